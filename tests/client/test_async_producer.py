@@ -19,8 +19,8 @@ from dualwrite.errors import FencedError, InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState
 from dualwrite.records.outgoing import OutgoingRecord
 from dualwrite.wire.apis import ApiKey
-from tests.broker.consumers import consume
-from tests.broker.kafka_helpers import create_topic, fresh_name
+from tests.support.peer_clients.consumers import consume
+from tests.support.peer_clients.kafka_helpers import create_topic, fresh_name
 
 Test = Callable[[AsyncTwoPhaseProducer], Awaitable[Any]]
 

@@ -17,7 +17,7 @@ from dualwrite.client.net.socket_connection import SocketConnection
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 from dualwrite.wire.apis import APIS, ApiKey
-from tests.client.driving import AskingEngine, end_txn, settings
+from tests.support.client.driving import AskingEngine, end_txn, settings
 from tests.support.client.sasl_server import handshake_answer, sasl_answer
 from tests.support.client.scripted_broker import HANG_UP, SILENCE, ScriptedBroker, ended, scripted
 

@@ -18,8 +18,8 @@ from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 from dualwrite.wire.apis import APIS, ApiKey
 from dualwrite.wire.codec import read_request_head, write_response
 from dualwrite.wire.frames import with_size
-from tests.client.driving import AskingEngine, Drive, drive_async, drive_blocking, end_txn
 from tests.support.client.certificate import CERTIFICATE, KEY
+from tests.support.client.driving import AskingEngine, Drive, drive_async, drive_blocking, end_txn
 from tests.support.client.sasl_server import ScramServer, handshake_answer, sasl_answer
 from tests.support.client.scripted_broker import HANG_UP, SILENCE, Cut, ScriptedBroker, ended, scripted, with_shutdown
 

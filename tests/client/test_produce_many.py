@@ -10,7 +10,7 @@ from dualwrite import EmbeddedBroker, TwoPhaseProducer
 from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.errors import InvalidTransactionStateError, KafkaRefusedError, PrepareFailedError
 from dualwrite.records.outgoing import OutgoingRecord
-from tests.broker.kafka_helpers import create_topic, fresh_name
+from tests.support.peer_clients.kafka_helpers import create_topic, fresh_name
 
 Make = Callable[..., TwoPhaseProducer]
 PARTITIONS = 3

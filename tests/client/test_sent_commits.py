@@ -12,8 +12,8 @@ from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.errors import AnswerLostError, FencedError, InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState
 from dualwrite.wire.apis import ApiKey
-from tests.broker.consumers import consume
-from tests.broker.raw import eventually
+from tests.support.peer_clients.consumers import consume
+from tests.support.requests.raw_client import eventually
 from tests.support.servers.holding_proxy import HoldingProxy
 
 TOPIC = "events"

@@ -27,8 +27,8 @@ from dualwrite.errors import (
 from dualwrite.ids import PreparedTxnState, TopicPartition
 from dualwrite.records.outgoing import OutgoingRecord
 from dualwrite.wire.apis import ApiKey
-from tests.broker.consumers import consume
-from tests.broker.kafka_helpers import create_topic, fresh_name
+from tests.support.peer_clients.consumers import consume
+from tests.support.peer_clients.kafka_helpers import create_topic, fresh_name
 from tests.support.servers.holding_proxy import HoldingProxy
 
 Make = Callable[..., TwoPhaseProducer]

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from dualwrite.wire.apis import ApiKey, ApiVersionsRequest
-from tests.broker.calls import metadata, new_topic
-from tests.broker.raw import RawClient
-from tests.conformance.apache_kafka import ApacheKafka, java_tool
-from tests.conformance.kafka_jars import require_java
+from tests.support.apache_kafka.jars import require_java
+from tests.support.apache_kafka.single_node import ApacheKafka, java_tool
+from tests.support.requests.calls import metadata, new_topic
+from tests.support.requests.raw_client import RawClient
 
 
 @pytest.mark.slow

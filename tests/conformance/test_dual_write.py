@@ -11,8 +11,8 @@ from dualwrite import DualWrite
 from dualwrite.cli.db import upgrade
 from dualwrite.cli.main import FAILED, main
 from dualwrite.errors import TwoPhaseCommitUnavailableError
-from tests.broker.kafka_helpers import fresh_name
-from tests.conformance.apache_kafka import ApacheKafka
+from tests.support.apache_kafka.single_node import ApacheKafka
+from tests.support.peer_clients.kafka_helpers import fresh_name
 
 pytestmark = [pytest.mark.slow, pytest.mark.jvm]
 

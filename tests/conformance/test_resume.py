@@ -12,9 +12,9 @@ import pytest
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.outcome_store import outcomes
-from tests.conformance.apache_kafka import ApacheKafka
 from tests.crash.test_dual_write import STEPS
-from tests.crash.world import CONFIG, World
+from tests.support.apache_kafka.single_node import ApacheKafka
+from tests.support.crash.world import CONFIG, World
 
 pytestmark = [pytest.mark.slow, pytest.mark.jvm]
 

@@ -11,7 +11,9 @@ from dualwrite.errors import ConfigurationError
 from dualwrite.ids import ProducerIdentity
 from dualwrite.records.header import iterate_batches, place_batch
 from dualwrite.wire.error_codes import ErrorCode
-from tests.broker.calls import (
+from tests.support.crash.broker_history import Fate, Unit, anomalies, committed, read_log
+from tests.support.crash.forked import ForkedBroker
+from tests.support.requests.calls import (
     batch,
     end,
     identity,
@@ -23,9 +25,7 @@ from tests.broker.calls import (
     produce,
     read_all,
 )
-from tests.broker.raw import RawClient
-from tests.crash.broker_history import Fate, Unit, anomalies, committed, read_log
-from tests.crash.forked import ForkedBroker
+from tests.support.requests.raw_client import RawClient
 
 pytestmark = pytest.mark.crash
 

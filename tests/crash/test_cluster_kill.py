@@ -13,11 +13,11 @@ import pytest
 from dualwrite.client.engine.accumulator import RecordAccumulator
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.apis import ApiKey
-from tests.conformance.kafka_cluster import KafkaCluster
-from tests.crash.broker_history import Fate
-from tests.crash.cluster_experiment import Event, Experiment, Kill
-from tests.crash.cluster_offsets import LIBRDKAFKA, OFFSETS, OffsetWorker
-from tests.crash.cluster_producers import (
+from tests.support.apache_kafka.cluster import KafkaCluster
+from tests.support.crash.broker_history import Fate
+from tests.support.crash.cluster_experiment import Event, Experiment, Kill
+from tests.support.crash.cluster_offsets import LIBRDKAFKA, OFFSETS, OffsetWorker
+from tests.support.crash.cluster_producers import (
     HASTE_SECONDS,
     PROGRESS_SECONDS,
     ClusterWorker,
@@ -28,8 +28,8 @@ from tests.crash.cluster_producers import (
     librdkafka,
     native,
 )
-from tests.crash.raw_participant import Believing, Doubting, RawParticipant, Resending, Tearing, raw
-from tests.crash.wire_tap import Fault, Lost, Tap, nothing
+from tests.support.crash.raw_participant import Believing, Doubting, RawParticipant, Resending, Tearing, raw
+from tests.support.crash.wire_tap import Fault, Lost, Tap, nothing
 from tests.unit.client.engine.test_engine_search import forgetful
 
 pytestmark = [pytest.mark.slow, pytest.mark.jvm, pytest.mark.crash]

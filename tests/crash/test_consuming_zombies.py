@@ -16,7 +16,7 @@ from sqlalchemy import create_engine, select
 
 from dualwrite.cli.db import upgrade
 from dualwrite.testing.kafka import KafkaBroker
-from tests.crash.consuming import Reading, used
+from tests.support.crash.consuming import Reading, used
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.postgresql]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.oracle import Told, anomalies
-from tests.crash.world import World
+from tests.support.crash.oracle import Told, anomalies
+from tests.support.crash.world import World
 
 pytestmark = pytest.mark.crash
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.crash.world import World
 from tests.support.coordinator.event_table import slot_rows
+from tests.support.crash.world import World
 
 pytestmark = pytest.mark.crash
 

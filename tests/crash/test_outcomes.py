@@ -17,8 +17,8 @@ from dualwrite.client.terms.transaction_states import ONGOING
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.outcome_store import acknowledge, outcomes
 from dualwrite.coordinator.sql.tables import kafka_transaction_state
-from tests.crash.application import items
-from tests.crash.world import World
+from tests.support.crash.application import items
+from tests.support.crash.world import World
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 

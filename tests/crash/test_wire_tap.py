@@ -19,9 +19,9 @@ from dualwrite.wire.apis import (
 from dualwrite.wire.codec import read_body, read_request_head, write_response
 from dualwrite.wire.error_codes import ErrorCode
 from dualwrite.wire.frames import with_size
-from tests.broker.calls import end, produce, tx_batch
-from tests.broker.raw import RawClient
-from tests.crash.wire_tap import Asked, Fault, Lost, NotStruckError, Tap, nothing
+from tests.support.crash.wire_tap import Asked, Fault, Lost, NotStruckError, Tap, nothing
+from tests.support.requests.calls import end, produce, tx_batch
+from tests.support.requests.raw_client import RawClient
 
 NODE = 7
 PRODUCER = ProducerIdentity(5, 0)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.world import World
 from tests.support.coordinator.event_table import expire_leases, slot_rows
+from tests.support.crash.world import World
 
 pytestmark = pytest.mark.crash
 

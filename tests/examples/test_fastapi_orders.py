@@ -10,7 +10,7 @@ from sqlalchemy import Engine, select
 
 from dualwrite.testing.kafka import KafkaBroker
 from examples.fastapi_orders import orders
-from tests.examples.serving import Service
+from tests.support.examples.serving import Service
 
 COMMAND = ["-m", "uvicorn", "--factory", "examples.fastapi_orders:create_app", "--fd", "{fd}"]
 TEA = {"number": "o-1", "item": "tea", "quantity": 2}

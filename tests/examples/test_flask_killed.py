@@ -14,8 +14,8 @@ from sqlalchemy import Engine, insert, select
 
 from dualwrite.testing.kafka import KafkaBroker
 from examples.flask_stock import metadata, reservations, stock
-from tests.examples.serving import Answer, Service
 from tests.examples.test_flask_stock import COMMAND
+from tests.support.examples.serving import Answer, Service
 
 CLIENTS = 8
 KILLS = 5

@@ -12,9 +12,9 @@ from sqlalchemy import Engine, select
 
 from dualwrite.testing.kafka import KafkaBroker
 from examples.flask_stock import reservations
-from tests.examples import programs
-from tests.examples.programs import EXAMPLES
-from tests.examples.serving import Answer, Service
+from tests.support.examples import programs
+from tests.support.examples.programs import EXAMPLES
+from tests.support.examples.serving import Answer, Service
 
 COMMAND = ["-m", "gunicorn", "--workers", "4", "--threads", "4", "--bind", "fd://{fd}", "--worker-tmp-dir", "/dev/shm"]
 

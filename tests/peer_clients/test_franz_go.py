@@ -14,9 +14,9 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from dualwrite.broker.embedded import EmbeddedBroker
-from tests.broker.calls import unique
-from tests.broker.raw import PATIENCE_SECONDS
-from tests.broker.secured import Keys
+from tests.support.broker.secured import Keys
+from tests.support.requests.calls import unique
+from tests.support.requests.raw_client import PATIENCE_SECONDS
 
 MODULE = Path(__file__).parent / "go"
 LIMIT_SECONDS = 240

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
-from tests.broker.calls import (
+from tests.broker.transactions.test_transactional_offsets import txn_commit
+from tests.support.apache_kafka.single_node import java_tool
+from tests.support.requests.calls import (
     add,
     batch,
     describe,
@@ -22,11 +24,9 @@ from tests.broker.calls import (
     tx_batch,
     unique,
 )
-from tests.broker.group_calls import joined_member
-from tests.broker.offset_calls import commit
-from tests.broker.raw import RawClient
-from tests.broker.test_transactional_offsets import txn_commit
-from tests.conformance.apache_kafka import java_tool
+from tests.support.requests.group_calls import joined_member
+from tests.support.requests.offset_calls import commit
+from tests.support.requests.raw_client import RawClient
 
 pytestmark = [pytest.mark.slow, pytest.mark.jvm]
 

@@ -19,10 +19,11 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
 from dualwrite.errors import DualWriteError
-from tests.broker.calls import unique
-from tests.broker.consumers import consume
-from tests.broker.raw import PATIENCE_SECONDS, eventually
-from tests.broker.sasl_calls import (
+from tests.support.client.certificate import CERTIFICATE, KEY
+from tests.support.peer_clients.consumers import consume
+from tests.support.requests.calls import unique
+from tests.support.requests.raw_client import PATIENCE_SECONDS, eventually
+from tests.support.requests.sasl_calls import (
     ALICE,
     BOB,
     CONFIG,
@@ -34,7 +35,6 @@ from tests.broker.sasl_calls import (
     log_of,
     unsecured_token,
 )
-from tests.support.client.certificate import CERTIFICATE, KEY
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:unclosed <socket:ResourceWarning"  # kafka-python 3.0.12 leaves them to the garbage collector

@@ -7,10 +7,14 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
-from tests.broker.calls import unique
-from tests.broker.consumers import consume
-from tests.broker.raw import RawClient
-from tests.broker.sasl_calls import (
+from tests.peer_clients.test_franz_go import MODULE, what_is_missing
+from tests.peer_clients.test_sasl_clients import ENCRYPTED, MECHANISMS, SESSION_MS, secure_broker
+from tests.support.apache_kafka.single_node import java_program
+from tests.support.client.certificate import CERTIFICATE
+from tests.support.peer_clients.consumers import consume
+from tests.support.requests.calls import unique
+from tests.support.requests.raw_client import RawClient
+from tests.support.requests.sasl_calls import (
     ALICE,
     OPEN,
     PASSWORD,
@@ -19,10 +23,6 @@ from tests.broker.sasl_calls import (
     log_of,
     unsecured_token,
 )
-from tests.conformance.apache_kafka import java_program
-from tests.peer_clients.test_franz_go import MODULE, what_is_missing
-from tests.peer_clients.test_sasl_clients import ENCRYPTED, MECHANISMS, SESSION_MS, secure_broker
-from tests.support.client.certificate import CERTIFICATE
 
 pytestmark = pytest.mark.slow
 

@@ -9,11 +9,11 @@ from sqlalchemy import create_engine, insert, text
 from dualwrite import DecisionLostError, DualWrite
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.testing.kafka import KafkaBroker
-from tests.broker.kafka_helpers import visible
-from tests.broker.raw import eventually
 from tests.conftest import missing, running
-from tests.crash.world import free_port
 from tests.support.coordinator.event_table import events, ready_engine, slot_rows, stored_values
+from tests.support.crash.world import free_port
+from tests.support.peer_clients.kafka_helpers import visible
+from tests.support.requests.raw_client import eventually
 from tests.support.servers.postgresql import PostgreSQL, find_binaries
 from tests.support.servers.standby import Standby, url_of_both
 

@@ -22,8 +22,8 @@ from dualwrite import (
 )
 from dualwrite.testing.kafka import KafkaBroker
 from dualwrite.web import unit_of_work
-from tests.production import asgi
 from tests.support.coordinator.event_table import events, stored_values, user_metadata
+from tests.support.production import asgi
 
 Make = Callable[..., DualWrite]
 

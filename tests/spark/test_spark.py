@@ -10,8 +10,8 @@ import pytest
 
 from dualwrite.errors import InputError
 from dualwrite.spark import partition_writer, register, write_batch
-from tests.spark.frames import THINGS, forget_last_commit, judge, put, save, things
-from tests.spark.writing import PATIENCE, Place, rows_of, values_of
+from tests.support.spark.frames import THINGS, forget_last_commit, judge, put, save, things
+from tests.support.spark.writing import PATIENCE, Place, rows_of, values_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

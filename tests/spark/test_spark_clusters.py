@@ -16,9 +16,9 @@ from typing import IO
 import psutil
 import pytest
 
-from tests.spark.driver import Driver, await_file
-from tests.spark.sessions import HOME, JAVA, require_spark
-from tests.spark.writing import PATIENCE, Place, rows_of, values_of
+from tests.support.spark.driver import Driver, await_file
+from tests.support.spark.sessions import HOME, JAVA, require_spark
+from tests.support.spark.writing import PATIENCE, Place, rows_of, values_of
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.slow, pytest.mark.crash]
 

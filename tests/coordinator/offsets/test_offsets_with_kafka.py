@@ -24,9 +24,9 @@ from dualwrite.ids import PreparedTxnState
 from dualwrite.records.outgoing import OutgoingRecord
 from dualwrite.testing.kafka import KafkaBroker
 from dualwrite.wire.apis import ApiKey
-from tests.broker.raw import eventually
-from tests.crash.world import free_port
 from tests.support.coordinator.event_table import events, stored_values
+from tests.support.crash.world import free_port
+from tests.support.requests.raw_client import eventually
 from tests.support.servers.holding_proxy import HoldingProxy
 
 BROKER = {"group.min.session.timeout.ms": "100", "group.initial.rebalance.delay.ms": "0"}

@@ -10,9 +10,9 @@ from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.operations.listing import describe_transaction
-from tests.broker.kafka_helpers import create_topic
 from tests.support.coordinator.broker_application import HasServers, Place
 from tests.support.coordinator.event_table import slot_rows
+from tests.support.peer_clients.kafka_helpers import create_topic
 
 
 class TwoTopics(Place):

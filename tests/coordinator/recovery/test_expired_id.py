@@ -9,8 +9,8 @@ from dualwrite import DualWrite, EmbeddedBroker
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.demo.check import read_topic
 from dualwrite.errors import PrepareFailedError
-from tests.broker.raw import eventually
 from tests.support.coordinator.event_table import events, stored_values
+from tests.support.requests.raw_client import eventually
 
 EXPIRING = {
     # long enough for what comes between a producer's start and its first record

@@ -12,11 +12,11 @@ from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import InvalidTransactionStateError
 from dualwrite.wire.error_codes import ErrorCode
-from tests.broker.marker_calls import marker
-from tests.broker.marker_calls import write as write_markers
-from tests.broker.raw import RawClient
 from tests.support.coordinator.broker_application import Place
 from tests.support.coordinator.event_table import events, ready_engine, slot_rows, stored_values
+from tests.support.requests.marker_calls import marker
+from tests.support.requests.marker_calls import write as write_markers
+from tests.support.requests.raw_client import RawClient
 
 Meddle = Callable[["Place"], None]
 

@@ -17,9 +17,9 @@ from dualwrite.cli.main import main
 from dualwrite.client.admin.control_plane import ControlPlane, TransactionDescription
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import ConfigurationError, DualWriteError, KafkaRefusedError
-from tests.broker.kafka_helpers import fresh_name, visible
-from tests.crash.world import free_port
 from tests.support.coordinator.event_table import events, expire_leases, ready_engine, stored_values
+from tests.support.crash.world import free_port
+from tests.support.peer_clients.kafka_helpers import fresh_name, visible
 
 LONG_MS, SHORT_MS = 60_000, 1_500
 PATIENCE = 20.0

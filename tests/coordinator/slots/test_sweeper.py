@@ -13,9 +13,9 @@ from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.slots.lease_registry import LeaseRegistry
 from dualwrite.errors import DatabaseNotReadyError, DualWriteError, KafkaUnavailableError
-from tests.crash.world import free_port
 from tests.support.coordinator.event_table import CONFIG, await_sweeps, events, expire_leases, slot_rows, stored_values
 from tests.support.coordinator.fake_kafka import FakeCluster, Fault
+from tests.support.crash.world import free_port
 
 pytestmark = pytest.mark.slow_cases("mariadb")
 

@@ -25,10 +25,10 @@ from dualwrite.operations.findings import Level
 from dualwrite.operations.resolving import plan
 from dualwrite.operations.terminating import foresee, terminate
 from dualwrite.schema import upgrade_engine
-from tests.broker.kafka_helpers import create_topic, visible
 from tests.support.coordinator.dying_application import die, dual_write, leave_decided, write
 from tests.support.coordinator.event_table import await_sweeps, events, ready_engine, slot_rows, stored_values
 from tests.support.coordinator.fake_kafka import FakeCluster
+from tests.support.peer_clients.kafka_helpers import create_topic, visible
 
 pytestmark = pytest.mark.slow_cases("mariadb")
 

@@ -16,13 +16,13 @@ from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as state_table
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 from dualwrite.wire.apis import ApiKey
-from tests.broker.consumers import consume
-from tests.broker.raw import eventually
 from tests.support.coordinator.async_dual_writes import LONG, Place, run
 from tests.support.coordinator.async_dual_writes import write_unit as write_async_unit
 from tests.support.coordinator.event_table import CONFIG, events, expire_leases, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka, Fault
 from tests.support.coordinator.usual_unit import write, write_unit
+from tests.support.peer_clients.consumers import consume
+from tests.support.requests.raw_client import eventually
 from tests.support.servers.holding_proxy import HoldingProxy
 
 Make = Callable[..., DualWrite]

@@ -28,10 +28,10 @@ from dualwrite.errors import (
     KafkaUnavailableError,
     NoFreeSlotError,
 )
-from tests.broker.raw import eventually
 from tests.support.coordinator.event_table import CONFIG, events, expire_leases, is_closed, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka, Fault
 from tests.support.coordinator.usual_unit import write
+from tests.support.requests.raw_client import eventually
 
 Make = Callable[..., DualWrite]
 

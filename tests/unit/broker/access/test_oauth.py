@@ -16,7 +16,7 @@ from dualwrite.broker.access.oauth_tokens import (
 )
 from dualwrite.broker.access.oauthbearer import OAuthBearerExchange
 from dualwrite.broker.access.verdicts import Challenge, Denied, Granted, Verdict
-from tests.unit.broker.access.token_makers import SECOND_MS, public_jwk, token
+from tests.support.broker.token_makers import SECOND_MS, public_jwk, token
 
 NOW_MS = SECOND_MS * 1000 + 500
 END_MS = (SECOND_MS + 3600) * 1000

@@ -14,7 +14,7 @@ from dualwrite.broker.access.scram_credentials import (
     ScramHash,
     UserCredentials,
 )
-from tests.unit.broker.access.scram_clients import SALT, users
+from tests.support.broker.scram_clients import SALT, users
 
 SCRAMS = list(ScramHash)
 
