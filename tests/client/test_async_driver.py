@@ -19,8 +19,7 @@ from dualwrite.client.engine.contract import Operation
 from dualwrite.client.terms.oauth import TokenSource
 from dualwrite.errors import InvalidTransactionStateError, KafkaUnavailableError
 from dualwrite.wire.apis import ApiKey
-from tests.client.test_drivers import deaf, echo
-from tests.support.client.driving import AskingEngine, end_txn, settings
+from tests.support.client.driving import AskingEngine, deaf, echo, end_txn, settings
 from tests.support.client.sasl_server import handshake_answer, sasl_answer
 from tests.support.client.scripted_broker import HANG_UP, SILENCE, scripted
 

@@ -12,8 +12,8 @@ import pytest
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.outcome_store import outcomes
-from tests.crash.test_dual_write import STEPS
 from tests.support.apache_kafka.single_node import ApacheKafka
+from tests.support.crash.kills import STEPS
 from tests.support.crash.world import CONFIG, World
 
 pytestmark = [pytest.mark.slow, pytest.mark.jvm]

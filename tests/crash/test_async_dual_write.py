@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.test_dual_write import RECOVERY_STEPS, STEPS, chaos, either_producer
+from tests.support.crash.kills import RECOVERY_STEPS, STEPS, chaos, either_producer
 from tests.support.crash.world import World
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]

@@ -14,6 +14,7 @@ from dualwrite.client.engine.accumulator import RecordAccumulator
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.apis import ApiKey
 from tests.support.apache_kafka.cluster import KafkaCluster
+from tests.support.client.forgetful import forgetful
 from tests.support.crash.broker_history import Fate
 from tests.support.crash.cluster_experiment import Event, Experiment, Kill
 from tests.support.crash.cluster_offsets import LIBRDKAFKA, OFFSETS, OffsetWorker
@@ -30,7 +31,6 @@ from tests.support.crash.cluster_producers import (
 )
 from tests.support.crash.raw_participant import Believing, Doubting, RawParticipant, Resending, Tearing, raw
 from tests.support.crash.wire_tap import Fault, Lost, Tap, nothing
-from tests.unit.client.engine.test_engine_search import forgetful
 
 pytestmark = [pytest.mark.slow, pytest.mark.jvm, pytest.mark.crash]
 

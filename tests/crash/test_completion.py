@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.test_dual_write import STEPS, chaos
+from tests.support.crash.kills import STEPS, chaos
 from tests.support.crash.world import World
 
 pytestmark = pytest.mark.crash

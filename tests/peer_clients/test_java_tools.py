@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
-from tests.broker.transactions.test_transactional_offsets import txn_commit
 from tests.support.apache_kafka.single_node import java_tool
 from tests.support.requests.calls import (
     add,
@@ -25,7 +24,7 @@ from tests.support.requests.calls import (
     unique,
 )
 from tests.support.requests.group_calls import joined_member
-from tests.support.requests.offset_calls import commit
+from tests.support.requests.offset_calls import commit, txn_commit
 from tests.support.requests.raw_client import RawClient
 
 pytestmark = [pytest.mark.slow, pytest.mark.jvm]

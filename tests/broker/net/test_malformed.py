@@ -5,7 +5,6 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -28,6 +27,7 @@ from dualwrite.wire.apis import (
 )
 from dualwrite.wire.codec import write_request
 from dualwrite.wire.frames import with_size
+from tests.support.broker.broker_process import memory_peak
 from tests.support.requests.calls import (
     batch,
     end,
@@ -95,15 +95,6 @@ def bystander(shared_broker: EmbeddedBroker) -> Iterator[Bystander]:
     yield watching
     watching.is_served()
     watching.finds_everything_after_a_restart()
-
-
-def memory_peak(pid: int | None) -> int:
-    """The most bytes of memory that the process ever had."""
-    status = Path(f"/proc/{pid}/status")
-    if not status.exists():
-        pytest.skip("this system does not tell how much memory a process has had")
-    (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
-    return int(line.split()[1]) * 1024
 
 
 def closed_by(broker: EmbeddedBroker, *parts: bytes) -> bytes:

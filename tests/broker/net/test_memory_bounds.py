@@ -15,7 +15,7 @@ from dualwrite.wire.apis import ApiKey
 from dualwrite.wire.codec import write_request
 from dualwrite.wire.error_codes import ErrorCode
 from dualwrite.wire.frames import with_size
-from tests.broker.net.test_malformed import memory_peak
+from tests.support.broker.broker_process import memory_peak
 from tests.support.requests.calls import (
     batch,
     end,

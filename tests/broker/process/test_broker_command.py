@@ -6,7 +6,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,6 +21,7 @@ from dualwrite.cli.main import main
 from dualwrite.errors import ConfigurationError
 from dualwrite.wire.apis import ApiKey
 from dualwrite.wire.error_codes import ErrorCode
+from tests.support.broker.broker_process import COMMAND, RunningBroker, in_directory, refused
 from tests.support.requests.admin_calls import BROKER, set_config
 from tests.support.requests.calls import (
     ask_for_topics,
@@ -37,33 +37,7 @@ from tests.support.requests.calls import (
 from tests.support.requests.group_calls import joined_member
 from tests.support.requests.raw_client import PATIENCE_SECONDS, RawClient, eventually
 
-COMMAND = [sys.executable, "-m", "dualwrite", "broker"]
-
 FOR_EVER_MS = 600_000
-
-
-class RunningBroker:
-    """``dualwrite broker`` with arguments of the test's own."""
-
-    def __init__(self, scratch: Path, arguments: tuple[str, ...], prefix: tuple[str, ...]) -> None:
-        self.ready_file = scratch / "ready"
-        self.log = scratch / "log"
-        command = [*prefix, *COMMAND, "--ready-file", str(self.ready_file), *arguments]
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(command, stderr=log, stdout=subprocess.PIPE)
-
-    @property
-    def address(self) -> str:
-        """What the ready file says, once it is there."""
-        ready = eventually(lambda: self.ready_file.exists() or self.process.poll() is not None, bool)
-        assert ready, "the broker is neither ready nor dead"
-        assert self.process.poll() is None, self.log.read_text()
-        return self.ready_file.read_text().splitlines()[0]
-
-    def end(self, number: int = signal.SIGTERM) -> int:
-        """Send the signal; the exit code."""
-        self.process.send_signal(number)
-        return self.process.wait(PATIENCE_SECONDS)
 
 
 Start = Callable[..., RunningBroker]
@@ -85,18 +59,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
     for broker in running:
         broker.process.kill()
         broker.process.communicate()
-
-
-def refused(*arguments: str) -> str:
-    """The one line that a broker says which does not start."""
-    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=PATIENCE_SECONDS)
-    assert (done.returncode, done.stdout) == (2, "")
-    (line,) = done.stderr.splitlines()
-    return line
-
-
-def in_directory(path: Path) -> tuple[str, ...]:
-    return ("--data-dir", str(path), "--listen", "127.0.0.1:0")
 
 
 # --- starting

@@ -12,7 +12,7 @@ from dualwrite.broker.facts.fields import encode_string
 from dualwrite.broker.log.journal import Journal
 from dualwrite.broker.runtime.disk import DiskFiles
 from dualwrite.records.batch import Record
-from tests.broker.process.test_broker_command import in_directory, refused
+from tests.support.broker.broker_process import in_directory, refused
 from tests.support.requests.calls import batch, new_producer, new_topic, open_transaction, produce, read_all
 from tests.support.requests.group_calls import joined_member
 from tests.support.requests.raw_client import RawClient

@@ -14,7 +14,7 @@ import pytest
 from dualwrite.broker.runtime.flusher import STOP_EXIT_CODE
 from dualwrite.wire.apis import ApiKey
 from dualwrite.wire.error_codes import ErrorCode
-from tests.broker.process.test_broker_command import RunningBroker
+from tests.support.broker.broker_process import RunningBroker
 from tests.support.requests.calls import batch, fetch_request, metadata, new_topic, produce, read_all
 from tests.support.requests.raw_client import RawClient, eventually
 

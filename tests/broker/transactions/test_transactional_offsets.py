@@ -3,7 +3,6 @@
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,12 +23,11 @@ from tests.support.requests.calls import (
     init,
     new_producer,
     new_topic,
-    topic_id,
     unique,
     wanted_topic,
 )
 from tests.support.requests.group_calls import joined_member
-from tests.support.requests.offset_calls import Partition, commit, committed, fetch_request
+from tests.support.requests.offset_calls import Partition, commit, committed, fetch_request, txn_commit
 from tests.support.requests.raw_client import RawClient
 
 NOTHING = (-1, -1, "")
@@ -53,42 +51,6 @@ def add_offsets(
         group_id=group,
     )
     return ErrorCode(client.ask(request, version).error_code)
-
-
-def txn_commit(
-    client: RawClient,
-    transactional_id: str,
-    producer: ProducerIdentity,
-    group: str,
-    positions: dict[Partition, int],
-    version: int = 5,
-    **more: object,
-) -> list[ErrorCode]:
-    """What TxnOffsetCommit answers for each partition; ``version`` 5 is TV2, and from 6 on topics go by their ids."""
-    entry = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
-    partition_entry = entry.TxnOffsetCommitRequestPartition
-    topics = [
-        entry(
-            **({"topic_id": topic_id(client, topic)} if version >= 6 else {"name": topic}),
-            partitions=[
-                partition_entry(
-                    partition_index=index, committed_offset=offset, committed_leader_epoch=3, committed_metadata="m"
-                )
-            ],
-        )
-        for (topic, index), offset in positions.items()
-    ]
-    fields: dict[str, Any] = {"generation_id": -1, "member_id": "", "group_instance_id": None, **more}
-    request = TxnOffsetCommitRequest(
-        transactional_id=transactional_id,
-        producer_id=producer.producer_id,
-        producer_epoch=producer.epoch,
-        group_id=group,
-        topics=topics,
-        **fields,
-    )
-    answer = client.ask(request, version)
-    return [ErrorCode(partition.error_code) for topic in answer.topics for partition in topic.partitions]
 
 
 def stable_errors(client: RawClient, group: str, *partitions: Partition, version: int = 9) -> list[ErrorCode]:

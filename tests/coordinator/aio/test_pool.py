@@ -7,7 +7,7 @@ import pytest
 
 from dualwrite.coordinator.slots.pool import Pool
 from dualwrite.errors import InvalidTransactionStateError
-from tests.coordinator.slots.test_pool import World, until_waiting
+from tests.support.coordinator.memory_pools import World, until_waiting
 
 
 @pytest.fixture

@@ -22,10 +22,10 @@ from dualwrite.errors import (
     InvalidTransactionStateError,
     KafkaUnavailableError,
 )
-from tests.coordinator.unit.test_unit_of_work import EventModel, fail_at
 from tests.support.coordinator.async_dual_writes import Place, run, write, write_unit
 from tests.support.coordinator.event_table import CONFIG, TakingStore, events, expire_leases, slot_rows, stored_values
 from tests.support.coordinator.fake_kafka import Fault
+from tests.support.coordinator.usual_unit import EventModel, fail_at
 
 pytestmark = pytest.mark.slow_cases("psycopg")
 

@@ -20,9 +20,9 @@ from dualwrite.coordinator.rules import machine
 from dualwrite.coordinator.steps import driver
 from dualwrite.coordinator.unit import block, transaction
 from dualwrite.errors import InvalidTransactionStateError
-from tests.coordinator.unit.test_unit_of_work import recovered, write, write_unit
 from tests.support.coordinator.event_table import CONFIG, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
+from tests.support.coordinator.usual_unit import recovered, write, write_unit
 
 Unit = Callable[[DualWrite, str], None]
 COORDINATOR = {str(path) for path in Path(driver.__file__).parents[1].rglob("*.py")}

@@ -13,9 +13,9 @@ from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.process.signal_handlers import is_from_signal_handler
 from dualwrite.errors import CommittedError
-from tests.coordinator.unit.test_observers import Recorder, write
 from tests.support.coordinator.event_table import stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
+from tests.support.coordinator.recorder import Recorder, write
 
 SIGNAL = signal.SIGUSR1
 

@@ -10,7 +10,7 @@ from dualwrite.coordinator.concurrency.background import Background
 from dualwrite.coordinator.concurrency.waiting import Flag, Ticket
 from dualwrite.coordinator.process.this_process import THIS_PROCESS
 from dualwrite.coordinator.slots.pool import Pool
-from tests.coordinator.slots.test_pool import World, used, world
+from tests.support.coordinator.memory_pools import World, used, world
 from tests.support.striking import Striker
 
 __all__ = ["world"]

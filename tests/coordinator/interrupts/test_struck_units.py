@@ -14,9 +14,9 @@ from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.unit import block
 from dualwrite.errors import InDoubtError, InvalidTransactionStateError, UnitCommitted
-from tests.coordinator.unit.test_unit_of_work import recovered, write, write_unit
 from tests.support.coordinator.event_table import CONFIG, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
+from tests.support.coordinator.usual_unit import recovered, write, write_unit
 from tests.support.striking import Striker
 
 LONG = 20.0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from sqlalchemy import Engine, insert
 
 from dualwrite import EmbeddedBroker
@@ -24,12 +24,12 @@ from dualwrite.ids import PreparedTxnState
 from dualwrite.records.outgoing import OutgoingRecord
 from dualwrite.testing.kafka import KafkaBroker
 from dualwrite.wire.apis import ApiKey
+from tests.support.coordinator.consumed_topics import BROKER, fill, reading, values_of
 from tests.support.coordinator.event_table import events, stored_values
 from tests.support.crash.world import free_port
 from tests.support.requests.raw_client import eventually
 from tests.support.servers.holding_proxy import HoldingProxy
 
-BROKER = {"group.min.session.timeout.ms": "100", "group.initial.rebalance.delay.ms": "0"}
 PARTICIPANTS: list[Callable[[Any], KafkaParticipant]] = [NativeProducer, LibrdkafkaProducer]
 producers = pytest.mark.parametrize("producer", ["native", "librdkafka"])
 
@@ -40,33 +40,6 @@ def broker(tmp_path: Path) -> Iterator[KafkaBroker]:
         broker.create_topic("in")
         fill(broker.bootstrap_servers, 0, 6)
         yield broker
-
-
-def fill(servers: str, begin: int, end: int) -> None:
-    producer = Producer({"bootstrap.servers": servers})
-    for number in range(begin, end):
-        producer.produce("in", str(number))
-    assert producer.flush(30) == 0
-
-
-@contextmanager
-def reading(servers: str, group: str = "group", **settings: Any) -> Iterator[Any]:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": servers,
-            "group.id": group,
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "earliest",
-            "fetch.wait.max.ms": 50,
-            "log_level": 0,
-            **settings,
-        }
-    )
-    try:
-        yield consumer
-    finally:
-        consumer.close()
 
 
 def polled(consumer: Any, count: int) -> list[str]:
@@ -89,10 +62,6 @@ def with_offsets_alone(dual_write: DualWrite, consumer: Any, values: list[str]) 
     with dual_write.transaction() as tx:
         tx.execute(insert(events), [{"value": value} for value in values])
         tx.send_offsets(consumer)
-
-
-def values_of(broker: KafkaBroker, minimum: int) -> list[str]:
-    return [(record.value or b"").decode() for record in broker.read("out", minimum=minimum)]
 
 
 def committed(servers: str, group: str = "group") -> int:

@@ -11,18 +11,13 @@ from dualwrite.client.protocol.requests import GroupMember
 from dualwrite.coordinator.aio.awaited_slot import AwaitedParticipant
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.unit.transaction import Transaction
-from dualwrite.errors import (
-    InvalidTransactionStateError,
-    KafkaRefusedError,
-    KafkaUnavailableError,
-    RebalancedError,
-)
+from dualwrite.errors import InvalidTransactionStateError, KafkaRefusedError, KafkaUnavailableError, RebalancedError
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.error_codes import ErrorCode
-from tests.coordinator.unit.test_unit_of_work import fail_at, recovered, write
 from tests.support.coordinator.event_table import stored_values
 from tests.support.coordinator.fake_consumer import FakeConsumer, FakeGroup, Position, positions
 from tests.support.coordinator.fake_kafka import FakeKafka
+from tests.support.coordinator.usual_unit import fail_at, recovered, write
 
 P, Q = TopicPartition("in", 0), TopicPartition("in", 1)
 MEMBER = GroupMember("group", 1, "member")

@@ -1,6 +1,5 @@
 """Topics that are deleted, or deleted and made anew, around the commit of a unit of work, on the bundled broker."""
 
-import uuid
 from pathlib import Path
 
 import pytest
@@ -10,38 +9,8 @@ from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.operations.listing import describe_transaction
-from tests.support.coordinator.broker_application import HasServers, Place
-from tests.support.coordinator.event_table import slot_rows
+from tests.support.coordinator.two_topics import TwoTopics, write_into
 from tests.support.peer_clients.kafka_helpers import create_topic
-
-
-class TwoTopics(Place):
-    """A unit of work writes to ``topic`` and to ``other``."""
-
-    def __init__(self, engine: Engine, broker: HasServers, producer: str) -> None:
-        super().__init__(engine, broker, producer)
-        self.other = f"o{uuid.uuid4().hex[:8]}"
-        create_topic(broker.bootstrap_servers, self.other, 2)
-
-    def write(self, dual_write: DualWrite, *values: str) -> None:
-        with dual_write.transaction() as tx:
-            for value in values:
-                tx.produce(self.topic, value, partition=0)
-                tx.produce(self.other, value, partition=0)
-
-    @property
-    def slot(self) -> str:
-        return f"{self.application}-0"
-
-    def first(self) -> str:
-        """The topic of the stored state's anchor, or first record."""
-        row = slot_rows(self.engine)[self.slot]
-        return self.topic if self.topic in f"{row.anchor} {row.first_record}" else self.other
-
-    def doomed(self, which: str) -> list[str]:
-        first = self.first()
-        (second,) = {self.topic, self.other} - {first}
-        return {"the first": [first], "the second": [second], "both": [first, second]}[which]
 
 
 @pytest.fixture(params=["native", "librdkafka"])
@@ -106,11 +75,6 @@ def test_a_topic_that_vanishes_from_a_living_unit_holds_nothing_up(place: TwoTop
         # librdkafka does not know that a topic was made anew: its first record there fails, and then it begins anew.
         dual_write.transactional(retries=3)(lambda tx: write_into(place, tx))()
         assert_all_is_on_both_sides(place, dual_write)
-
-
-def write_into(place: TwoTopics, tx: object) -> None:
-    for topic in (place.topic, place.other):
-        tx.produce(topic, "next", partition=0)  # type: ignore[attr-defined]
 
 
 @pytest.mark.slow_cases

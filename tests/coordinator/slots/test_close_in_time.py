@@ -8,21 +8,13 @@ import pytest
 
 from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
-from tests.coordinator.aio.test_silent_database import dual_write as async_dual_write
-from tests.coordinator.aio.test_silent_database import proxy
-from tests.coordinator.interrupts.test_silent_database import (
-    LIMIT,
-    SLACK,
-    World,
-    error_of,
-    until,
-    world,
-    write,
-    write_unit,
-)
 from tests.support.coordinator.async_dual_writes import Place, run
 from tests.support.coordinator.async_dual_writes import write as write_async
+from tests.support.coordinator.async_silent_database import dual_write as async_dual_write
+from tests.support.coordinator.async_silent_database import proxy
 from tests.support.coordinator.event_table import slot_rows
+from tests.support.coordinator.silent_database import LIMIT, SLACK, World, error_of, until, world
+from tests.support.coordinator.usual_unit import write, write_unit
 from tests.support.servers.silent_proxy import COMMIT
 
 __all__ = ["proxy", "world"]

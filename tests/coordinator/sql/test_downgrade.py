@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -21,19 +21,11 @@ from dualwrite.coordinator.sql.tables import (
     spark_progress,
 )
 from dualwrite.errors import ConfigurationError, DatabaseBusyError
-from tests.support.coordinator.event_table import HEAD
+from tests.support.coordinator.event_table import FREE, HEAD, NOW
 from tests.support.servers.databases import SERVERS
 
 pytestmark = pytest.mark.slow_cases("mariadb")
 
-NOW = datetime(2026, 1, 2, tzinfo=timezone.utc)
-FREE: Mapping[str, Any] = {
-    "transactional_id": "orders-0",
-    "prepared_txn_state": "7:3",
-    "fencing_token": 12,
-    "owner": "",
-    "updated_at": NOW,
-}
 SOME: Mapping[type, Any] = {str: "x", int: 1, datetime: NOW, bytes: b"x"}
 
 

@@ -18,8 +18,7 @@ from dualwrite import schema
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.sql.tables import VERSION_TABLE, kafka_transaction_state, metadata
 from dualwrite.errors import ConfigurationError
-from tests.coordinator.sql.test_downgrade import FREE
-from tests.support.coordinator.event_table import HEAD, events
+from tests.support.coordinator.event_table import FREE, HEAD, events
 
 pytestmark = pytest.mark.slow_cases("mariadb")
 

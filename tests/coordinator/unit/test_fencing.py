@@ -9,9 +9,9 @@ from sqlalchemy import Engine
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.rules.lease import Lease, LeaseLostError
 from dualwrite.errors import FencedError
-from tests.coordinator.unit.test_unit_of_work import in_both, recovered, run_unit, write, write_unit
 from tests.support.coordinator.event_table import expire_leases, slot_rows
 from tests.support.coordinator.fake_kafka import FakeKafka
+from tests.support.coordinator.usual_unit import in_both, recovered, run_unit, write, write_unit
 
 Make = Callable[..., DualWrite]
 

@@ -27,9 +27,9 @@ from dualwrite.errors import (
     UnitCommitted,
     committed_interrupt,
 )
-from tests.coordinator.unit.test_unit_of_work import recovered, write, write_unit
 from tests.support.coordinator.event_table import stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka, Fault
+from tests.support.coordinator.usual_unit import recovered, write, write_unit
 
 
 class LimitError(Exception):

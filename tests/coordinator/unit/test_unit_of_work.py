@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, event, insert, select, text
 from sqlalchemy.exc import IntegrityError, OperationalError
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.orm import Session
 
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
@@ -30,64 +30,20 @@ from dualwrite.errors import (
 )
 from tests.support.coordinator.event_table import CONFIG, events, expire_leases, is_closed, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka, Fault
-from tests.support.coordinator.usual_unit import write
+from tests.support.coordinator.usual_unit import (
+    EventModel,
+    fail_at,
+    in_both,
+    raising,
+    recovered,
+    run_unit,
+    write,
+    write_unit,
+    writing,
+)
 from tests.support.requests.raw_client import eventually
 
 Make = Callable[..., DualWrite]
-
-
-class Base(DeclarativeBase):
-    """The user's ORM models."""
-
-
-class EventModel(Base):
-    __tablename__ = "events"
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    value: Mapped[str] = mapped_column(unique=True)
-
-
-def run_unit(dual_write: DualWrite, *acts: Callable[[Transaction], object]) -> None:
-    """A unit of work that does ``acts`` one after the other."""
-    with dual_write.transaction() as tx:
-        for act in acts:
-            act(tx)
-
-
-def writing(value: str) -> Callable[[Transaction], None]:
-    return lambda tx: write(tx, value)
-
-
-def raising(error: BaseException) -> Callable[[Transaction], None]:
-    def act(tx: Transaction) -> None:
-        raise error
-
-    return act
-
-
-def write_unit(dual_write: DualWrite, value: str) -> None:
-    run_unit(dual_write, writing(value))
-
-
-def fail_at(kafka: FakeKafka, request: str, fault: Fault = Fault.BEFORE, times: int = 1) -> None:
-    left = [times]
-
-    def fault_at(name: str) -> Fault:
-        if name != request or left[0] == 0:
-            return Fault.NONE
-        left[0] -= 1
-        return fault
-
-    kafka.fault = fault_at
-
-
-def recovered(dual_write: DualWrite) -> bool:
-    """Wait until the background is done."""
-    return dual_write.wait_idle(20)
-
-
-def in_both(engine: Engine, kafka: FakeKafka, *values: str) -> bool:
-    return stored_values(engine) == kafka.committed == list(values) and kafka.ongoing is None
 
 
 # The plain way.

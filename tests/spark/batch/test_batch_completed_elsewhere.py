@@ -13,7 +13,7 @@ from dualwrite.coordinator.sql.tables import spark_run
 from dualwrite.errors import KafkaUnavailableError
 from dualwrite.spark import recover_job
 from dualwrite.spark.batch.runs import RunState
-from tests.spark.batch.test_batch_kills import ROWS, World
+from tests.support.spark.batch_kills import ROWS, World
 from tests.support.spark.batch_process import go_on, running, said
 from tests.support.spark.batches import begun, open_slots, options_for, rows, staged_rows, stored
 

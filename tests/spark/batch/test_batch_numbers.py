@@ -14,8 +14,8 @@ from dualwrite.spark.batch import whole_batch
 from dualwrite.spark.batch.whole_batch import WholeBatch
 from dualwrite.spark.workers import close_workers
 from dualwrite.testing.kafka import KafkaBroker
-from tests.spark.batch.test_batch import Place, broker
 from tests.support.coordinator.event_table import await_sweeps
+from tests.support.spark.batch_place import Place, broker
 from tests.support.spark.batches import begun, open_slots, rows, staged_rows, write
 from tests.support.spark.writing import Place as PlaceOfPartitions
 from tests.support.spark.writing import rows_of

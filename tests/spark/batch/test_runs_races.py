@@ -2,24 +2,19 @@
 being ended."""
 
 import threading
-import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine
 
 from dualwrite.coordinator.rules.lease import Lease
 from dualwrite.coordinator.sql.lease_transfer import TransferredLeases
 from dualwrite.errors import FencedError
 from dualwrite.spark.batch.runs import Run, Runs
-from tests.spark.batch.test_runs import Jobs
 from tests.spark.conftest import ready
 from tests.support.servers.databases import SERVERS
-
-PATIENCE = 60.0
-"""Seconds that a test waits for what must come."""
-AT_ONCE = 0.5
-"""Seconds in which something happens that nothing keeps from it."""
+from tests.support.spark.jobs import Jobs
+from tests.support.spark.lock_waits import AT_ONCE, PATIENCE, await_waiting
 
 
 class Slow(TransferredLeases):
@@ -35,26 +30,6 @@ class Slow(TransferredLeases):
         self.has_signed.set()
         assert self.may_commit.wait(PATIENCE)
         return handed
-
-
-WAITING = {
-    "postgresql": "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
-    "AND datname = current_database()",
-    "mysql": "SELECT COUNT(*) FROM information_schema.processlist p LEFT JOIN information_schema.innodb_trx t "
-    "ON p.id = t.trx_mysql_thread_id WHERE p.db = DATABASE() "
-    "AND (t.trx_state = 'LOCK WAIT' OR p.state LIKE 'Waiting for table%')",
-}
-"""How many transactions wait for a lock."""
-
-
-def await_waiting(engine: Engine, number: int, unless: "Future[None] | None" = None) -> None:
-    """Until so many transactions wait for a lock, or ``unless`` is done."""
-    deadline = time.monotonic() + PATIENCE
-    with engine.connect() as connection:
-        while connection.scalar(text(WAITING[engine.dialect.name])) < number and not (unless and unless.done()):
-            assert time.monotonic() < deadline
-            connection.rollback()
-            time.sleep(0.15)  # InnoDB keeps its answer for as long as it is asked every tenth of a second
 
 
 @pytest.mark.parametrize("server", SERVERS)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.spark.test_spark_clusters import cluster
 from tests.support.spark.batch_program import ROWS, Told, run
 from tests.support.spark.batches import open_slots, staged_rows
+from tests.support.spark.clusters import cluster
 from tests.support.spark.sessions import require_spark
 from tests.support.spark.writing import Place, rows_of, values_of
 

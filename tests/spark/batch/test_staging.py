@@ -29,7 +29,7 @@ from dualwrite.spark.batch.runs import Owner, Run, Runs
 from dualwrite.spark.batch.staging import Attempt, drop_outdated, make_staging, move_rows, staged_clause
 from dualwrite.spark.tables.bulk_load import Loader
 from dualwrite.spark.tables.target_table import target_of
-from tests.spark.batch.test_runs_races import await_waiting
+from tests.support.spark.lock_waits import await_waiting
 
 pytestmark = pytest.mark.slow_cases("mariadb")
 

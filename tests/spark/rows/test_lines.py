@@ -13,8 +13,8 @@ from dualwrite.spark.plan.columns import TableColumn, WritePlan, match_columns, 
 from dualwrite.spark.plan.rows import RowConverter
 from dualwrite.spark.tables.bulk_load import Loader, table_clause
 from dualwrite.spark.tables.target_table import target_of
-from tests.spark.rows.test_json_of_spark import SCHEMA, ZONES, some
 from tests.support.spark.expected_rows import KEEPS, options
+from tests.support.spark.random_rows import SCHEMA, ZONES, some
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -9,8 +9,8 @@ from dualwrite.errors import InputError
 from dualwrite.spark.batch.preparing import prepared
 from dualwrite.spark.plan.columns import Family, WritePlan, match_columns, plan_of
 from dualwrite.spark.plan.rows import ConvertedRow, RowConverter
-from tests.spark.rows.test_json_of_spark import SCHEMA, ZONES, some
 from tests.support.spark.expected_rows import KEEPS, column, options, table
+from tests.support.spark.random_rows import SCHEMA, ZONES, some
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,8 +1,10 @@
 """An engine that sends the requests of a test, and both drivers behind one call."""
 
 import asyncio
+import contextlib
+import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -14,6 +16,7 @@ from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.client.terms.versions import Versions
 from dualwrite.errors import DualWriteError, KafkaUnavailableError
 from dualwrite.wire.apis import APIS, ApiKey, Message
+from tests.support.client.scripted_broker import ended
 
 
 class Told(NamedTuple):
@@ -156,3 +159,20 @@ def drive_async(engine: AskingEngine, **changes: Any) -> Any:
             await driver.close()
 
     return asyncio.run(run())
+
+
+def echo(message: Any) -> Any:
+    return ended(producer=(message.producer_id, 1))
+
+
+@contextlib.contextmanager
+def deaf() -> Iterator[Endpoint]:
+    """A listener whose queue is full, so that the kernel leaves a SYN without an answer."""
+    with contextlib.ExitStack() as held:
+        listener = held.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        address = listener.getsockname()
+        for _ in range(2):
+            waiting = held.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(address)
+        yield Endpoint(*address[:2])

@@ -103,3 +103,6 @@ def _answer(request: urllib.request.Request) -> Answer:
     except urllib.error.HTTPError as error:
         with error:
             return Answer(error.code, json.load(error), error.headers)
+
+
+GUNICORN = ["-m", "gunicorn", "--workers", "4", "--threads", "4", "--bind", "fd://{fd}", "--worker-tmp-dir", "/dev/shm"]

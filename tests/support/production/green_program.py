@@ -1,7 +1,8 @@
 """A program that gevent or eventlet has patched: many units of work in green threads of one process.
 
 ``python -m tests.support.production.green_program gevent URL BROKER TOPIC APPLICATION UNITS PRODUCER MEETING``. The
-first ``MEETING`` units wait for each other inside their blocks: the program fails unless they are open at the same time.
+first ``MEETING`` units wait for each other inside their blocks: the program fails unless they are open at the same
+time.
 """
 
 import sys

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dualwrite.wire.apis import Message, OffsetCommitRequest, OffsetFetchRequest
+from dualwrite.ids import ProducerIdentity
+from dualwrite.wire.apis import Message, OffsetCommitRequest, OffsetFetchRequest, TxnOffsetCommitRequest
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.requests.calls import topic_id
 from tests.support.requests.raw_client import RawClient
@@ -116,3 +117,39 @@ def _positions(topics: Iterable[Message], names: Mapping[Any, str]) -> dict[Part
 def committed(client: RawClient, group: str, *partitions: Partition, version: int = 9) -> dict[Partition, Committed]:
     """Where ``group`` has committed in ``partitions``; in every partition if none is named."""
     return committed_by(client, {group: partitions or None}, version)[group]
+
+
+def txn_commit(
+    client: RawClient,
+    transactional_id: str,
+    producer: ProducerIdentity,
+    group: str,
+    positions: dict[Partition, int],
+    version: int = 5,
+    **more: object,
+) -> list[ErrorCode]:
+    """What TxnOffsetCommit answers for each partition; ``version`` 5 is TV2, and from 6 on topics go by their ids."""
+    entry = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+    partition_entry = entry.TxnOffsetCommitRequestPartition
+    topics = [
+        entry(
+            **({"topic_id": topic_id(client, topic)} if version >= 6 else {"name": topic}),
+            partitions=[
+                partition_entry(
+                    partition_index=index, committed_offset=offset, committed_leader_epoch=3, committed_metadata="m"
+                )
+            ],
+        )
+        for (topic, index), offset in positions.items()
+    ]
+    fields: dict[str, Any] = {"generation_id": -1, "member_id": "", "group_instance_id": None, **more}
+    request = TxnOffsetCommitRequest(
+        transactional_id=transactional_id,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        group_id=group,
+        topics=topics,
+        **fields,
+    )
+    answer = client.ask(request, version)
+    return [ErrorCode(partition.error_code) for topic in answer.topics for partition in topic.partitions]

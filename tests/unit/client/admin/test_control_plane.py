@@ -19,8 +19,6 @@ from dualwrite.wire.apis import ApiKey
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.client.scripted_broker import (
     HANG_UP,
-    FakeClock,
-    ScriptedBroker,
     coordinator_is,
     described,
     ended,
@@ -29,25 +27,11 @@ from tests.support.client.scripted_broker import (
     producers_of,
     scripted,
 )
+from tests.support.client.scripted_control import Control
 
 PRODUCER = ProducerIdentity(7, 0)
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 FENCING = [ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH]
-
-
-class Control(ControlPlane):
-    """A control plane on a clock that only sleeping moves."""
-
-    def __init__(self, broker: ScriptedBroker) -> None:
-        clock = FakeClock()
-        config = {"bootstrap.servers": broker.bootstrap_servers, "socket.timeout.ms": 5000}
-        super().__init__(config, timeout=5, clock=clock.monotonic, sleep=clock.sleep)
-
-    def __enter__(self) -> "Control":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def keep(control: ControlPlane, **changes: Any) -> InitializedProducer:

@@ -11,7 +11,7 @@ from dualwrite.ids import Anchor, TopicPartition
 from dualwrite.wire.apis import APIS, ApiKey
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.client.scripted_broker import HANG_UP, SILENCE, scripted
-from tests.unit.client.admin.test_control_plane import Control
+from tests.support.client.scripted_control import Control
 
 T1 = TopicPartition("t", 1)
 FETCHED, LISTED = APIS[ApiKey.FETCH].response, APIS[ApiKey.LIST_OFFSETS].response
