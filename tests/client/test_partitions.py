@@ -12,7 +12,8 @@ from dualwrite.client.encoding.partitioners import PARTITIONERS, make_partitione
 from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
 from tests.support.apache_kafka.single_node import java_program
 from tests.support.requests.calls import new_topic
-from tests.support.requests.raw_client import PATIENCE_SECONDS, RawClient
+from tests.support.requests.raw_client import RawClient
+from tests.support.waiting import PATIENCE_SECONDS
 
 HERE = Path(__file__).parent
 JAVAS = HERE / "java_partitions.csv"

@@ -18,7 +18,7 @@ from tests.support.client.secure_kafka import PASSWORD, TRICKY_USER, USER, Secur
 from tests.support.conformance.subject import warm_up
 from tests.support.peer_clients.consumers import consume
 from tests.support.requests.calls import unique
-from tests.support.requests.raw_client import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.slow, pytest.mark.jvm]
 

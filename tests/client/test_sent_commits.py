@@ -13,8 +13,8 @@ from dualwrite.errors import AnswerLostError, FencedError, InvalidTransactionSta
 from dualwrite.ids import PreparedTxnState
 from dualwrite.wire.apis import ApiKey
 from tests.support.peer_clients.consumers import consume
-from tests.support.requests.raw_client import eventually
 from tests.support.servers.holding_proxy import HoldingProxy
+from tests.support.waiting import eventually
 
 TOPIC = "events"
 

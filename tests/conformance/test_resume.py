@@ -3,18 +3,18 @@
 One cluster and one database for all of it: every test judges all that was ever written there.
 """
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
-from dualwrite.client.admin.control_plane import ControlPlane
+from dualwrite.client.admin.control_plane import ControlPlane, TransactionDescription
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.outcome_store import outcomes
 from tests.support.apache_kafka.single_node import ApacheKafka
 from tests.support.crash.kills import STEPS
 from tests.support.crash.world import CONFIG, World
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.jvm]
 
@@ -44,14 +44,14 @@ def world(shared_world: World, producer: str) -> Iterator[World]:
     shared_world.task = plain
 
 
+def is_aborted(described: TransactionDescription | None) -> bool:
+    return described is not None and described.state == "CompleteAbort"
+
+
 def until_it_times_out(world: World) -> None:
     control = ControlPlane({"bootstrap.servers": world.broker.bootstrap_servers})
-    deadline = time.monotonic() + PATIENCE
-    described = control.describe_transaction(SLOT)
-    while described is None or described.state != "CompleteAbort":
-        assert time.monotonic() < deadline, f"it did not time out: {described}"
-        time.sleep(0.05)
-        described = control.describe_transaction(SLOT)
+    described = eventually(lambda: control.describe_transaction(SLOT), is_aborted, patience=PATIENCE)
+    assert is_aborted(described), f"it did not time out: {described}"
     control.close()
 
 

@@ -19,7 +19,7 @@ from kafka.admin import ResourceType as KafkaPythonType
 
 from dualwrite.broker.embedded import EmbeddedBroker
 from tests.support.apache_kafka.single_node import java_tool
-from tests.support.requests.raw_client import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS
 
 CONFIG = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",

@@ -16,7 +16,7 @@ from dualwrite.broker.embedded import EmbeddedBroker
 from tests.support.broker.secured import Keys
 from tests.support.peer_clients.go_module import GO_MODULE, what_is_missing
 from tests.support.requests.calls import unique
-from tests.support.requests.raw_client import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS
 
 LIMIT_SECONDS = 240
 

@@ -8,7 +8,7 @@ from tests.support.peer_clients import client as ability
 from tests.support.peer_clients.client import Administrator, Got, Receiver, RefusedError, Sender
 from tests.support.peer_clients.reading import read, read_to_end, read_until, values
 from tests.support.requests.calls import unique
-from tests.support.requests.raw_client import eventually
+from tests.support.waiting import eventually
 
 Producer = Callable[..., Sender]
 Consumer = Callable[..., Receiver]

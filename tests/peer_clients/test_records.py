@@ -7,7 +7,7 @@ import pytest
 from tests.support.peer_clients.client import Administrator, Got, Receiver, RefusedError, Sender
 from tests.support.peer_clients.reading import read, read_to_end, values
 from tests.support.requests.calls import unique
-from tests.support.requests.raw_client import eventually
+from tests.support.waiting import eventually
 
 Producer = Callable[..., Sender]
 Consumer = Callable[..., Receiver]

@@ -23,8 +23,8 @@ from tests.support.client.certificate import CERTIFICATE
 from tests.support.peer_clients.consumers import consume
 from tests.support.peer_clients.secure_brokers import ENCRYPTED, MECHANISMS, SESSION_MS, secure_broker
 from tests.support.requests.calls import unique
-from tests.support.requests.raw_client import PATIENCE_SECONDS, eventually
 from tests.support.requests.sasl_calls import ALICE, BOB, OPEN, PASSWORD, SASL, log_of, unsecured_token
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:unclosed <socket:ResourceWarning"  # kafka-python 3.0.12 leaves them to the garbage collector

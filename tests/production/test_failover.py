@@ -13,9 +13,9 @@ from tests.conftest import missing, running
 from tests.support.coordinator.event_table import events, ready_engine, slot_rows, stored_values
 from tests.support.crash.world import free_port
 from tests.support.peer_clients.kafka_helpers import visible
-from tests.support.requests.raw_client import eventually
 from tests.support.servers.postgresql import PostgreSQL, find_binaries
 from tests.support.servers.standby import Standby, url_of_both
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.postgresql
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.spark.clusters import cluster, wait_until
+from tests.support.spark.clusters import cluster
 from tests.support.spark.driver import Driver, await_file
-from tests.support.spark.writing import Place, rows_of, values_of
+from tests.support.spark.writing import PATIENCE, Place, rows_of, values_of
+from tests.support.waiting import eventually
 
 __all__ = ["cluster"]
 
@@ -97,7 +98,7 @@ def test_an_executor_that_spark_believes_to_be_dead_writes_and_the_next_attempt_
 def test_a_speculative_copy_of_a_task_writes_nothing_again(cluster: str, place: Place, tmp_path: Path) -> None:
     with Driver(cluster, **SMALL, **SPECULATIVE) as speculating:
         begin_held(speculating, place, tmp_path, partitions=4)
-        wait_until(lambda: is_waiting(place))
+        assert eventually(lambda: is_waiting(place), patience=PATIENCE)
         (tmp_path / "go").touch()
         assert speculating.end() == "done"
         require_once(place, 200)

@@ -27,7 +27,8 @@ from tests.support.requests.calls import (
     tx_batch,
     unique,
 )
-from tests.support.requests.raw_client import PATIENCE_SECONDS, RawClient
+from tests.support.requests.raw_client import RawClient
+from tests.support.waiting import PATIENCE_SECONDS
 
 FOR_EVER_MS = int(PATIENCE_SECONDS * 2000)
 """Longer than any test waits: an answer that comes was not caused by the time."""

@@ -30,7 +30,8 @@ from tests.support.requests.calls import (
     topic_id,
     tx_batch,
 )
-from tests.support.requests.raw_client import RawClient, eventually
+from tests.support.requests.raw_client import RawClient
+from tests.support.waiting import eventually
 
 NOBODY = ProducerIdentity(4242, 0)
 

@@ -18,7 +18,8 @@ from dualwrite.records.header import checksum_matches, peek_header
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.peer_clients.consumers import CONSUMER
 from tests.support.requests.calls import batch, fetch, list_offset, new_topic, produce
-from tests.support.requests.raw_client import PATIENCE_SECONDS, RawClient
+from tests.support.requests.raw_client import RawClient
+from tests.support.waiting import PATIENCE_SECONDS
 
 HOUR = 3_600_000
 

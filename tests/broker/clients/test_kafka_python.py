@@ -12,7 +12,8 @@ from kafka.errors import ProducerFencedError, TopicAlreadyExistsError
 from dualwrite.broker.embedded import EmbeddedBroker
 from tests.support.peer_clients.consumers import consume
 from tests.support.requests.calls import batch, fetch, new_topic, produce, unique
-from tests.support.requests.raw_client import PATIENCE_SECONDS, RawClient
+from tests.support.requests.raw_client import RawClient
+from tests.support.waiting import PATIENCE_SECONDS
 
 Producers = Callable[..., KafkaProducer]
 

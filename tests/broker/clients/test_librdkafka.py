@@ -22,7 +22,8 @@ from tests.support.requests.calls import (
     ongoing,
     unique,
 )
-from tests.support.requests.raw_client import PATIENCE_SECONDS, RawClient
+from tests.support.requests.raw_client import RawClient
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture

@@ -36,7 +36,8 @@ from tests.support.requests.calls import (
     read_all,
 )
 from tests.support.requests.offset_calls import commit
-from tests.support.requests.raw_client import PATIENCE_SECONDS, RawClient, eventually
+from tests.support.requests.raw_client import RawClient
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs prlimit of Linux")
 

@@ -14,7 +14,8 @@ from kafka import KafkaConsumer
 
 from dualwrite.broker.embedded import EmbeddedBroker
 from tests.support.requests.calls import batch, new_topic, produce, unique
-from tests.support.requests.raw_client import PATIENCE_SECONDS, RawClient
+from tests.support.requests.raw_client import RawClient
+from tests.support.waiting import PATIENCE_SECONDS
 
 # kafka-python 3.0.12 leaves sockets that it has shut down to the garbage collector
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")

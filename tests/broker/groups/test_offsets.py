@@ -22,7 +22,8 @@ from dualwrite.wire.error_codes import ErrorCode
 from tests.support.broker.simulated import SeededEntropy, never
 from tests.support.requests.calls import new_topic, topic_id, unique
 from tests.support.requests.offset_calls import commit, commit_request, committed, committed_by, fetch_request
-from tests.support.requests.raw_client import RawClient, eventually
+from tests.support.requests.raw_client import RawClient
+from tests.support.waiting import eventually
 
 NOTHING = (-1, -1, "")
 NONE = ErrorCode.NONE

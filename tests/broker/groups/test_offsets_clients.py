@@ -13,7 +13,8 @@ from kafka.structs import OffsetAndMetadata
 from dualwrite.broker.embedded import EmbeddedBroker
 from tests.support.requests.calls import batch, new_topic, produce, unique
 from tests.support.requests.offset_calls import committed
-from tests.support.requests.raw_client import PATIENCE_SECONDS, RawClient, eventually
+from tests.support.requests.raw_client import RawClient
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 # kafka-python 3.0.12 leaves sockets that it has shut down to the garbage collector
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -137,10 +138,14 @@ def test_librdkafka_finds_its_explicit_commit_again(
     assert committed(client, group)[topic, 0][0] == 3
 
 
-def test_librdkafka_closes_without_having_read_anything(servers: str, topic: str) -> None:
-    consumer = librdkafka(servers, unique("group"))
+def test_librdkafka_closes_without_having_read_anything_and_commits_nothing(
+    client: RawClient, servers: str, topic: str
+) -> None:
+    group = unique("group")
+    consumer = librdkafka(servers, group)
     consumer.assign([TopicPartition(topic, 0)])
     close(consumer)
+    assert committed(client, group) == {}
 
 
 @pytest.mark.slow

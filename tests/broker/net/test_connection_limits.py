@@ -13,7 +13,8 @@ import pytest
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.wire.apis import ApiVersionsRequest
 from tests.support.requests.calls import fetch, new_topic
-from tests.support.requests.raw_client import RawClient, eventually
+from tests.support.requests.raw_client import RawClient
+from tests.support.waiting import eventually
 
 SECONDS = 20.0
 

@@ -22,7 +22,8 @@ from dualwrite.wire.apis import (
     OffsetFetchRequest,
 )
 from tests.support.requests.calls import metadata, new_topic
-from tests.support.requests.raw_client import PATIENCE_SECONDS, RawClient, key_of
+from tests.support.requests.raw_client import RawClient, key_of
+from tests.support.waiting import PATIENCE_SECONDS
 
 MANY = 40_000
 NAMES = [f"n{number:05}" for number in range(MANY)]

@@ -27,7 +27,8 @@ from tests.support.requests.calls import (
     produce,
     read_all,
 )
-from tests.support.requests.raw_client import RawClient, eventually
+from tests.support.requests.raw_client import RawClient
+from tests.support.waiting import eventually
 
 MEBIBYTE = 1024 * 1024
 MOST = 64 * MEBIBYTE

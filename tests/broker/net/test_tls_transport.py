@@ -13,7 +13,7 @@ from dualwrite.broker.connection_memory import ConnectionMemory
 from dualwrite.broker.frame_stream import FrameStream, StreamEndedError
 from dualwrite.broker.tls.transport import RECEIVE_BYTES, TlsHandshakeError, TlsTransport
 from tests.support.broker.secured import Keys
-from tests.support.requests.raw_client import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS
 
 LARGEST = 16 * 1024 * 1024
 ASYNC_RUNNERS: dict[str, Callable[[Coroutine[Any, Any, Any]], Any]] = {"asyncio": asyncio.run, "uvloop": uvloop.run}

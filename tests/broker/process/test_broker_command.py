@@ -35,7 +35,8 @@ from tests.support.requests.calls import (
     wanted_topic,
 )
 from tests.support.requests.group_calls import joined_member
-from tests.support.requests.raw_client import PATIENCE_SECONDS, RawClient, eventually
+from tests.support.requests.raw_client import RawClient
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 FOR_EVER_MS = 600_000
 

@@ -12,7 +12,8 @@ import pytest
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 from tests.support.requests.calls import batch, metadata, new_topic, produce, read_all
-from tests.support.requests.raw_client import RawClient, eventually
+from tests.support.requests.raw_client import RawClient
+from tests.support.waiting import eventually
 
 
 def free_port() -> int:

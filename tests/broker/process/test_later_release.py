@@ -13,7 +13,7 @@ from dualwrite.broker.log.journal import Journal
 from dualwrite.broker.runtime.disk import DiskFiles
 from dualwrite.records.batch import Record
 from tests.support.broker.broker_process import in_directory, refused
-from tests.support.requests.calls import batch, new_producer, new_topic, open_transaction, produce, read_all
+from tests.support.requests.calls import batch, metadata, new_producer, new_topic, open_transaction, produce, read_all
 from tests.support.requests.group_calls import joined_member
 from tests.support.requests.raw_client import RawClient
 
@@ -102,11 +102,26 @@ def test_a_directory_of_a_release_without_the_format_file_is_used(tmp_path: Path
     assert (tmp_path / FORMAT_FILE).read_text() == f"{FORMAT_VERSION}\n"
 
 
-def test_a_first_start_that_was_killed_early_is_no_obstacle(tmp_path: Path) -> None:
+def listed_after_a_start(data_dir: Path) -> list[str]:
+    """Make a topic; the names that the broker then lists."""
+    with EmbeddedBroker(data_dir) as broker, RawClient(broker.bootstrap_servers) as client:
+        topic = new_topic(client)
+        return [entry.name.replace(topic, "the new topic") for entry in metadata(client, topic).topics]
+
+
+def test_a_first_start_that_was_killed_before_its_format_file_had_its_name_is_no_obstacle(tmp_path: Path) -> None:
+    unfinished = tmp_path / f"{FORMAT_FILE}.tmp"
+    unfinished.write_text("")
+    assert listed_after_a_start(tmp_path) == ["the new topic"]
+    assert (tmp_path / FORMAT_FILE).read_text() == f"{FORMAT_VERSION}\n"
+    assert not unfinished.exists()
+
+
+def test_an_unfinished_file_beside_the_format_file_is_no_obstacle(tmp_path: Path) -> None:
     (tmp_path / FORMAT_FILE).write_text(f"{FORMAT_VERSION}\n")
     (tmp_path / f"{FORMAT_FILE}.tmp").write_text("")
-    with EmbeddedBroker(tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
-        new_topic(client)
+    assert listed_after_a_start(tmp_path) == ["the new topic"]
+    assert (tmp_path / FORMAT_FILE).read_text() == f"{FORMAT_VERSION}\n"
 
 
 @pytest.mark.slow_cases

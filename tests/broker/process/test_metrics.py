@@ -26,8 +26,9 @@ from tests.support.requests.calls import (
     produce,
     unique,
 )
-from tests.support.requests.raw_client import PATIENCE_SECONDS, RawClient, eventually
+from tests.support.requests.raw_client import RawClient
 from tests.support.requests.sasl_calls import add_users, handshake, log_in
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 Values = dict[tuple[str, ...], float]
 

@@ -16,7 +16,8 @@ from dualwrite.wire.apis import ApiKey
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.broker.broker_process import RunningBroker
 from tests.support.requests.calls import batch, fetch_request, metadata, new_topic, produce, read_all
-from tests.support.requests.raw_client import RawClient, eventually
+from tests.support.requests.raw_client import RawClient
+from tests.support.waiting import eventually
 
 STOP_SECONDS = 6.0
 

@@ -13,8 +13,8 @@ from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.wire.apis import ApiKey, DescribeClusterRequest, SaslAuthenticateRequest, SaslHandshakeRequest
 from dualwrite.wire.error_codes import ErrorCode
 from dualwrite.wire.frames import with_size
-from tests.support.requests.calls import batch, metadata, new_topic, produce
-from tests.support.requests.raw_client import RawClient, eventually
+from tests.support.requests.calls import batch, metadata, new_topic, produce, read_all
+from tests.support.requests.raw_client import RawClient
 from tests.support.requests.sasl_calls import (
     ALICE,
     BOB,
@@ -31,6 +31,7 @@ from tests.support.requests.sasl_calls import (
     tokens,
     unsecured_token,
 )
+from tests.support.waiting import eventually
 
 MECHANISMS = EVERY_MECHANISM.split(",")
 FAILED = ErrorCode.SASL_AUTHENTICATION_FAILED
@@ -107,7 +108,9 @@ def test_a_token_may_come_in_pieces(client: RawClient) -> None:
 def test_requests_and_answers_are_large_after_the_authentication(client: RawClient) -> None:
     log_in(client)
     topic = new_topic(client, max_message_bytes="3000000")
-    produce(client, topic, batch([b"v" * 2_000_000]))
+    large = b"v" * 2_000_000
+    produce(client, topic, batch([large]))
+    assert read_all(client, topic) == [large]
 
 
 # --- wrong ones

@@ -17,7 +17,8 @@ from dualwrite.wire.error_codes import ErrorCode
 from tests.support.broker.secured import Keys
 from tests.support.client.certificates import EXPIRED, Authority
 from tests.support.requests.calls import batch, metadata, new_topic, produce, read_all
-from tests.support.requests.raw_client import PATIENCE_SECONDS, RawClient, eventually
+from tests.support.requests.raw_client import RawClient
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,8 @@ from tests.support.broker.secured import AUTH, STORE, TRUST, Keys
 from tests.support.client.certificates import Authority, named
 from tests.support.requests.admin_calls import BROKER, describe_configs
 from tests.support.requests.calls import batch, metadata, new_topic, produce
-from tests.support.requests.raw_client import RawClient, eventually
+from tests.support.requests.raw_client import RawClient
+from tests.support.waiting import eventually
 
 SSL = Listener("EXTERNAL", SecurityProtocol.SSL, "localhost", 0, "localhost", 0)
 SASL_SSL = Listener("EXTERNAL", SecurityProtocol.SASL_SSL, "localhost", 0, "localhost", 0)

@@ -19,7 +19,8 @@ from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
 from dualwrite.schema import upgrade_engine
 from tests.support.broker.secured import Keys
 from tests.support.requests.calls import new_topic, read_all, unique
-from tests.support.requests.raw_client import PATIENCE_SECONDS, RawClient
+from tests.support.requests.raw_client import RawClient
+from tests.support.waiting import PATIENCE_SECONDS
 
 VALUE = b"committed over TLS"
 

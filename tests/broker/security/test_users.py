@@ -24,8 +24,9 @@ from dualwrite.wire.apis import (
 )
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.requests.calls import unique
-from tests.support.requests.raw_client import PATIENCE_SECONDS, RawClient
+from tests.support.requests.raw_client import RawClient
 from tests.support.requests.sasl_calls import CONFIG, OPEN, SASL, log_in, log_of
+from tests.support.waiting import PATIENCE_SECONDS
 
 SALT, SALTED = b"salt-salt-salt", b"a salted password of 32 bytes..."
 

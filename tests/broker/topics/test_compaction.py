@@ -33,7 +33,8 @@ from tests.support.requests.calls import (
     read_all,
     unique,
 )
-from tests.support.requests.raw_client import PATIENCE_SECONDS, RawClient, eventually
+from tests.support.requests.raw_client import RawClient
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 DAY = 86_400_000
 COMPACT: dict[str, str | None] = {"cleanup.policy": "compact"}

@@ -41,7 +41,8 @@ from tests.support.requests.calls import (
     wanted_topic,
 )
 from tests.support.requests.offset_calls import commit
-from tests.support.requests.raw_client import RawClient, eventually
+from tests.support.requests.raw_client import RawClient
+from tests.support.waiting import eventually
 
 INTERNAL = ["__consumer_offsets", "__transaction_state"]
 OFFSETS = TopicPartition("__consumer_offsets", 0)

@@ -16,7 +16,8 @@ from dualwrite.testing.files import MemoryFiles
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.broker.simulated import Rooms, run
 from tests.support.requests.calls import EARLIEST, batch, fetch, list_offset, new_topic, produce
-from tests.support.requests.raw_client import RawClient, eventually
+from tests.support.requests.raw_client import RawClient
+from tests.support.waiting import eventually
 
 HOUR = 3_600_000
 

@@ -21,7 +21,8 @@ from tests.support.requests.calls import (
     unique,
     wanted_topic,
 )
-from tests.support.requests.raw_client import PATIENCE_SECONDS, RawClient
+from tests.support.requests.raw_client import RawClient
+from tests.support.waiting import PATIENCE_SECONDS
 
 # --- Metadata
 

@@ -29,7 +29,8 @@ from tests.support.requests.calls import (
     tx_batch,
     unique,
 )
-from tests.support.requests.raw_client import PATIENCE_SECONDS, RawClient, eventually
+from tests.support.requests.raw_client import RawClient
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 
 def began(client: RawClient, topic: str, **more: object) -> tuple[str, ProducerIdentity]:

@@ -23,7 +23,8 @@ from tests.support.requests.calls import (
     tx_batch,
     unique,
 )
-from tests.support.requests.raw_client import RawClient, eventually
+from tests.support.requests.raw_client import RawClient
+from tests.support.waiting import eventually
 
 IN_FLIGHT = 5
 

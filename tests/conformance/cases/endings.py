@@ -10,7 +10,7 @@ from tests.support.conformance.subject import Subject, Word
 from tests.support.requests import calls
 from tests.support.requests.calls import add, describe, identity, init, produce, tx_batch
 from tests.support.requests.marker_calls import marker, write
-from tests.support.requests.raw_client import eventually
+from tests.support.waiting import eventually
 
 TV1, TV2 = 1, 2
 

@@ -16,7 +16,8 @@ from tests.conformance.cases import case
 from tests.support.conformance.subject import Subject, Word
 from tests.support.requests.calls import unique
 from tests.support.requests.offset_calls import commit
-from tests.support.requests.raw_client import RawClient, eventually, key_of
+from tests.support.requests.raw_client import RawClient, key_of
+from tests.support.waiting import eventually
 
 JOIN, SYNC = 9, 5
 """Newest versions."""

@@ -29,7 +29,7 @@ from tests.support.requests.calls import (
     unique,
     wanted_topic,
 )
-from tests.support.requests.raw_client import eventually
+from tests.support.waiting import eventually
 
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3

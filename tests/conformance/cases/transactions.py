@@ -7,7 +7,7 @@ from tests.conformance.cases import case
 from tests.support.conformance.subject import Subject, Word
 from tests.support.requests import calls
 from tests.support.requests.calls import batch, describe, identity, init, produce, tx_batch
-from tests.support.requests.raw_client import eventually
+from tests.support.waiting import eventually
 
 TV1, TV2 = 9, 12
 """Versions of Produce."""

@@ -22,7 +22,8 @@ from dualwrite.wire.errors import error_codes
 from tests.conformance.rights.requests import REQUESTS, Place
 from tests.support.conformance.subject import PASSING
 from tests.support.requests import acl_calls, calls, offset_calls
-from tests.support.requests.raw_client import RawClient, eventually, key_of
+from tests.support.requests.raw_client import RawClient, key_of
+from tests.support.waiting import eventually
 
 ADMINISTRATOR, STRANGER = "127.0.0.1", "127.0.0.2"
 SETTINGS = {

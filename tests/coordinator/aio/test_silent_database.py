@@ -9,6 +9,7 @@ from dualwrite.errors import DatabaseUnavailableError, InDoubtError
 from tests.support.coordinator.async_dual_writes import Place, run, write_unit
 from tests.support.coordinator.async_silent_database import LIMIT, dual_write, outcome, proxy
 from tests.support.servers.silent_proxy import COMMIT, SilentProxy
+from tests.support.waiting import eventually
 
 __all__ = ["proxy"]
 
@@ -20,9 +21,8 @@ async def count_turns(turns: list[None]) -> None:
 
 
 async def settled(made: AsyncDualWrite) -> None:
-    """Wait for the background; what hangs ends with run()."""
-    while made.pending():
-        await asyncio.sleep(0.02)
+    """Wait for the background."""
+    assert await asyncio.to_thread(eventually, lambda: made.pending() == 0)
 
 
 @pytest.mark.slow_cases

@@ -15,11 +15,12 @@ from sqlalchemy.exc import OperationalError
 
 from dualwrite.errors import DatabaseUnavailableError, InDoubtError
 from tests.support.coordinator.event_table import events, slot_rows
-from tests.support.coordinator.silent_database import KNOWN_TOTAL, LIMIT, World, error_of, until, world
+from tests.support.coordinator.silent_database import KNOWN_TOTAL, LIMIT, World, error_of, world
 from tests.support.coordinator.usual_unit import write, write_unit
 from tests.support.servers.mariadb import MariaDB
 from tests.support.servers.postgresql import PostgreSQL
 from tests.support.servers.silent_proxy import COMMIT
+from tests.support.waiting import eventually
 
 __all__ = ["world"]
 
@@ -36,7 +37,7 @@ def test_a_commit_that_never_arrives_ends_in_doubt_and_recovery_rolls_both_sides
     assert dual_write.pending() == 1
     write_unit(dual_write, "another")  # the slot in doubt is left to the background
     world.proxy.end_silent()
-    until(lambda: dual_write.pending() == 0)
+    assert eventually(lambda: dual_write.pending() == 0)
     assert world.is_alike("before", "another")
 
 
@@ -62,7 +63,7 @@ def test_a_database_that_vanishes_at_commit_ends_in_doubt_within_twice_the_limit
         raise error_of(lambda: write_unit(dual_write, "in doubt"), KNOWN_TOTAL) or AssertionError
     world.proxy.lets_nobody_in = False
     world.proxy.end_silent()
-    until(lambda: dual_write.pending() == 0)
+    assert eventually(lambda: dual_write.pending() == 0)
     assert world.is_alike("before", *(["in doubt"] if delivers else []))
 
 
@@ -73,7 +74,7 @@ def test_a_state_that_cannot_be_stored_in_time_rolls_both_sides_back(world: Worl
     with pytest.raises(OperationalError, match="database_timeout"):
         raise error_of(lambda: write_unit(dual_write, "lost"), LIMIT) or AssertionError
     world.proxy.end_silent()
-    until(lambda: world.is_alike("before"))
+    assert eventually(lambda: world.is_alike("before"))
     write_unit(dual_write, "after")
     assert world.is_alike("before", "after")
 
@@ -150,10 +151,10 @@ def test_the_leases_are_renewed_though_the_connection_of_the_heartbeat_goes_sile
     dual_write = world.dual_write(lease_timeout=18.0, database_timeout=60.0)
     write_unit(dual_write, "before")
     first = slot_rows(world.seen)["a-0"].lease_expires_at
-    until(lambda: slot_rows(world.seen)["a-0"].lease_expires_at > first)
+    assert eventually(lambda: slot_rows(world.seen)["a-0"].lease_expires_at > first)
     world.proxy.silence_all()
     second = slot_rows(world.seen)["a-0"].lease_expires_at
-    until(lambda: slot_rows(world.seen)["a-0"].lease_expires_at > second)
+    assert eventually(lambda: slot_rows(world.seen)["a-0"].lease_expires_at > second)
     write_unit(dual_write, "after")
     assert world.is_alike("before", "after")
 
@@ -205,7 +206,7 @@ def test_a_backend_that_is_frozen_at_commit_holds_up_its_own_unit_alone(own_post
             assert in_block.wait(30)
             assert isinstance(error_of(frozen_unit, KNOWN_TOTAL), InDoubtError)
             renewed = slot_rows(world.seen)["a-0"].lease_expires_at
-            until(lambda: slot_rows(world.seen)["a-0"].lease_expires_at > renewed)
+            assert eventually(lambda: slot_rows(world.seen)["a-0"].lease_expires_at > renewed)
             go_on.set()
             beside.result(30)
             write_unit(dual_write, "another")
@@ -214,8 +215,8 @@ def test_a_backend_that_is_frozen_at_commit_holds_up_its_own_unit_alone(own_post
             else:
                 os.kill(backend.process, signal.SIGKILL)  # the server starts anew, and ends all connections
                 world.seen.dispose()
-            until(lambda: not _fails(lambda: dual_write.recover()) and dual_write.pending() == 0)
-        until(lambda: world.is_alike("beside", "another", *(["frozen"] if end == "goes on" else [])))
+            assert eventually(lambda: not _fails(lambda: dual_write.recover()) and dual_write.pending() == 0)
+        assert eventually(lambda: world.is_alike("beside", "another", *(["frozen"] if end == "goes on" else [])))
     finally:
         go_on.set()
         backend.go_on()
@@ -254,8 +255,8 @@ def test_a_server_that_is_frozen_at_commit_ends_the_unit_in_doubt(own_mariadb: M
         armed.append("COMMIT_DATABASE")
         assert isinstance(error_of(lambda: write_unit(dual_write, "frozen"), KNOWN_TOTAL), InDoubtError)
         os.kill(process, signal.SIGCONT)
-        until(lambda: dual_write.pending() == 0)
-        until(lambda: world.is_alike("before", "frozen"))
+        assert eventually(lambda: dual_write.pending() == 0)
+        assert eventually(lambda: world.is_alike("before", "frozen"))
         write_unit(dual_write, "after")
     finally:
         os.kill(process, signal.SIGCONT)

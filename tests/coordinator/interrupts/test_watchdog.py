@@ -24,6 +24,7 @@ from dualwrite.coordinator.sql.connecting import BoundedCreator, WatchedPing, bo
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.errors import DatabaseUnavailableError
 from tests.support.striking import Striker
+from tests.support.waiting import eventually
 
 SHORT = 0.1
 LONG = 60.0
@@ -61,13 +62,6 @@ def is_cut(driver: Driver) -> bool:
         return False
 
 
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
 def test_a_connection_that_waits_for_too_long_is_cut_and_the_log_says_so(
     driver: Driver, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -76,7 +70,7 @@ def test_a_connection_that_waits_for_too_long_is_cut_and_the_log_says_so(
     with limit:
         assert await_end(driver) == b""
     assert limit.is_over
-    until(lambda: bool(caplog.messages))
+    assert eventually(lambda: bool(caplog.messages))
     assert caplog.messages == [
         "orders-3: the database had not answered after 0.1 s (database_timeout): its connection was cut"
     ]
@@ -336,7 +330,7 @@ def test_a_connection_that_comes_too_late_is_closed() -> None:
     with Limit(SHORT, "x"), pytest.raises(DatabaseUnavailableError, match=r"within 0.1 s \(database_timeout\)"):
         creator(lambda record: gate.get())(None)
     gate.put(made)
-    until(lambda: made._sock.fileno() < 0)
+    assert eventually(lambda: made._sock.fileno() < 0)
     made.close()
 
 
@@ -346,13 +340,13 @@ def test_an_attempt_to_connect_that_fails_too_late_is_logged(caplog: pytest.LogC
     with Limit(SHORT, "x"), pytest.raises(DatabaseUnavailableError):
         creator(lambda record: {}[gate.get()])(None)
     gate.put("no such host")
-    until(lambda: any("given up has failed: 'no such host'" in message for message in caplog.messages))
+    assert eventually(lambda: any("given up has failed: 'no such host'" in message for message in caplog.messages))
 
 
 def test_nothing_is_tried_once_the_limit_is_over() -> None:
     tried: list[Any] = []
     with Limit(SHORT, "x") as limit:
-        until(lambda: not limit.remaining())
+        assert eventually(lambda: not limit.remaining())
         with pytest.raises(DatabaseUnavailableError):
             creator(tried.append)(None)
     assert tried == []
@@ -369,7 +363,7 @@ def test_an_interrupt_while_a_connection_is_made_closes_it(monkeypatch: pytest.M
     with Limit(LONG, "x"), pytest.raises(KeyboardInterrupt):
         creator(lambda record: gate.get())(None)
     gate.put(made)
-    until(lambda: made._sock.fileno() < 0)
+    assert eventually(lambda: made._sock.fileno() < 0)
     made.close()
 
 
@@ -387,7 +381,9 @@ def test_an_interrupt_at_any_place_of_an_attempt_to_connect_leaves_no_connection
 
         with Limit(LONG, "x"), suppress(KeyboardInterrupt), striker:
             creator(connect)(None)
-        until(lambda: not any(each.name == "dualwrite-connecting" for each in threading.enumerate() if each.is_alive()))
+        assert eventually(
+            lambda: not any(each.name == "dualwrite-connecting" for each in threading.enumerate() if each.is_alive())
+        )
         are_open = [each for each in made if each._sock.fileno() >= 0]
         for each in are_open:
             each.close()
@@ -420,6 +416,22 @@ def test_an_engines_pool_is_bounded_once_and_stays_so_when_it_is_disposed_of() -
         engine.connect()
 
 
+class AnnouncedLock:
+    """A lock that announces a thread that has to wait for it."""
+
+    def __init__(self) -> None:
+        self.is_waited_for = threading.Event()
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        if self._lock.locked():
+            self.is_waited_for.set()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
 def test_the_end_of_a_step_waits_until_the_watchdog_has_finished_cutting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the connection could be in another unit's hands by then."""
     cutting, go_on, has_rested = threading.Event(), threading.Event(), threading.Event()
@@ -429,7 +441,9 @@ def test_the_end_of_a_step_waits_until_the_watchdog_has_finished_cutting(monkeyp
         assert go_on.wait(30)
         assert not has_rested.is_set()
 
+    lock = AnnouncedLock()
     monkeypatch.setattr(watchdog, "cut", slowly)
+    monkeypatch.setattr(watchdog._watchdog, "cutting", lock)
     limit = Limit(SHORT, "x")
     limit.watch(object())
     limit.begin()
@@ -441,7 +455,8 @@ def test_the_end_of_a_step_waits_until_the_watchdog_has_finished_cutting(monkeyp
 
     thread = threading.Thread(target=rest)
     thread.start()
-    assert not has_rested.wait(0.2)
+    assert lock.is_waited_for.wait(30)
+    assert not has_rested.is_set()
     go_on.set()
     thread.join(30)
     assert has_rested.is_set()

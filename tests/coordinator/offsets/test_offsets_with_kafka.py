@@ -27,8 +27,8 @@ from dualwrite.wire.apis import ApiKey
 from tests.support.coordinator.consumed_topics import BROKER, fill, reading, values_of
 from tests.support.coordinator.event_table import events, stored_values
 from tests.support.crash.world import free_port
-from tests.support.requests.raw_client import eventually
 from tests.support.servers.holding_proxy import HoldingProxy
+from tests.support.waiting import eventually
 
 PARTICIPANTS: list[Callable[[Any], KafkaParticipant]] = [NativeProducer, LibrdkafkaProducer]
 producers = pytest.mark.parametrize("producer", ["native", "librdkafka"])

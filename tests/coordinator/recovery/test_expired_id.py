@@ -10,7 +10,7 @@ from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.demo.check import read_topic
 from dualwrite.errors import PrepareFailedError
 from tests.support.coordinator.event_table import events, stored_values
-from tests.support.requests.raw_client import eventually
+from tests.support.waiting import eventually
 
 EXPIRING = {
     # long enough for what comes between a producer's start and its first record
@@ -28,7 +28,7 @@ def write(dual_write: DualWrite, value: str) -> None:
 def wait_until_forgotten(bootstrap_servers: str, transactional_id: str) -> None:
     control = ControlPlane({"bootstrap.servers": bootstrap_servers})
     assert control.describe_transaction(transactional_id) is not None
-    eventually(lambda: control.describe_transaction(transactional_id), lambda described: described is None)
+    assert eventually(lambda: control.describe_transaction(transactional_id) is None)
     control.close()
 
 

@@ -20,6 +20,7 @@ from dualwrite.errors import ConfigurationError, DualWriteError, KafkaRefusedErr
 from tests.support.coordinator.event_table import events, expire_leases, ready_engine, stored_values
 from tests.support.crash.world import free_port
 from tests.support.peer_clients.kafka_helpers import fresh_name, visible
+from tests.support.waiting import eventually
 
 LONG_MS, SHORT_MS = 60_000, 1_500
 PATIENCE = 20.0
@@ -94,12 +95,8 @@ class World:
         )
 
     def until_it_times_out(self) -> None:
-        pause = threading.Event()
-        for _ in range(int(PATIENCE / 0.02)):
-            if self.described().state == "CompleteAbort":
-                return
-            pause.wait(0.02)
-        raise AssertionError(f"it did not time out: {self.described()}")
+        described = eventually(self.described, lambda seen: seen.state == "CompleteAbort", PATIENCE)
+        assert described.state == "CompleteAbort", f"it did not time out: {described}"
 
     @property
     def in_kafka(self) -> list[str]:

@@ -121,10 +121,16 @@ def test_close_stops_it_in_its_backoff() -> None:
 
 
 def test_a_wait_that_is_too_short_says_so() -> None:
-    go_on = threading.Event()
-    background = Background(THIS_PROCESS, lambda: go_on.wait(LONG), "orders-0")
+    entered, go_on = threading.Event(), threading.Event()
+
+    def act() -> None:
+        entered.set()
+        assert go_on.wait(LONG)
+
+    background = Background(THIS_PROCESS, act, "orders-0")
     background.start()
-    assert not background.wait(0.01)
+    assert entered.wait(LONG)
+    assert not background.wait(0.01), "the act goes on until it may end"
     go_on.set()
     assert background.wait(LONG)
 

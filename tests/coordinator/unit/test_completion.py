@@ -22,8 +22,8 @@ from tests.support.coordinator.event_table import CONFIG, events, expire_leases,
 from tests.support.coordinator.fake_kafka import FakeKafka, Fault
 from tests.support.coordinator.usual_unit import write, write_unit
 from tests.support.peer_clients.consumers import consume
-from tests.support.requests.raw_client import eventually
 from tests.support.servers.holding_proxy import HoldingProxy
+from tests.support.waiting import eventually
 
 Make = Callable[..., DualWrite]
 QUIET = 3600.0

@@ -41,7 +41,7 @@ from tests.support.coordinator.usual_unit import (
     write_unit,
     writing,
 )
-from tests.support.requests.raw_client import eventually
+from tests.support.waiting import eventually
 
 Make = Callable[..., DualWrite]
 

@@ -3,7 +3,6 @@ the batch has happened, nobody is told to write it again, and the next start or 
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +18,7 @@ from dualwrite.testing.kafka import KafkaBroker
 from tests.support.spark.batches import open_slots, staged_rows
 from tests.support.spark.frames import THINGS, judge, put, save, things
 from tests.support.spark.writing import Place, rows_of
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,10 +60,7 @@ class World(Place):
 
     def await_completion(self) -> None:
         """A living process of the application may be completing it just now: the write leaves it to that process."""
-        deadline = time.monotonic() + PATIENCE
-        while open_slots(self.engine):
-            assert time.monotonic() < deadline, "no process completes it"
-            time.sleep(0.05)
+        assert eventually(lambda: not open_slots(self.engine), patience=PATIENCE), "no process completes it"
 
 
 @pytest.fixture

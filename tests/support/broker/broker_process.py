@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.requests.raw_client import PATIENCE_SECONDS, eventually
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 COMMAND = [sys.executable, "-m", "dualwrite", "broker"]
 

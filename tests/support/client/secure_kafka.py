@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechani
 from tests.support.apache_kafka.process import free_ports
 from tests.support.apache_kafka.single_node import ApacheKafka
 from tests.support.client.certificate import CERTIFICATE, KEY
-from tests.support.requests.raw_client import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS
 
 USER = "alice"
 PASSWORD = "pa,ss=word"

@@ -14,7 +14,8 @@ from dualwrite.ids import ProducerIdentity
 from dualwrite.wire.apis import FindCoordinatorRequest, Message
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.requests import calls
-from tests.support.requests.raw_client import RawClient, eventually
+from tests.support.requests.raw_client import RawClient
+from tests.support.waiting import eventually
 
 PASSING = frozenset(
     {

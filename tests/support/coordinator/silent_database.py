@@ -1,7 +1,6 @@
 """A DualWrite over a database behind a proxy that can go silent."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -79,10 +78,3 @@ def error_of(act: Callable[[], Any], within: float) -> BaseException | None:
     thread.join(within + SLACK)
     assert raised, f"it hangs for longer than {within + SLACK} s"
     return raised[0]
-
-
-def until(condition: Callable[[], bool], patience: float = 30.0) -> None:
-    end = time.monotonic() + patience
-    while not condition():
-        assert time.monotonic() < end, "it has not come about"
-        time.sleep(0.02)

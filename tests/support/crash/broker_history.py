@@ -11,7 +11,8 @@ from typing import Any
 from dualwrite.records.batch import iterate_records
 from dualwrite.records.header import iterate_batches
 from tests.support.requests.calls import fetch, read_all
-from tests.support.requests.raw_client import PATIENCE_SECONDS, RawClient
+from tests.support.requests.raw_client import RawClient
+from tests.support.waiting import PATIENCE_SECONDS
 
 Place = Any
 """A partition: its index where there is one topic, and otherwise a TopicPartition."""

@@ -13,7 +13,8 @@ from dualwrite.ids import ProducerIdentity
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.crash.broker_history import Fate, History, Place, Unit
 from tests.support.requests.calls import add, batch, end, identity, init, ongoing, produce, producers, tx_batch
-from tests.support.requests.raw_client import PATIENCE_SECONDS, RawClient
+from tests.support.requests.raw_client import RawClient
+from tests.support.waiting import PATIENCE_SECONDS
 
 PARTITIONS = 3
 

@@ -20,7 +20,8 @@ from tests.support.crash.cluster_producers import PROGRESS_SECONDS, ClusterWorke
 from tests.support.crash.wire_tap import Asked, Fault, Lost, Tap, nothing
 from tests.support.peer_clients.consumers import consume
 from tests.support.requests.calls import LATEST, consumed, fetch, list_offset
-from tests.support.requests.raw_client import RawClient, eventually
+from tests.support.requests.raw_client import RawClient
+from tests.support.waiting import eventually
 
 TOPICS, PARTITIONS = 2, 3
 

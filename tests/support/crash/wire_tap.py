@@ -21,7 +21,7 @@ from dualwrite.wire.apis import APIS, ApiKey, Message
 from dualwrite.wire.codec import read_body, read_request_head, read_response
 from dualwrite.wire.errors import error_codes
 from tests.support.apache_kafka.process import free_ports
-from tests.support.requests.raw_client import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS
 
 WATCHED = (ApiKey.PRODUCE, ApiKey.TXN_OFFSET_COMMIT, ApiKey.INIT_PRODUCER_ID, ApiKey.END_TXN)
 

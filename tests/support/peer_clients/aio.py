@@ -16,7 +16,7 @@ from aiokafka.errors import KafkaError, for_code
 
 from tests.support.peer_clients import client
 from tests.support.peer_clients.client import Got, Headers, Place, RefusedError
-from tests.support.requests.raw_client import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS
 
 ResultT = TypeVar("ResultT")
 

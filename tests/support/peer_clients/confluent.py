@@ -27,7 +27,7 @@ from confluent_kafka.admin import (
 
 from tests.support.peer_clients import client
 from tests.support.peer_clients.client import Got, Headers, Place, RefusedError
-from tests.support.requests.raw_client import PATIENCE_SECONDS, eventually
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 _FREE = "no group is joined"
 

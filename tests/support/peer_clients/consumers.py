@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from tests.support.requests.raw_client import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS
 
 CONSUMER = {
     "group.id": "no group is joined",

@@ -13,7 +13,7 @@ from kafka.structs import OffsetAndMetadata
 
 from tests.support.peer_clients import client
 from tests.support.peer_clients.client import Got, Headers, Place, RefusedError
-from tests.support.requests.raw_client import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 @contextmanager

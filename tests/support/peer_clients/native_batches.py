@@ -8,7 +8,8 @@ from dualwrite.records.compression import Codec
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.peer_clients.client import Got
 from tests.support.requests.calls import end, new_producer, produce, unique
-from tests.support.requests.raw_client import RawClient, eventually
+from tests.support.requests.raw_client import RawClient
+from tests.support.waiting import eventually
 
 NOT_YET = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 """What Apache Kafka answers while a topic is new."""

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from tests.support.peer_clients.client import Got, Place, Receiver
-from tests.support.requests.raw_client import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS
 
 
 def read(consumer: Receiver, count: int) -> list[Got]:

@@ -2,22 +2,15 @@
 
 import socket
 import ssl
-import time
-from collections.abc import Callable
 from types import TracebackType
-from typing import TypeVar
 
 from dualwrite.wire.apis import APIS, ApiKey, Message
 from dualwrite.wire.codec import read_response, read_response_correlation, write_request
 from dualwrite.wire.frames import SIZE_PREFIX, frame_size, with_size
-
-PATIENCE_SECONDS = 20.0
-"""How long anything is waited for before a test fails."""
+from tests.support.waiting import PATIENCE_SECONDS
 
 _KEYS = {api.request: key for key, api in APIS.items()}
 _LIMIT = 1 << 30
-
-ResultT = TypeVar("ResultT")
 
 
 def key_of(request: Message) -> ApiKey:
@@ -113,13 +106,3 @@ class RawClient:
                 raise ConnectionResetError("the broker closed the connection")
             data += part
         return bytes(data)
-
-
-def eventually(look: Callable[[], ResultT], until: Callable[[ResultT], bool]) -> ResultT:
-    """What ``look`` sees once ``until`` is true of it; what it sees in the end if that never happens."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        seen = look()
-        if until(seen) or time.monotonic() > deadline:
-            return seen
-        time.sleep(0.01)

@@ -5,8 +5,8 @@ from pathlib import Path
 from sqlalchemy import URL, Engine, create_engine, make_url, text
 
 from tests.support.crash.world import free_port
-from tests.support.requests.raw_client import eventually
 from tests.support.servers.postgresql import DataDirectory, PostgreSQL
+from tests.support.waiting import eventually
 
 
 class Standby(DataDirectory):

@@ -6,8 +6,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
@@ -17,6 +16,7 @@ import pytest
 
 from tests.support.spark.sessions import HOME, JAVA, require_spark
 from tests.support.spark.writing import PATIENCE
+from tests.support.waiting import eventually
 
 
 class Daemon:
@@ -46,7 +46,7 @@ class Daemon:
             assert self._process.poll() is None, self._log.read_text(errors="replace")
             return re.search(pattern, self._log.read_text(errors="replace"))
 
-        wait_until(lambda: found() is not None)
+        assert eventually(found, patience=PATIENCE), self._log.read_text(errors="replace")
         return re.findall(pattern, self._log.read_text(errors="replace"))[0]
 
     def stop(self) -> None:
@@ -54,13 +54,6 @@ class Daemon:
             os.kill(process.pid, signal.SIGKILL)
         self._process.wait()
         self._output.close()
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")

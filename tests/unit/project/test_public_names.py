@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import dualwrite
-from dualwrite import errors
+from dualwrite import errors, version
 
 _WITHOUT_EXTRAS = """
 import sys
@@ -32,9 +32,16 @@ def test_all_names_can_be_imported_without_the_extras() -> None:
     assert done.stdout.startswith("DualWrite AsyncDualWrite: greenlet is not installed"), done.stderr
 
 
-@pytest.mark.parametrize("name", [*dualwrite.__all__, "AsyncDualWrite", "AsyncTransaction"])
-def test_every_public_name_is_there(name: str) -> None:
-    assert getattr(dualwrite, name) is not None
+@pytest.mark.parametrize(
+    "name", [name for name in [*dualwrite.__all__, "AsyncDualWrite", "AsyncTransaction"] if name != "__version__"]
+)
+def test_every_public_name_is_that_of_a_class_of_this_package(name: str) -> None:
+    public = getattr(dualwrite, name)
+    assert (public.__name__, public.__module__.partition(".")[0]) == (name, "dualwrite")
+
+
+def test_the_version_is_public() -> None:
+    assert dualwrite.__version__ == version.__version__
 
 
 def test_every_error_is_public() -> None:

@@ -206,7 +206,10 @@ def test_a_description_waits_until_the_coordinator_has_loaded() -> None:
         broker.answer(
             ApiKey.DESCRIBE_TRANSACTIONS, described(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), HANG_UP, described()
         )
-        assert control.describe_transaction("app-0") is not None
+        assert control.describe_transaction("app-0") == TransactionDescription(
+            "Ongoing", PRODUCER, 2147483647, 1700000000000, frozenset()
+        )
+        assert len(broker.requests(ApiKey.DESCRIBE_TRANSACTIONS)) == 3
 
 
 def test_a_description_that_is_refused_is_an_error() -> None:
