@@ -257,7 +257,7 @@ def test_closing_twice_is_closing_once() -> None:
 
 @LOOPS
 @pytest.mark.parametrize("is_waited_for", [False, True])
-def test_answers_that_arrived_while_the_loop_was_blocked_are_read_before_deadlines_are_checked(
+def test_answers_that_arrived_while_the_loop_was_blocked_precede_the_deadlines(
     new_loop: NewLoop, is_waited_for: bool
 ) -> None:
     late = 0.0
@@ -294,7 +294,7 @@ def test_answers_that_arrived_while_the_loop_was_blocked_are_read_before_deadlin
         run(engine, test, new_loop)
 
 
-def test_an_interrupt_while_commands_are_carried_out_closes_every_connection_and_fails_the_operation(
+def test_an_interrupt_during_commands_closes_connections_and_fails_the_operation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def interrupt(*_: Any) -> None:

@@ -46,7 +46,7 @@ def make(kafka: ApacheKafka) -> Iterator[Make]:
 
 
 @pytest.mark.parametrize("config", [PLAIN, {}], ids=["with a timeout", "in two-phase commit"])
-def test_units_of_work_cost_two_requests_each_and_are_there_once(
+def test_units_of_work_take_two_requests_each_and_are_there_once(
     kafka: ApacheKafka, make: Make, config: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, asked, send = fresh_name(), [], SocketConnection.send

@@ -39,7 +39,7 @@ def test_its_tools_see_what_a_client_made(apache_kafka: ApacheKafka) -> None:
 
 @pytest.mark.slow
 @pytest.mark.jvm
-def test_a_setting_that_it_refuses_is_told_with_its_log(tmp_path: Path) -> None:
+def test_a_setting_that_apache_kafka_refuses_is_reported_with_its_log(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=r"num\.partitions"):
         ApacheKafka(tmp_path, {"num.partitions": "none"}).start()
 

@@ -80,7 +80,7 @@ def test_killed_at_each_step_of_recovery(world: World) -> None:
 
 
 @either_producer
-def test_what_timed_out_after_the_decision_is_replayed(world: World) -> None:
+def test_a_unit_that_timed_out_after_its_decision_is_replayed(world: World) -> None:
     lose(world, replay=True)
     assert world.judge(), "nothing was left to replay"
     assert world.run(replace(world.task, pause_step="COMMIT_KAFKA")) < 0  # killed in the middle of the replay
@@ -92,7 +92,7 @@ def test_what_timed_out_after_the_decision_is_replayed(world: World) -> None:
 
 
 @pytest.mark.parametrize("producer", ["librdkafka"])
-def test_without_replay_it_is_on_record_and_nothing_else_is_lost(world: World) -> None:
+def test_without_replay_the_timed_out_unit_is_on_record_and_nothing_else_is_lost(world: World) -> None:
     """The last one in this file: what it loses stays lost."""
     lose(world, replay=False)
     world.recover()

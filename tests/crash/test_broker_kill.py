@@ -107,10 +107,10 @@ def finish_prepared(client: RawClient, topic: str, recovering: Recovering, histo
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_whatever_the_broker_acknowledged_is_there_after_kills(mortal: EmbeddedBroker, seed: int) -> None:
+def test_acknowledged_records_are_there_after_kills_of_the_broker(mortal: EmbeddedBroker, seed: int) -> None:
     run(mortal, kills=8, seed=seed)
 
 
 @pytest.mark.parametrize("seed", range(2, 5))
-def test_whatever_the_broker_acknowledged_is_there_after_many_kills(mortal: EmbeddedBroker, seed: int) -> None:
+def test_acknowledged_records_are_there_after_many_kills_of_the_broker(mortal: EmbeddedBroker, seed: int) -> None:
     run(mortal, kills=40, seed=seed)

@@ -159,7 +159,7 @@ def test_a_torn_tail_in_one_file_is_cut(killed: KilledBroker, which: int) -> Non
     assert log.read_bytes()[: len(sound)] == sound
 
 
-def test_partitions_whose_directories_are_gone_are_not_made_anew_unless_somebody_says_so(killed: KilledBroker) -> None:
+def test_missing_partition_directories_are_recreated_only_by_an_operator(killed: KilledBroker) -> None:
     """No kill leaves that: directories are made before the journal knows of their topic."""
     with RawClient(killed.broker.start().bootstrap_servers) as client:
         young = new_topic(client, partitions=3)

@@ -68,9 +68,7 @@ def world(one_world: World) -> World:
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_whatever_the_cluster_acknowledged_is_there_after_leaders_and_coordinators_were_killed(
-    world: World, seed: int
-) -> None:
+def test_acknowledged_records_survive_kills_of_leaders_and_coordinators(world: World, seed: int) -> None:
     cluster, tap = world
     makes = {
         LIBRDKAFKA: librdkafka(cluster.bootstrap_servers),
@@ -154,7 +152,7 @@ class Control(NamedTuple):
     ],
     ids=lambda control: f"{control.kind.__name__}-{control.worker.__name__}-{control.lost.value}",
 )
-def test_the_same_loss_harms_only_those_who_break_the_protocol(world: World, control: Control) -> None:
+def test_the_same_loss_harms_only_participants_that_break_the_protocol(world: World, control: Control) -> None:
     name = f"{control.kind.__name__}-{control.worker.__name__}"
     found = found_after(world, name, raw(world.cluster, world.tap.ports, control.kind), control)
     assert bool(found) == bool(control.anomaly), found

@@ -100,7 +100,7 @@ def test_an_outcome_is_found_though_every_recovery_is_killed_half_way(world: Wor
     assert found(world) == [Outcome.HEURISTIC_ABORT]
 
 
-def test_a_transaction_that_nobody_had_decided_may_be_terminated(world: World) -> None:
+def test_terminating_an_undecided_transaction_breaks_nothing(world: World) -> None:
     world.kill_at("COMMIT_DATABASE", unit=2)
     terminate(world)
     world.recover()

@@ -72,7 +72,7 @@ def test_four_processes_of_four_threads_share_an_application(world: World) -> No
     assert owned(world) == set()
 
 
-def test_what_a_killed_process_left_is_recovered_by_another_that_is_idle(world: World) -> None:
+def test_an_idle_process_recovers_a_killed_processs_transaction(world: World) -> None:
     idle = replace(world.task, units=1, lingers=True, lease_timeout=1.5)
     with world.running(idle) as survivor:
         survivor.until("idle")

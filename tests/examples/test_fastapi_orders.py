@@ -39,7 +39,7 @@ def records(broker: KafkaBroker) -> list[str]:
     return sorted((record.key or b"").decode() for record in broker.read("orders"))
 
 
-def test_each_answer_tells_what_is_in_both_places(
+def test_each_answer_matches_the_database_and_the_topic(
     service: Service, dualwrite_engine: Engine, broker: KafkaBroker
 ) -> None:
     assert service.post("/orders", TEA)[:2] == (201, TEA)

@@ -68,7 +68,7 @@ def test_a_file_is_in_both_places(place: Place, producer: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_finished_load_run_again_does_nothing_and_says_so(place: Place) -> None:
+def test_a_finished_load_run_again_does_nothing_and_reports_it(place: Place) -> None:
     place.load()
     again = place.load()
     assert again.returncode == 0

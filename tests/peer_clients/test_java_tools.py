@@ -78,7 +78,7 @@ def test_topics_are_created_and_listed(broker: EmbeddedBroker) -> None:
     assert "made" not in tool("TopicCommand", *on(broker), "--list", "--topic", "other")
 
 
-def test_offsets_are_told_by_special_timestamp(broker: EmbeddedBroker, client: RawClient) -> None:
+def test_get_offset_shell_finds_offsets_by_timestamp(broker: EmbeddedBroker, client: RawClient) -> None:
     topic = new_topic(client)
     for timestamp in (1000, 3000, 2000):
         produce(client, topic, batch([b"v"], timestamp=timestamp))
@@ -103,7 +103,7 @@ def test_a_topic_is_described_grows_and_goes(broker: EmbeddedBroker) -> None:
     assert topic not in tool("TopicCommand", *on(broker), "--list").split()
 
 
-def test_sizes_are_told_by_directory(broker: EmbeddedBroker, client: RawClient) -> None:
+def test_log_dirs_command_shows_partition_sizes(broker: EmbeddedBroker, client: RawClient) -> None:
     topic = new_topic(client)
     content = batch([b"v"])
     produce(client, topic, content)

@@ -222,7 +222,7 @@ def test_a_wrong_password_is_explained_on_both_sides(
         assert wrong not in log_of(broker).replace("wrong password", "")
 
 
-def test_a_client_without_sasl_is_told_in_the_log_what_it_lacks(broker: EmbeddedBroker) -> None:
+def test_a_client_without_sasl_is_logged_with_a_hint_at_its_settings(broker: EmbeddedBroker) -> None:
     producer = Producer({"bootstrap.servers": broker.listeners[SASL], "log_level": 0})
     with pytest.raises(KafkaException):
         producer.list_topics(timeout=1)

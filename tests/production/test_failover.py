@@ -87,7 +87,7 @@ def named(cluster: Cluster) -> list[str]:
 
 
 @pytest.mark.slow
-def test_what_a_promoted_standby_has_forgotten_is_on_record_by_name(cluster: Cluster) -> None:
+def test_units_that_a_promoted_standby_has_lost_are_on_record_by_name(cluster: Cluster) -> None:
     cluster.write("one")
     cluster.write("two")
     cluster.catch_up()

@@ -25,9 +25,7 @@ def place(postgresql_place: Place) -> Place:
 
 
 @pytest.mark.slow
-def test_every_partition_is_written_once_whoever_writes_the_dataframe_again(
-    spark: "SparkSession", place: Place
-) -> None:
+def test_a_dataframe_written_twice_is_stored_once(spark: "SparkSession", place: Place) -> None:
     df = things(spark)
     for _ in range(2):
         df.foreachPartition(partition_writer(df, **place.keywords()))

@@ -90,7 +90,7 @@ def test_invalid_look_ups_are_refused(client: RawClient) -> None:
 
 
 @pytest.mark.parametrize(("timestamp", "first"), [(-5, 9), (-6, 11)])
-def test_there_is_no_tiered_storage_to_find_an_offset_in(client: RawClient, timestamp: int, first: int) -> None:
+def test_offsets_of_tiered_storage_are_answered_with_minus_one(client: RawClient, timestamp: int, first: int) -> None:
     topic = new_topic(client)
     produce(client, topic, batch([b"v"]))
     for version in range(1, 12):

@@ -65,7 +65,7 @@ def test_acknowledged_records_are_visible_at_once(client: RawClient, acks: int) 
     assert read_all(client, name) == [b"v"]
 
 
-def test_without_acknowledgements_there_is_no_answer_and_the_next_request_is_answered(client: RawClient) -> None:
+def test_a_produce_request_with_acks_0_gets_no_answer_and_the_next_request_does(client: RawClient) -> None:
     name = new_topic(client)
     for value in (b"a", b"b"):
         client.send(produce_request({(name, 0): batch([value])}, acks=0), 9)

@@ -144,14 +144,14 @@ def test_a_write_that_fails_in_its_middle_is_cut_by_the_next_start(broker: Limit
 
 
 @pytest.mark.slow_cases("os")
-def test_a_stop_that_cannot_write_its_recovery_points_is_no_clean_stop(broker: LimitedBroker) -> None:
+def test_a_stop_that_cannot_write_its_recovery_points_fails_and_loses_nothing(broker: LimitedBroker) -> None:
     broker.fill_disk()
     broker.process.send_signal(signal.SIGTERM)
     assert "File too large: '" in broker.last_line()
     broker.has_lost_nothing()
 
 
-def test_a_start_on_a_full_disk_says_so_in_one_line_and_a_later_one_finds_everything(tmp_path: Path) -> None:
+def test_a_start_on_a_full_disk_fails_with_one_line_and_a_later_start_finds_everything(tmp_path: Path) -> None:
     first = LimitedBroker(tmp_path / "data", "fsync")
     first.client.close()
     first.process.kill()

@@ -166,7 +166,7 @@ def test_a_static_member_that_is_restarted_takes_its_place_again_without_a_rebal
 
 
 @pytest.mark.slow
-def test_who_uses_the_instance_id_of_another_fences_it(shared_broker: EmbeddedBroker, topic: str) -> None:
+def test_a_member_with_the_same_instance_id_fences_the_former_member(shared_broker: EmbeddedBroker, topic: str) -> None:
     group, servers = unique("group"), shared_broker.bootstrap_servers
     first = Member(servers, group, topic, group_instance_id="one")
     poll_until([first], lambda: len(first.owned()) == PARTITIONS, "the first")

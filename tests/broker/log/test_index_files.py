@@ -56,7 +56,7 @@ def crashes(prepared: MemoryFiles) -> Iterator[tuple[StoppableFiles, random.Rand
     raise AssertionError("it never came to the end")
 
 
-def test_a_crash_while_a_transaction_index_grows_costs_no_replay() -> None:
+def test_no_replay_is_needed_after_a_crash_while_a_transaction_index_grows() -> None:
     prepared = MemoryFiles()
     with_aborted(prepared)
     for files, rng in crashes(prepared):
@@ -73,7 +73,7 @@ def test_a_crash_while_a_transaction_index_grows_costs_no_replay() -> None:
             assert not log.repairs
 
 
-def test_a_crash_while_a_cleaned_segment_comes_in_costs_no_replay_and_shows_nothing_aborted() -> None:
+def test_a_crash_during_a_segment_replacement_needs_no_replay_and_shows_nothing_aborted() -> None:
     prepared = MemoryFiles()
     expected = known(with_aborted(prepared).state)
     for files, rng in crashes(prepared):

@@ -46,7 +46,9 @@ def add_placed(log: PartitionLog, batch: bytes) -> None:
         pytest.param(0, 9, 99, range(4), id="a bound beyond the end"),
     ],
 )
-def test_what_a_read_returns(offset: int, max_batches: float, before: int, expected: range) -> None:
+def test_a_read_returns_whole_batches_within_its_bounds(
+    offset: int, max_batches: float, before: int, expected: range
+) -> None:
     log, batches = log_of(4)
     max_bytes = int(max_batches * len(batches[0]))
     assert log.read(offset, max_bytes, before) == b"".join(batches[index] for index in expected)
@@ -158,7 +160,7 @@ def test_a_buffer_that_is_not_one_batch_is_a_mistake_of_the_caller() -> None:
         pytest.param(0, 0, None, id="nothing is visible"),
     ],
 )
-def test_which_offset_a_timestamp_has(
+def test_a_timestamp_finds_the_first_record_at_or_after_it(
     segment_bytes: int, timestamp: int, before: int, found: tuple[int, int] | None
 ) -> None:
     log = opened(MemoryFiles(), segment_bytes=segment_bytes)

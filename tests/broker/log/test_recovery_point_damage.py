@@ -36,7 +36,7 @@ def rewrite(files: MemoryFiles, data: bytes) -> None:
     segment.append(data)
 
 
-def test_a_clean_stop_notes_the_end() -> None:
+def test_a_clean_stop_stores_the_end_as_the_recovery_point() -> None:
     files = MemoryFiles()
     assert read_recovery_point(files, DIRECTORY) == 0
     stopped(files)
@@ -45,7 +45,7 @@ def test_a_clean_stop_notes_the_end() -> None:
     assert opened(files).end_offset == 5
 
 
-def test_damage_anywhere_below_it_is_refused_and_nothing_is_cut() -> None:
+def test_damage_below_the_recovery_point_is_refused_and_nothing_is_cut() -> None:
     files = MemoryFiles()
     whole = stopped(files)
     for at in range(0, len(whole), 7):
@@ -61,7 +61,7 @@ def test_damage_anywhere_below_it_is_refused_and_nothing_is_cut() -> None:
 
 
 @pytest.mark.parametrize("left", [0, 1, 61, 100])
-def test_a_file_that_ends_before_it_is_refused(left: int) -> None:
+def test_a_log_file_that_ends_before_the_recovery_point_is_refused(left: int) -> None:
     files = MemoryFiles()
     rewrite(files, stopped(files)[:left])
     with pytest.raises(CorruptLogError, match="whole up to offset 5"):
@@ -92,7 +92,7 @@ LOST = {
     "content", [b"", b"5", b"\xff\x00\n", b"-5\n", b"five\n", b"5\n5\n", b" 5\n", b"9" * 20 + b"\n"]
 )
 @pytest.mark.parametrize("note", LOST)
-def test_a_note_that_is_no_number_is_refused_for_it_is_no_crash(note: str, content: bytes) -> None:
+def test_a_recovery_point_file_without_a_number_is_refused(note: str, content: bytes) -> None:
     files = MemoryFiles()
     whole = stopped(files)
     file = files.open(DIRECTORY / note)
@@ -112,7 +112,7 @@ def test_a_recovery_point_that_was_removed_promises_nothing() -> None:
     assert opened(files).end_offset == 4
 
 
-def test_a_journal_has_one_too() -> None:
+def test_a_journal_has_a_recovery_point_too() -> None:
     files = MemoryFiles()
     journal = Journal.open(files, DIRECTORY, lambda record: None)
     journal.append([Record(b"k", b"v")])

@@ -93,7 +93,7 @@ def test_a_log_lives_through_restarts_and_power_cuts() -> None:
                     history.take_point()
 
 
-def test_a_crash_at_any_moment_of_a_recovery_point_costs_nothing() -> None:
+def test_a_crash_while_a_recovery_point_is_taken_loses_nothing() -> None:
     for stop_at in range(100):
         done = False
         for seed in range(4):
@@ -212,7 +212,7 @@ _SLOWLY = [pytest.param(how, marks=pytest.mark.slow) for how in ("cut", "junk", 
 
 @pytest.mark.slow_cases
 @pytest.mark.parametrize("how", ["missing", "flipped", *_SLOWLY])
-def test_a_damaged_help_is_made_anew_from_the_log(how: str) -> None:
+def test_a_damaged_index_or_snapshot_is_rebuilt_from_the_log(how: str) -> None:
     noticed: Counter[str] = Counter()
     for seed in range(4):
         files = MemoryFiles()
@@ -307,7 +307,7 @@ def test_points_are_due_after_a_roll_and_after_many_bytes() -> None:
     assert not history.log.has_unplanned
 
 
-def test_no_point_is_noted_of_a_log_that_was_given_up() -> None:
+def test_no_recovery_point_is_stored_for_a_log_that_was_given_up() -> None:
     files = MemoryFiles()
     history = live(files, 1, steps=5, points=0)
     history.log.plan_recovery_point(history.state.snapshot(), history.state.aborted_since)

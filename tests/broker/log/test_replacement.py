@@ -141,7 +141,7 @@ def test_a_crash_at_any_moment_leaves_the_old_segments_or_the_new_one() -> None:
     raise AssertionError("it never came to the end")
 
 
-def test_a_missing_segment_is_no_gap_of_a_cleaner() -> None:
+def test_a_missing_segment_is_not_taken_for_a_gap_left_by_compaction() -> None:
     files = MemoryFiles()
     log = log_of_ten(files)
     log.replace(written(log, 0, 0, (1,)))
@@ -150,7 +150,7 @@ def test_a_missing_segment_is_no_gap_of_a_cleaner() -> None:
         opened(files)
 
 
-def test_a_batch_missing_within_a_segment_is_no_gap_of_a_cleaner() -> None:
+def test_a_missing_batch_within_a_segment_is_not_taken_for_a_gap_left_by_compaction() -> None:
     files = MemoryFiles()
     log = opened(files, segment_bytes=240)
     batches = [add(log) for _ in range(4)]

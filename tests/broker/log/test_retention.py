@@ -149,7 +149,9 @@ def test_a_start_beyond_the_end_is_a_mistake_of_the_caller() -> None:
         pytest.param([], 7, 0, 0, id="an empty log"),
     ],
 )
-def test_which_segments_have_expired(timestamps: list[int], oldest: int, limit: int, expired: int) -> None:
+def test_segments_expire_by_their_largest_timestamp(
+    timestamps: list[int], oldest: int, limit: int, expired: int
+) -> None:
     assert log_of(MemoryFiles(), timestamps).expired_before(oldest, limit) == expired
 
 
@@ -164,7 +166,7 @@ def test_which_segments_have_expired(timestamps: list[int], oldest: int, limit: 
         (0, 3, 2),
     ],
 )
-def test_which_segments_are_too_many(retention: int, limit: int, oversized: int) -> None:
+def test_the_oldest_segments_beyond_the_retention_size_are_removed(retention: int, limit: int, oversized: int) -> None:
     assert log_of(MemoryFiles(), [1000] * 6).oversized_before(retention, limit) == oversized
 
 

@@ -166,7 +166,7 @@ def test_a_client_that_sends_no_more_still_gets_its_answers(run: Run, keys: Keys
     assert run(EchoServer(keys).with_client(client)) == framed(b"x" * 10) * 3
 
 
-def test_the_end_of_a_connection_is_told_as_such(run: Run, keys: Keys) -> None:
+def test_a_connection_that_ends_within_a_frame_is_reported_as_ended(run: Run, keys: Keys) -> None:
     def client(connection: socket.socket) -> bytes:
         with keys.context().wrap_socket(connection, server_hostname="localhost") as secured:
             secured.sendall(framed(b"x")[:3])
@@ -177,7 +177,7 @@ def test_the_end_of_a_connection_is_told_as_such(run: Run, keys: Keys) -> None:
     assert [type(error) for error in server.ended] == [StreamEndedError]
 
 
-def test_bytes_that_are_no_tls_after_the_handshake_end_the_connection(run: Run, keys: Keys) -> None:
+def test_bytes_other_than_tls_after_the_handshake_end_the_connection(run: Run, keys: Keys) -> None:
     def client(connection: socket.socket) -> bytes:
         raw = connection.dup()
         secured = keys.context().wrap_socket(connection, server_hostname="localhost")
@@ -205,7 +205,7 @@ def test_bytes_that_are_no_tls_after_the_handshake_end_the_connection(run: Run, 
         (b"\x00\x00\x00\x10", TlsHandshakeError, "it speaks no TLS, and this listener is SSL"),
     ],
 )
-def test_a_client_that_goes_before_its_handshake_is_done(
+def test_a_client_may_disconnect_before_its_handshake_is_done(
     run: Run, keys: Keys, sent: bytes, kind: type[Exception], why: str
 ) -> None:
     def client(connection: socket.socket) -> None:

@@ -101,7 +101,7 @@ def test_a_recovery_is_measured_and_looked_at(tmp_path: Path) -> None:
         ([], [], "0 rows and 0 records"),
     ],
 )
-def test_a_difference_between_the_two_sides_is_no_result(rows: list[str], records: list[str], said: str) -> None:
+def test_a_benchmark_whose_two_sides_differ_reports_no_result(rows: list[str], records: list[str], said: str) -> None:
     with pytest.raises(SystemExit, match=said):
         require_same(rows, records, "somebody")
 
@@ -123,7 +123,7 @@ def test_standings_compare_one_with_all_others() -> None:
         ("--units", "1.5", "'1.5': allowed: whole numbers, 1 or more"),
     ],
 )
-def test_an_option_without_a_meaning_is_one_line(
+def test_a_senseless_option_is_refused_with_one_line(
     option: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["benchmarks.native", f"{option}={value}"])
@@ -170,7 +170,7 @@ def test_a_table_has_the_load_beside_the_first_line_of_a_measurement() -> None:
     ]
 
 
-def test_without_kafka_there_is_no_ratio() -> None:
+def test_no_ratio_is_printed_without_apache_kafka() -> None:
     alone = Comparison("figure", "os", {OURS: [{"single, p50": 1.0}]})
     assert alone.ratio("single, p50") is None
     assert "| single, p50 (ms) | 1 |  |  |  |  |" in list(alone.markdown())

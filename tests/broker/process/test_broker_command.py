@@ -308,7 +308,7 @@ def test_a_partition_that_was_taken_away_is_named(broker: EmbeddedBroker, tmp_pa
 
 
 @pytest.mark.slow
-def test_the_current_directory_is_no_data_directory_by_mistake() -> None:
+def test_an_empty_data_directory_name_is_refused() -> None:
     assert "data directory '': name one" in refused("--data-dir", "", "--listen", "127.0.0.1:0")
     with pytest.raises(ConfigurationError, match="data directory '': name one"):
         EmbeddedBroker("")
@@ -381,7 +381,7 @@ def test_a_start_logs_the_dynamic_settings_that_override_its_own(start: Start) -
     assert words in broker.log.read_text()
 
 
-def test_a_stop_that_cannot_bring_everything_to_the_disk_says_so(start: Start, tmp_path: Path) -> None:
+def test_a_stop_that_cannot_write_everything_to_the_disk_exits_with_an_error(start: Start, tmp_path: Path) -> None:
     broker = start("--durability", "os")
     with RawClient(broker.address) as client:
         topic = new_topic(client)

@@ -109,7 +109,7 @@ def listed_after_a_start(data_dir: Path) -> list[str]:
         return [entry.name.replace(topic, "the new topic") for entry in metadata(client, topic).topics]
 
 
-def test_a_first_start_that_was_killed_before_its_format_file_had_its_name_is_no_obstacle(tmp_path: Path) -> None:
+def test_a_start_after_a_kill_before_the_format_file_was_renamed_succeeds(tmp_path: Path) -> None:
     unfinished = tmp_path / f"{FORMAT_FILE}.tmp"
     unfinished.write_text("")
     assert listed_after_a_start(tmp_path) == ["the new topic"]
@@ -117,7 +117,7 @@ def test_a_first_start_that_was_killed_before_its_format_file_had_its_name_is_no
     assert not unfinished.exists()
 
 
-def test_an_unfinished_file_beside_the_format_file_is_no_obstacle(tmp_path: Path) -> None:
+def test_a_start_with_an_unfinished_file_beside_the_format_file_succeeds(tmp_path: Path) -> None:
     (tmp_path / FORMAT_FILE).write_text(f"{FORMAT_VERSION}\n")
     (tmp_path / f"{FORMAT_FILE}.tmp").write_text("")
     assert listed_after_a_start(tmp_path) == ["the new topic"]

@@ -155,7 +155,7 @@ def test_a_topic_is_not_made_over_a_log_that_has_seen_a_clean_stop(caplog: pytes
     run(main())
 
 
-def test_what_does_not_exist_is_none() -> None:
+def test_unknown_topics_and_partitions_are_looked_up_as_none() -> None:
     async def main() -> None:
         cluster = (await opened(MemoryFiles())).cluster
         cluster.create_topic(CreateTopic("t", 2))
@@ -195,7 +195,7 @@ def test_no_producer_id_is_given_out_twice_over_any_number_of_restarts() -> None
     run(main())
 
 
-def test_most_producer_ids_cost_no_write() -> None:
+def test_producer_ids_are_written_to_disk_once_per_block() -> None:
     async def main() -> None:
         files = MemoryFiles()
         cluster = (await opened(files)).cluster

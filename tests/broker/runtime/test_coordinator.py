@@ -135,7 +135,7 @@ def test_until_the_markers_are_durable_other_requests_get_concurrent_transaction
     with_rooms(test)
 
 
-def test_a_decision_that_a_crash_interrupted_is_finished_and_an_open_transaction_is_left_open(
+def test_after_a_crash_decided_transactions_are_finished_and_open_ones_stay_open(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def test(rooms: Rooms, files: MemoryFiles) -> None:
@@ -173,7 +173,7 @@ def test_a_new_session_is_answered_when_the_abandoned_transaction_is_aborted() -
     with_rooms(test)
 
 
-def test_of_clients_that_come_at_once_one_lives() -> None:
+def test_concurrent_inits_leave_one_client_unfenced() -> None:
     async def test(rooms: Rooms, files: MemoryFiles) -> None:
         await begun(rooms, 0)
         replies = await asyncio.gather(*(rooms.coordinator.execute(init()) for _ in range(5)))

@@ -111,7 +111,7 @@ def test_a_change_applies_to_the_next_request_of_a_connection_that_is_open(open_
     assert calls.read_all(open_client, topic) == [b"a", b"c"]
 
 
-def test_without_acls_nobody_may_do_anything_but_super_users(start: Callable[..., EmbeddedBroker]) -> None:
+def test_without_acls_only_super_users_are_authorized(start: Callable[..., EmbeddedBroker]) -> None:
     with RawClient(start(AUTHORIZER).bootstrap_servers) as client:
         answer = calls.metadata(client, "t", create=True)
         assert answer.topics[0].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -129,7 +129,7 @@ def test_a_super_user_may_do_everything_whatever_is_denied(start: Callable[..., 
         assert calls.produce(client, topic, calls.batch([b"a"])).error_code == ErrorCode.NONE
 
 
-def test_a_client_with_an_empty_client_id_has_its_address_all_the_same(start: Callable[..., EmbeddedBroker]) -> None:
+def test_a_host_acl_applies_to_a_client_with_an_empty_client_id(start: Callable[..., EmbeddedBroker]) -> None:
     """The broker makes the client of a request anew when its client.id changes, and an empty one is no change."""
     broker = start(OPEN)
     with RawClient(broker.bootstrap_servers) as client:

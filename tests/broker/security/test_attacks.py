@@ -138,7 +138,7 @@ ATTACKS: dict[Callable[[RawClient, Prepared], set[ErrorCode]], ErrorCode] = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
-def test_a_stranger_without_rights_does_not_touch_a_prepared_transaction(
+def test_a_stranger_without_rights_cannot_touch_a_prepared_transaction(
     owner: RawClient, stranger: RawClient, attack: Callable[[RawClient, Prepared], set[ErrorCode]]
 ) -> None:
     mine = Prepared(owner)
@@ -149,7 +149,7 @@ def test_a_stranger_without_rights_does_not_touch_a_prepared_transaction(
 @pytest.mark.parametrize(
     "attack", [each for each in ATTACKS if each is not delete_the_topic], ids=lambda each: each.__name__
 )
-def test_a_stranger_who_may_write_to_the_topic_does_not_touch_it_either(
+def test_a_stranger_with_write_access_to_the_topic_cannot_touch_a_prepared_transaction(
     owner: RawClient, stranger: RawClient, attack: Callable[[RawClient, Prepared], set[ErrorCode]]
 ) -> None:
     mine = Prepared(owner)
@@ -159,7 +159,7 @@ def test_a_stranger_who_may_write_to_the_topic_does_not_touch_it_either(
 
 
 @pytest.mark.parametrize("version", range(7))
-def test_nobody_gets_an_endless_transaction_by_the_longest_timeout_without_the_right_to_it(
+def test_the_longest_timeout_needs_the_right_to_two_phase_commit(
     owner: RawClient, stranger: RawClient, version: int
 ) -> None:
     """KIP-98: a transaction that never ends holds every reader of committed records back."""

@@ -237,7 +237,7 @@ def test_a_client_without_sasl_gets_versions_and_then_nothing(broker: EmbeddedBr
     assert eventually(is_logged, bool), "one such line a second is logged"
 
 
-def test_versions_are_told_once_before_the_authentication(client: RawClient) -> None:
+def test_a_second_api_versions_request_before_authentication_closes_the_connection(client: RawClient) -> None:
     assert client.ask(VERSIONS, 3).error_code == ErrorCode.NONE
     client.send(VERSIONS, 3)
     assert is_closed(client)
@@ -259,7 +259,9 @@ def test_after_a_refused_token_no_other_is_tried(client: RawClient) -> None:
 
 
 @pytest.mark.parametrize("listener", [OPEN, SASL])
-def test_where_there_is_nothing_to_authenticate_the_state_is_illegal(broker: EmbeddedBroker, listener: str) -> None:
+def test_sasl_requests_without_need_of_authentication_get_illegal_sasl_state(
+    broker: EmbeddedBroker, listener: str
+) -> None:
     with RawClient(broker.listeners[listener]) as client:
         if listener == SASL:
             log_in(client)

@@ -149,7 +149,7 @@ def test_a_client_of_http_is_named(secured: EmbeddedBroker, logged: Logged) -> N
     assert logged("it speaks HTTP, and this is a Kafka broker")
 
 
-def test_a_look_at_the_port_is_no_failure(secured: EmbeddedBroker, home: Path) -> None:
+def test_a_connection_that_sends_nothing_is_not_logged_as_a_failure(secured: EmbeddedBroker, home: Path) -> None:
     before = (home / "broker.log").read_text()
     host, _, port = secured.listeners["SSL"].rpartition(":")
     socket.create_connection((host, int(port)), PATIENCE_SECONDS).close()
@@ -208,7 +208,7 @@ def test_librdkafka_and_the_log_say_why(
 
 
 @pytest.mark.parametrize("first", [b"", b"\x16\x03\x01\x02\x00\x01\x00"], ids=["silent", "half a greeting"])
-def test_handshakes_that_go_nowhere_keep_no_client_waiting(secured: EmbeddedBroker, keys: Keys, first: bytes) -> None:
+def test_unfinished_handshakes_delay_no_other_client(secured: EmbeddedBroker, keys: Keys, first: bytes) -> None:
     host, _, port = secured.listeners["SSL"].rpartition(":")
     with ExitStack() as stack:
         for _ in range(200):

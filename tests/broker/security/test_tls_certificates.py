@@ -216,7 +216,7 @@ REFUSED: list[tuple[Change, str]] = [
 
 
 @pytest.mark.parametrize(("change", "why"), REFUSED, ids=[why[:40] for _, why in REFUSED])
-def test_what_is_wrong_with_a_certificate_is_one_line(keys: Keys, tmp_path: Path, change: Change, why: str) -> None:
+def test_a_bad_certificate_is_refused_with_one_line(keys: Keys, tmp_path: Path, change: Change, why: str) -> None:
     with pytest.raises(ConfigurationError, match=f"^listener EXTERNAL: .*{why}") as raised:
         tls(change(keys, tmp_path))
     assert "\n" not in str(raised.value)

@@ -318,7 +318,7 @@ def test_mechanisms_that_others_can_read_are_warned_of(tmp_path: Path) -> None:
         assert "unencrypted" not in log_of(running)
 
 
-def test_a_broker_without_users_says_so(tmp_path: Path) -> None:
+def test_a_broker_without_users_logs_how_to_create_one(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path, config={"listeners": f"{SASL}://127.0.0.1:0"}) as running:
         assert "no user has a credential yet: create one with dualwrite broker users set" in log_of(running)
 

@@ -130,7 +130,7 @@ def test_a_change_does_not_end_the_connections_of_its_user(broker: EmbeddedBroke
         assert describe(connected, user)[user][0] == ErrorCode.RESOURCE_NOT_FOUND
 
 
-def test_what_was_acknowledged_survives_a_crash(tmp_path: Path) -> None:
+def test_acknowledged_credentials_survive_a_crash(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path) as running:
         with RawClient(running.bootstrap_servers) as client:
             alter(client, upsertion("ann"))

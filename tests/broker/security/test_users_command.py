@@ -170,7 +170,9 @@ def test_a_mistake_gets_one_line(
     assert message in refusal(capsys, *arguments)
 
 
-def test_no_users_is_said(tmp_path: Path, say: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_list_of_users_is_printed_as_no_users(
+    tmp_path: Path, say: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     say("secret\n")
     where = ["--data-dir", str(tmp_path)]
     main([*USERS, "set", "x", *where])

@@ -105,7 +105,9 @@ def test_all_but_the_active_segment_is_compacted() -> None:
         pytest.param({"min.cleanable.dirty.ratio": "1.0", "max.compaction.lag.ms": "1000"}, 1001, [2, 3], id="overdue"),
     ],
 )
-def test_when_a_log_is_compacted(configs: dict[str, str | None], waited: int, left: list[int]) -> None:
+def test_a_log_is_compacted_as_its_settings_and_lags_require(
+    configs: dict[str, str | None], waited: int, left: list[int]
+) -> None:
     assert compacted("aaaz", configs, waited) == left
 
 
@@ -200,7 +202,7 @@ def test_where_the_cleaning_ended_survives_a_restart() -> None:
     run(again())
 
 
-def test_a_damaged_note_of_where_the_cleaning_ended_costs_a_cleaning_and_no_more() -> None:
+def test_a_damaged_cleaner_offset_file_is_rewritten_by_the_next_cleaning() -> None:
     async def main() -> None:
         house = House(MemoryFiles())
         house.files.open(DATA_DIR / "c-0" / CLEANER_OFFSET).append(b"garbage")

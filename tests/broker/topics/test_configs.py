@@ -255,7 +255,7 @@ def test_a_dynamic_broker_setting_is_the_topics_default_at_once(started: Embedde
         assert config(client, TOPIC, name, "retention.ms") == ("7200000", FROM_START)
 
 
-def test_a_broker_without_a_cleanup_policy_says_so_and_so_do_its_topics(tmp_path: Path) -> None:
+def test_an_empty_cleanup_policy_of_the_broker_is_described_for_its_topics_too(tmp_path: Path) -> None:
     given = {"log.cleanup.policy": "compact", "num.partitions": "+1"}
     with EmbeddedBroker(tmp_path, config=given) as broker, RawClient(broker.bootstrap_servers) as client:
         name = new_topic(client)

@@ -63,7 +63,7 @@ def test_a_log_never_begins_earlier_again(client: RawClient) -> None:
 
 
 @pytest.mark.parametrize("offset", [4, -2, 2**62])
-def test_there_is_nothing_to_delete_beyond_the_end(client: RawClient, offset: int) -> None:
+def test_deleting_beyond_the_end_of_the_log_is_out_of_range(client: RawClient, offset: int) -> None:
     topic = filled(client)
     assert delete_records(client, topic, offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
     assert fetch(client, topic, 0).log_start_offset == 0

@@ -69,7 +69,9 @@ WEEK = 7 * 24
         pytest.param({"retention.bytes": "0"}, [4, 3, 2, 1], 4, id="nothing needs to stay"),
     ],
 )
-def test_what_retention_keeps(configs: dict[str, str | None], hours: list[int], start: int) -> None:
+def test_retention_removes_old_and_excess_segments_only(
+    configs: dict[str, str | None], hours: list[int], start: int
+) -> None:
     assert start_after(configs, hours) == start
 
 

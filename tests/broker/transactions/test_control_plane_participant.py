@@ -165,7 +165,7 @@ def test_the_next_transaction_of_a_session_is_not_mistaken_for_the_decided_one(a
     both_or_neither(application, [b"N"])
 
 
-def test_negative_control_comparing_the_pair_alone_commits_the_wrong_transaction_of_librdkafka(
+def test_negative_control_without_anchors_librdkafkas_wrong_transaction_is_committed(
     librdkafkas: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(PreparedTxnState, "identifies", compare_pair_alone)

@@ -67,7 +67,7 @@ def test_the_bundled_broker_offers_keep_prepared(control: ControlPlane) -> None:
     assert control.supports_keep_prepared()
 
 
-def test_an_unknown_transactional_id_is_none(control: ControlPlane) -> None:
+def test_an_unknown_transactional_id_is_described_as_none(control: ControlPlane) -> None:
     assert control.describe_transaction(fresh_name()) is None
 
 

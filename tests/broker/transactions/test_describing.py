@@ -158,7 +158,7 @@ def test_a_pattern_cannot_keep_the_broker_busy(client: RawClient) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["(", "a{1001}", "(" * 20_000, "(?=ahead)", r"(a)\1", "((a{100}){100}){100}"])
-def test_a_pattern_that_is_none_is_refused(client: RawClient, pattern: str) -> None:
+def test_an_invalid_pattern_is_refused(client: RawClient, pattern: str) -> None:
     assert listing(client, transactional_id_pattern=pattern).error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
 
 

@@ -97,7 +97,7 @@ def test_a_late_decision_of_the_newer_protocol_hits_no_later_transaction(client:
 
 
 @pytest.mark.parametrize("version", TV1 + TV2)
-def test_there_is_nothing_to_commit_before_the_first_partition(client: RawClient, version: int) -> None:
+def test_a_commit_before_the_first_partition_is_refused(client: RawClient, version: int) -> None:
     transactional_id = unique("tx")
     producer = new_producer(client, transactional_id)
     assert end(client, transactional_id, producer, True, version).error_code == ErrorCode.INVALID_TXN_STATE

@@ -119,7 +119,7 @@ def test_an_ending_is_found_behind_another_producers_open_transaction(
     holding.abort_transaction()
 
 
-def test_its_marker_is_found_behind_more_than_one_look_takes(log: Log) -> None:
+def test_a_marker_is_found_beyond_a_single_fetch(log: Log) -> None:
     holding, producer, other = (log.producer(NativeProducer) for _ in range(3))
     log.write(holding)
     state = log.write(producer)
@@ -130,7 +130,7 @@ def test_its_marker_is_found_behind_more_than_one_look_takes(log: Log) -> None:
     other.abort_transaction()
 
 
-def test_only_who_has_no_time_stops_searching_for_it(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_for_a_marker_stops_at_its_timeout_only(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(anchors, "_FARTHEST", 200_000)
     holding, producer, other = (log.producer(NativeProducer) for _ in range(3))
     log.write(holding)

@@ -79,7 +79,7 @@ def test_a_database_that_vanishes_at_commit_is_settled_when_it_is_back(
 
 
 @pytest.mark.slow
-def test_a_first_connection_that_nobody_answers_ends_within_the_limit(server_place: Place, proxy: SilentProxy) -> None:
+def test_an_unanswered_first_connection_fails_within_the_limit(server_place: Place, proxy: SilentProxy) -> None:
     async def main() -> None:
         async with dual_write(server_place, proxy) as made:
             proxy.lets_nobody_in = True

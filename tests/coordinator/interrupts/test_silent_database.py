@@ -114,7 +114,7 @@ def test_a_unit_without_records_whose_commit_is_not_answered_gets_the_drivers_er
 
 
 @pytest.mark.slow
-def test_a_unit_whose_pool_pings_a_silent_connection_says_so_within_the_limit(world: World) -> None:
+def test_a_pre_ping_on_a_silent_connection_fails_within_the_limit(world: World) -> None:
     dual_write = world.dual_write({"pool_pre_ping": True})
     write_unit(dual_write, "before")
     world.proxy.silence_all()
@@ -125,7 +125,7 @@ def test_a_unit_whose_pool_pings_a_silent_connection_says_so_within_the_limit(wo
 
 
 @pytest.mark.slow
-def test_a_first_connection_that_nobody_answers_ends_within_the_limit(world: World) -> None:
+def test_an_unanswered_first_connection_fails_within_the_limit(world: World) -> None:
     world.proxy.lets_nobody_in = True
     dual_write = world.dual_write()
     with pytest.raises(DatabaseUnavailableError, match=r"accepted no connection within 2 s \(database_timeout\)"):
@@ -146,7 +146,7 @@ def test_a_statement_of_the_users_may_take_longer_than_the_limit(world: World) -
 
 
 @pytest.mark.slow
-def test_the_leases_are_renewed_though_the_connection_of_the_heartbeat_goes_silent(world: World) -> None:
+def test_leases_are_renewed_although_the_heartbeats_connection_goes_silent(world: World) -> None:
     """On a new connection, before they run out."""
     dual_write = world.dual_write(lease_timeout=18.0, database_timeout=60.0)
     write_unit(dual_write, "before")

@@ -62,9 +62,7 @@ def is_cut(driver: Driver) -> bool:
         return False
 
 
-def test_a_connection_that_waits_for_too_long_is_cut_and_the_log_says_so(
-    driver: Driver, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_connection_that_waits_too_long_is_cut_and_logged(driver: Driver, caplog: pytest.LogCaptureFixture) -> None:
     limit = Limit(SHORT, "orders-3")
     limit.watch(driver)
     with limit:
@@ -122,7 +120,7 @@ def test_no_limit_is_under_way_outside_of_its_use() -> None:
         assert current_limit() is None
 
 
-def test_a_limit_that_an_interrupt_has_left_around_others_is_no_limit_of_theirs(
+def test_a_limit_abandoned_by_an_interrupt_does_not_limit_later_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The interrupt comes as its block ends, so that nothing ends it: the thread's later steps are inside of it."""
@@ -144,7 +142,7 @@ def test_a_limit_that_an_interrupt_has_left_around_others_is_no_limit_of_theirs(
         watchdog._current.set(before)
 
 
-def test_a_limit_that_an_interrupt_has_left_is_gone_with_the_exception() -> None:
+def test_a_limit_abandoned_by_an_interrupt_is_gone_with_the_exception() -> None:
     before = watchdog._current.get()
     left = Limit(LONG, "left")
     left.__enter__()
@@ -173,7 +171,7 @@ def test_a_limit_whose_beginning_is_interrupted_does_not_run(monkeypatch: pytest
         watchdog._current.set(before)
 
 
-def test_a_limit_that_an_interrupt_has_left_open_is_ended_by_the_next_step(driver: Driver) -> None:
+def test_a_limit_left_open_by_an_interrupt_is_ended_by_the_next_step(driver: Driver) -> None:
     limit = Limit(SHORT, "x")
     limit.watch(driver)
     limit.begin()  # and the interrupt comes before the block that would end it
@@ -203,13 +201,13 @@ def test_the_error_of_a_step_that_was_cut_names_the_limit(driver: Driver) -> Non
     assert len(caught.value.detail) == 1
 
 
-def test_an_error_in_time_says_nothing_of_a_limit() -> None:
+def test_an_error_within_the_limit_does_not_mention_it() -> None:
     with pytest.raises(OperationalError) as caught, Limit(LONG, "x"):
         raise OperationalError("COMMIT", None, Exception("server closed the connection"))
     assert caught.value.detail == []
 
 
-def test_a_descriptor_that_has_become_another_connections_is_left_alone(driver: Driver) -> None:
+def test_a_descriptor_reused_by_another_connection_is_not_cut(driver: Driver) -> None:
     """The driver closes its connection while the watchdog looks at it, and the next file gets its number."""
     other = Driver()
     numbers = iter([other._sock.fileno(), driver._sock.fileno()])

@@ -55,7 +55,7 @@ def assert_all_is_on_both_sides(place: TwoTopics, dual_write: DualWrite) -> None
 @pytest.mark.slow_cases
 @which_topics
 @anew_or_not
-def test_a_topic_that_vanishes_from_a_living_unit_holds_nothing_up(place: TwoTopics, which: str, anew: bool) -> None:
+def test_a_topic_deleted_under_a_living_unit_blocks_no_other_topic(place: TwoTopics, which: str, anew: bool) -> None:
     begun: list[str] = []
     gone: list[str] = []
 
@@ -102,7 +102,7 @@ def with_one_topic(place: TwoTopics) -> None:
 
 @pytest.mark.slow_cases
 @anew_or_not
-def test_a_topic_that_is_deleted_long_after_a_unit_says_nothing_of_it(place: TwoTopics, anew: bool) -> None:
+def test_deleting_a_topic_long_after_a_unit_reports_no_outcome(place: TwoTopics, anew: bool) -> None:
     with place.dual_write() as dual_write:
         for number in range(3):
             place.write(dual_write, f"number {number}")
@@ -127,7 +127,9 @@ def test_an_open_transaction_can_be_described_though_a_topic_of_it_is_gone(place
 @pytest.mark.slow_cases
 @which_topics
 @pytest.mark.parametrize("two_phase", ["keep-prepared", "resume"])
-def test_a_sweep_commits_it_in_the_topics_that_are_left_too(place: TwoTopics, which: str, two_phase: str) -> None:
+def test_a_sweep_commits_a_decided_unit_in_the_topics_that_are_left(
+    place: TwoTopics, which: str, two_phase: str
+) -> None:
     """Of a slot that is nobody's any more, without a producer."""
     place.options = {"two_phase": two_phase}
     place.leave("decided")

@@ -34,7 +34,7 @@ def wait_until_forgotten(bootstrap_servers: str, transactional_id: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("producer", ["native", "librdkafka"])
-def test_the_first_unit_of_work_after_a_long_silence_may_be_run_again_and_the_next_succeeds(
+def test_the_first_unit_after_an_id_expired_fails_retriably_and_the_next_succeeds(
     tmp_path: Path, sqlite_engine: Engine, producer: str
 ) -> None:
     with EmbeddedBroker(tmp_path / "broker", config=EXPIRING) as broker:

@@ -65,7 +65,7 @@ def test_processes_share_the_slots_of_an_application(world: World) -> None:
         world.pool("three", timeout=0).acquire(object())
 
 
-def test_the_error_names_who_holds_the_slots_until_when_and_what_to_do(world: World) -> None:
+def test_the_error_names_the_owners_their_lease_times_and_the_remedy(world: World) -> None:
     other, pool = world.pool("web-1:17 boot 3 x", size=3), world.pool("me", size=3, timeout=0)
     for _ in range(2):
         other.acquire(object())
@@ -91,7 +91,7 @@ def test_the_error_names_no_more_than_five(world: World) -> None:
 # Who waits.
 
 
-def test_a_released_slot_goes_to_whoever_waits_at_once(world: World, threads: ThreadPoolExecutor) -> None:
+def test_a_released_slot_goes_to_a_waiting_thread_at_once(world: World, threads: ThreadPoolExecutor) -> None:
     pool = world.pool(size=1)
     slot = world.warm(pool.acquire(object()))
     waiting = threads.submit(used, pool, world)
@@ -195,9 +195,7 @@ def test_a_hundred_units_of_eight_threads_share_three_slots(world: World, thread
     assert not any(slot.user for slot in pool.slots())
 
 
-def test_whoever_was_interrupted_gives_back_what_it_had_got_and_nothing_else(
-    world: World, threads: ThreadPoolExecutor
-) -> None:
+def test_a_user_releases_its_own_slot_only(world: World, threads: ThreadPoolExecutor) -> None:
     pool = world.pool()
     others, user = threads.submit(pool.acquire, object()).result(), object()
     mine = pool.acquire(user)
@@ -336,7 +334,7 @@ def test_close_waits_for_units_and_refuses_those_that_wait_for_a_slot(
         pool.acquire(object())
 
 
-def test_a_lease_that_cannot_be_given_back_is_said_and_runs_out(
+def test_a_failed_give_back_is_logged_and_the_lease_expires(
     world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*arguments: Any, **options: Any) -> None:
@@ -364,7 +362,7 @@ def test_a_lease_that_cannot_be_given_back_is_said_and_runs_out(
         ({"lease_timeout": 0}, "lease_timeout 0"),
     ],
 )
-def test_settings_that_cannot_be_meant_are_refused_by_name(change: dict[str, Any], message: str) -> None:
+def test_senseless_settings_are_refused_by_name(change: dict[str, Any], message: str) -> None:
     settings = PoolSettings(**{"application": "a", "size": 1, "acquire_timeout": 1, "lease_timeout": 1, **change})
     with pytest.raises(ConfigurationError, match=message):
         settings.check()

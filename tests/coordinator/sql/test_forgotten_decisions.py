@@ -125,7 +125,7 @@ def test_an_emptied_state_table_is_on_record_and_the_application_goes_on(
     assert "lost" not in [*stored_values(engine), *kafka.committed]
 
 
-def test_the_heartbeat_notices_what_an_idle_slot_has_lost(engine: Engine, dual_write: DualWrite) -> None:
+def test_the_heartbeat_notices_a_lost_decision_of_an_idle_slot(engine: Engine, dual_write: DualWrite) -> None:
     write(dual_write, "one")
     before = copied(engine)
     write(dual_write, "two")
@@ -146,7 +146,7 @@ def test_the_heartbeat_notices_that_the_row_is_gone(engine: Engine, dual_write: 
     assert states(dual_write) == [(first, Outcome.HEURISTIC_COMMIT)]
 
 
-def test_a_heartbeat_in_the_middle_of_a_unit_of_work_does_not_cost_it(engine: Engine, dual_write: DualWrite) -> None:
+def test_a_heartbeat_in_the_middle_of_a_unit_does_not_fail_it(engine: Engine, dual_write: DualWrite) -> None:
     """Renewing draws a new version, which the unit's STORE_STATE must demand."""
     with dual_write.transaction() as tx:
         tx.produce("events", "one")
@@ -177,7 +177,7 @@ def renewed_too_late(dual_write: DualWrite, monkeypatch: pytest.MonkeyPatch) -> 
     return calls
 
 
-def test_a_renewal_between_the_statement_and_its_execution_does_not_cost_the_unit(
+def test_a_renewal_just_before_a_statement_executes_does_not_fail_the_unit(
     engine: Engine, dual_write: DualWrite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if engine.dialect.name == "sqlite":
@@ -189,7 +189,7 @@ def test_a_renewal_between_the_statement_and_its_execution_does_not_cost_the_uni
     assert (stored_values(engine), states(dual_write)) == (["one", "two"], [])
 
 
-def test_a_renewal_that_the_units_snapshot_does_not_show_does_not_cost_the_unit(
+def test_a_renewal_invisible_to_the_units_snapshot_does_not_fail_the_unit(
     engine: Engine, dual_write: DualWrite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """MariaDB's default level: the unit has read before the heartbeat came, and a plain SELECT shows what was."""
@@ -220,7 +220,7 @@ def test_a_forgotten_decision_that_kafka_had_not_committed_yet_is_a_hazard(
     assert (second, Outcome.HEURISTIC_HAZARD) in states(dual_write)
 
 
-def test_what_cannot_be_put_on_record_now_is_put_there_by_a_later_heartbeat(
+def test_an_outcome_that_could_not_be_recorded_is_recorded_by_a_later_heartbeat(
     engine: Engine, dual_write: DualWrite, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(dual_write, "one")
@@ -242,7 +242,7 @@ def test_what_cannot_be_put_on_record_now_is_put_there_by_a_later_heartbeat(
     assert states(dual_write) == [(second, Outcome.HEURISTIC_COMMIT)]
 
 
-def test_what_the_background_found_just_before_close_is_on_record(
+def test_an_outcome_found_by_the_background_just_before_close_is_on_record(
     engine: Engine, dual_write: DualWrite, make_dual_write: Callable[..., DualWrite]
 ) -> None:
     write(dual_write, "one")

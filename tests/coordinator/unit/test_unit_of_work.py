@@ -171,7 +171,7 @@ def test_a_transaction_that_sqlite_ended_in_the_block_is_rolled_back_on_both_sid
     assert in_both(sqlite_engine, kafka, "one", "four")
 
 
-def test_the_error_after_a_commit_past_sqlalchemy_says_that_the_rows_are_in_the_database_without_their_records(
+def test_the_error_after_a_commit_past_sqlalchemy_reports_rows_without_records(
     dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
 ) -> None:
     write_unit(dual_write, "one")
@@ -355,7 +355,7 @@ def test_a_constraint_that_fails_only_at_commit_rolls_both_back(
 
 
 @pytest.mark.parametrize("fault", [Fault.BEFORE, Fault.AFTER])
-def test_a_kafka_failure_after_the_commit_is_not_the_callers_error(
+def test_a_kafka_failure_after_the_commit_is_not_raised_to_the_caller(
     dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka, fault: Fault
 ) -> None:
     fail_at(kafka, "commit", fault)
@@ -462,7 +462,7 @@ def test_an_unknown_commit_that_cannot_be_looked_up_is_in_doubt_until_recovery(
     write_unit(dual_write, "two")
 
 
-def test_a_session_that_refused_to_commit_goes_on(
+def test_a_refused_session_commit_leaves_the_unit_intact(
     dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
 ) -> None:
     with dual_write.transaction() as tx:
@@ -844,7 +844,7 @@ def test_a_postgresql_connection_killed_around_commit_settles_the_unit_by_the_ro
     engine.dispose()
 
 
-def test_an_operator_who_fences_the_producer_in_kafka_costs_the_unit_and_no_other(
+def test_an_operators_fencing_in_kafka_fails_the_current_unit_only(
     dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
 ) -> None:
     write_unit(dual_write, "one")
@@ -916,7 +916,7 @@ def test_coroutines_and_generators_are_refused_as_they_would_run_after_the_commi
             dual_write.transactional(function)  # type: ignore[arg-type]
 
 
-def test_what_is_no_function_is_not_decorated(dual_write: DualWrite) -> None:
+def test_transactional_refuses_to_decorate_anything_but_a_function(dual_write: DualWrite) -> None:
     with pytest.raises(
         ConfigurationError, match=r"3 is no function: write @transactional, or @transactional\(retries=3"
     ):
@@ -952,7 +952,7 @@ def test_a_missing_or_invalid_argument_is_named_in_the_error(
         DualWrite(sqlite_engine, kafka, application=application)
 
 
-def test_an_engine_that_is_none_is_named() -> None:
+def test_an_invalid_engine_is_refused_by_its_type() -> None:
     with pytest.raises(ConfigurationError, match="engine is a str"):
         DualWrite("sqlite:///x.db", CONFIG, application="a")  # type: ignore[arg-type]
 
@@ -969,7 +969,7 @@ def test_the_participant_gets_the_users_configuration_and_the_transactional_id(m
     assert seen == [{**CONFIG, "transactional.id": "orders-0"}]
 
 
-def test_a_database_that_was_not_upgraded_says_so_before_kafka_is_asked(
+def test_a_database_without_the_tables_is_refused_before_kafka_is_asked(
     make_dual_write: Make, tmp_path: Any, kafka: FakeKafka
 ) -> None:
     engine = create_engine(f"sqlite:///{tmp_path / 'new.db'}")

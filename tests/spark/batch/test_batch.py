@@ -373,7 +373,7 @@ def test_a_column_that_does_not_fit_is_refused_before_a_run_begins(
 
 
 @pytest.mark.slow_cases
-def test_a_decision_for_many_partitions_costs_few_statements(place: Place) -> None:
+def test_a_decision_for_many_partitions_takes_few_statements(place: Place) -> None:
     batch, work = begun(place.options(), 1)
     sides = written(work, [rows(number, number + 1) for number in range(20)])
     said: list[str] = []

@@ -80,7 +80,7 @@ def test_a_driver_may_be_killed_at_every_step(
 
 @pytest.mark.slow
 @pytest.mark.postgresql
-def test_any_process_of_the_application_completes_decided_transactions_without_another_run(world: World) -> None:
+def test_any_process_completes_decided_transactions_without_another_run(world: World) -> None:
     world.kill_at("COMPLETE_KAFKA")
     told = world.told
     batch, _ = begun(options_for(told.url, told.servers, job="another"), 0)
@@ -151,13 +151,13 @@ def test_a_database_that_is_killed_loses_a_batch_or_keeps_it_on_both_sides(
 class TestNegativeControls:
     """Each breaks the protocol in one place, and must be found."""
 
-    def test_states_that_are_not_stored(self, small_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_unstored_states_would_be_noticed(self, small_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(TransferredLeases, "store_all", lambda *given: None)
         small_world.write()
         with pytest.raises(AssertionError):
             small_world.judge()
 
-    def test_batches_that_are_not_remembered(self, small_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_forgotten_batches_would_be_noticed(self, small_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Runs, "_committed_by", lambda *given: None)
         monkeypatch.setattr(Runs, "_record_batch", lambda *given: None)
         small_world.write(upsertKeys="id")
@@ -165,7 +165,7 @@ class TestNegativeControls:
         with pytest.raises(AssertionError):
             small_world.judge()
 
-    def test_a_zombie_that_nobody_has_fenced(self, small_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_unfenced_zombie_would_be_noticed(self, small_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         told = small_world.told
         zombie, old = begun(options_for(told.url, told.servers, upsertKeys="id"), None)
         sides = written(old, [rows(0, ROWS)])
@@ -176,7 +176,9 @@ class TestNegativeControls:
         with pytest.raises(AssertionError):
             small_world.judge()
 
-    def test_rows_that_are_moved_before_the_decision(self, small_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_rows_moved_before_the_decision_would_be_noticed(
+        self, small_world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         move = whole_batch.move_rows
 
         def move_at_once(connection: Any, *given: Any) -> int:

@@ -38,7 +38,7 @@ def test_a_decision_moves_rows_stores_states_and_remembers_the_batch(jobs: Jobs)
     assert (jobs.batches(), jobs.state()) == ([5], "committed")
 
 
-def test_a_task_sees_whether_its_run_is_open_without_waiting_for_who_decides(jobs: Jobs) -> None:
+def test_a_task_checks_whether_its_run_is_open_without_waiting_for_the_decision(jobs: Jobs) -> None:
     driver, task, seen = jobs.driver(), jobs.driver("task"), []
     run = jobs.begin(driver)
 
@@ -164,7 +164,7 @@ def test_jobs_do_not_affect_each_other(jobs: Jobs) -> None:
     assert jobs.states() == {"a-0": ("7:3", "one"), "a-1": ("7:3", "two")}
 
 
-def test_of_many_concurrent_runs_only_the_open_one_commits(jobs: Jobs) -> None:
+def test_only_the_open_one_of_many_concurrent_runs_commits(jobs: Jobs) -> None:
     drivers = [jobs.driver(str(number)) for number in range(6)]
     with ThreadPoolExecutor(6) as threads:
         runs = list(threads.map(lambda driver: jobs.begin(driver), drivers))

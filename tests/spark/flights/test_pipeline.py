@@ -54,7 +54,7 @@ def test_the_result_is_right_when_each_kind_of_process_is_killed(world: World) -
 
 
 @pytest.mark.postgresql
-def test_a_pipeline_that_fails_although_nobody_was_killed_is_not_started_for_ever(world: World, tmp_path: Path) -> None:
+def test_a_pipeline_that_fails_without_a_kill_is_not_restarted(world: World, tmp_path: Path) -> None:
     program = tmp_path / "failing.py"
     program.write_text("raise SystemExit('there is nothing to be done')")
     world.start(1, program=program, settings=ALONE)

@@ -212,7 +212,7 @@ def is_awaited(place: Place) -> bool:
 
 
 @ON_SERVERS
-def test_of_two_concurrent_attempts_one_writes_and_the_other_succeeds(place: Place) -> None:
+def test_one_of_two_concurrent_attempts_writes_and_the_other_succeeds(place: Place) -> None:
     first = begun(place)
     second, done = in_thread(lambda: place.write(rows_of(5)))
     while not is_awaited(place):
@@ -277,7 +277,7 @@ def test_another_number_of_partitions_is_refused_once_one_is_written(place: Plac
     assert not place.write(rows_of(3))
 
 
-def test_the_number_of_partitions_may_change_before_the_first_write_and_a_zombie_is_refused(place: Place) -> None:
+def test_the_number_of_partitions_may_change_before_the_first_write(place: Place) -> None:
     zombie = place.writer(2)
     assert place.write(rows_of(3))
     with (

@@ -47,7 +47,7 @@ def test_tasks_of_one_application_share_a_worker(sqlite_url: str) -> None:
     assert worker_of(options(url=sqlite_url, **{"kafka.linger.ms": "5"})) is not first
 
 
-def test_an_object_that_is_no_dataframe_is_refused() -> None:
+def test_anything_but_a_dataframe_is_refused() -> None:
     given: Any = [1]
     with pytest.raises(ConfigurationError, match=r"^this writes a DataFrame, and is given a list$"):
         require_classic(given)

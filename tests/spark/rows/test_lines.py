@@ -241,7 +241,7 @@ def test_a_nul_character_is_refused_with_the_row(spark: "SparkSession", connecti
         list(RowConverter(its_plan, into, KEEPS["postgresql"]).rows(by_spark.collect()))
 
 
-def test_odd_names(spark: "SparkSession", connection: Connection) -> None:
+def test_columns_with_odd_names_are_written_alike(spark: "SparkSession", connection: Connection) -> None:
     df = spark.createDataFrame([(1, "it's")], '`a.b` int, `x``"y` string')
     by_values, by_spark, _ = stored(connection, df, '"a.b" integer, "x`""y" text')
     assert by_spark == by_values == ["(1,it's)"]

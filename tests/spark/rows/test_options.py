@@ -11,7 +11,7 @@ from dualwrite.spark.plan.options import OPTIONS, WriteOptions, batch_id_of, opt
 from tests.support.spark.expected_rows import REQUIRED, options
 
 
-def test_what_is_required_suffices_and_the_rest_has_defaults() -> None:
+def test_the_required_options_suffice() -> None:
     assert options_of(REQUIRED) == WriteOptions(
         REQUIRED["url"], "orders", "nightly", (("bootstrap.servers", "broker:9092"),)
     )

@@ -75,7 +75,7 @@ def written(kind: Any, value: Any, zone: str = "UTC") -> str:
         (schema(x="long"), (None,), "{}"),
     ],
 )
-def test_a_value(kind: Any, value: Any, expected: str) -> None:
+def test_a_value_is_written_in_sparks_form(kind: Any, value: Any, expected: str) -> None:
     assert written(kind, value) == f'{{"a":{expected}}}'
 
 
@@ -106,7 +106,7 @@ def test_a_moment_without_a_zone_is_in_this_processs() -> None:
     assert written("timestamp", here) == written("timestamp", here.astimezone(UTC))
 
 
-def test_the_second_of_two_equal_hours_is_told_from_the_first() -> None:
+def test_the_two_equal_hours_of_a_clock_change_differ_by_their_offset() -> None:
     vienna = ZoneInfo("Europe/Vienna")
     first, second = (datetime(2024, 10, 27, 2, 30, tzinfo=vienna, fold=fold) for fold in (0, 1))
     assert written("timestamp", first, "Europe/Vienna") == '{"a":"2024-10-27T02:30:00.000+02:00"}'

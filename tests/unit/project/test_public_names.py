@@ -49,7 +49,7 @@ def test_every_error_is_public() -> None:
     assert raised <= set(dualwrite.__all__)
 
 
-def test_there_is_no_other_name() -> None:
+def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'dualwrite' has no attribute 'Nothing'"):
         dualwrite.Nothing  # noqa: B018
 
@@ -61,7 +61,7 @@ def test_importing_it_imports_no_library() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_whoever_makes_errors_of_warnings_can_import_all_of_it() -> None:
+def test_the_package_imports_without_warnings() -> None:
     code = "import dualwrite; print(len([getattr(dualwrite, name) for name in dualwrite.__all__]))"
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout == f"{len(dualwrite.__all__)}\n", done.stderr

@@ -63,7 +63,7 @@ def test_init_passes_on_what_it_is_given() -> None:
         assert ProducerIdentity(asked.producer_id, asked.producer_epoch) == PRODUCER
 
 
-def test_init_with_nothing_open_says_so() -> None:
+def test_init_with_nothing_open_returns_no_ongoing_transaction() -> None:
     with scripted() as broker, Control(broker) as control:
         broker.answer(ApiKey.INIT_PRODUCER_ID, initialized(ongoing=(-1, -1)))
         assert keep(control).ongoing is None
@@ -97,7 +97,7 @@ def test_the_same_refusal_without_the_flags_is_only_a_refusal() -> None:
             keep(control, two_phase_commit=False, keep_prepared_txn=False)
 
 
-def test_a_transactional_id_that_may_not_be_looked_up_is_no_refusal_of_two_phase_commit() -> None:
+def test_a_refused_coordinator_lookup_is_not_a_refusal_of_two_phase_commit() -> None:
     with scripted() as broker, Control(broker) as control:
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         broker.answer(ApiKey.FIND_COORDINATOR, coordinator_is(broker.endpoint, code))
@@ -105,7 +105,7 @@ def test_a_transactional_id_that_may_not_be_looked_up_is_no_refusal_of_two_phase
             keep(control)
 
 
-def test_a_broker_without_v6_is_told_apart_before_anything_is_asked_of_it() -> None:
+def test_a_broker_without_init_v6_is_recognised_before_any_request() -> None:
     with scripted(versions={ApiKey.INIT_PRODUCER_ID: (0, 5)}) as broker, Control(broker) as control:
         assert not control.supports_keep_prepared()
         with pytest.raises(TwoPhaseCommitUnavailableError, match="does not offer"):
@@ -129,7 +129,7 @@ def test_fencing_codes_mean_that_another_producer_took_over(code: int) -> None:
             control.end_txn("app-0", PRODUCER, True)
 
 
-def test_an_identity_that_has_expired_is_refused_and_fenced_by_nobody() -> None:
+def test_an_expired_identity_is_reported_as_refused_and_not_as_fenced() -> None:
     with scripted() as broker, Control(broker) as control:
         broker.answer(ApiKey.END_TXN, ended(ErrorCode.INVALID_PRODUCER_ID_MAPPING))
         with pytest.raises(KafkaRefusedError, match="has expired") as caught:

@@ -75,6 +75,6 @@ def test_every_setting_that_was_read_is_looked_at(field: str) -> None:
     assert re.search(rf"self\.{field}\b", within) or any(pattern.search(path.read_text()) for path in readers)
 
 
-def test_what_is_not_given_is_as_if_the_settings_were_made_without_it() -> None:
+def test_absent_keys_give_the_same_settings_as_the_constructors_defaults() -> None:
     client = ClientSettings((Endpoint("b", 1),))
     assert ProducerSettings.of(LEAST) == ProducerSettings(client, "t")

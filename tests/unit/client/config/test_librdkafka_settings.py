@@ -152,7 +152,7 @@ def test_librdkafka_takes_the_settings_for_those_of_a_transactional_producer(ove
     assert caught.value.args[0].code() == KafkaError._TIMED_OUT, "no broker; without the id it is _NOT_CONFIGURED"
 
 
-def test_librdkafka_still_refuses_a_socket_timeout_next_to_a_transaction_that_never_expires() -> None:
+def test_librdkafka_still_refuses_a_socket_timeout_beside_an_endless_transaction() -> None:
     """When this fails, librdkafka's comparison has been mended, and socket.timeout.ms can be passed on."""
     with pytest.raises(KafkaException, match=r"socket\.timeout\.ms"):
         Producer(quiet(made().librdkafka | {"socket.timeout.ms": 1000}))
