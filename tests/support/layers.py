@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PACKAGE = "dualwrite"
+TESTS = "tests"
 LONGEST_FILE = 450
 LONGEST_FUNCTION = 70
 
@@ -320,6 +321,16 @@ def class_names_are_unique(modules: list[Module]) -> Iterator[str]:
             yield f"the class name {name} stands in {' and '.join(names)}"
 
 
+def nothing_imports_a_test_module(modules: list[Module]) -> Iterator[str]:
+    """What tests share is in tests/support: a test module can be read, moved and removed by itself."""
+    for module in modules:
+        for imported in sorted(module.imports):
+            parts = imported.split(".")
+            tests = [number for number, part in enumerate(parts) if part.startswith("test_")]
+            if parts[0] == TESTS and tests:
+                yield f"{module.name} imports {'.'.join(parts[1 : tests[0] + 1])}, which is a test module"
+
+
 def nothing_imports_the_face(modules: list[Module]) -> Iterator[str]:
     """The package's own ``__init__`` is for users."""
     for module in modules:
@@ -397,6 +408,8 @@ RULES: tuple[Rule, ...] = (
     files_are_short,
     functions_are_short,
 )
+RULES_OF_TESTS: tuple[Rule, ...] = (folders_are_small, nothing_imports_a_test_module)
+"""What tests/ keeps, too."""
 
 
 def _dotted(path: Path) -> str:

@@ -14,7 +14,7 @@ from dualwrite.broker.core.credential_changes import (
 )
 from dualwrite.broker.facts.credentials import ScramCredentialDeleted, ScramCredentialSet
 from dualwrite.wire.error_codes import ErrorCode
-from tests.unit.broker.access.scram_clients import SALT, users
+from tests.support.broker.scram_clients import SALT, users
 
 TWICE = "A user credential cannot be altered twice in the same request"
 UNACCEPTABLE, UNSUPPORTED = ErrorCode.UNACCEPTABLE_CREDENTIAL, ErrorCode.UNSUPPORTED_SASL_MECHANISM

@@ -108,7 +108,7 @@ def test_an_old_epoch_is_fenced_even_for_a_duplicate(state: PartitionState) -> N
         assert offer(state, batch(A, sequence)) == FENCED
 
 
-def test_a_batch_of_a_new_epoch_is_no_duplicate_of_the_old_epochs(state: PartitionState) -> None:
+def test_a_batch_of_a_new_epoch_is_not_a_duplicate_of_the_old_epochs_batch(state: PartitionState) -> None:
     send(state, A, 0, transactional=False)
     assert send(state, A_NEXT, 0) == 1
 
@@ -180,7 +180,7 @@ def test_an_offset_is_never_given_twice(state: PartitionState) -> None:
         state.apply(batch(B, 0), None)
 
 
-def test_what_describe_producers_reports_of_a_producer(state: PartitionState) -> None:
+def test_the_state_that_describe_producers_reports_follows_batches_and_markers(state: PartitionState) -> None:
     send(state, B, 0)
     first = send(state, A, 0, count=2)
     send(state, A, 2)
