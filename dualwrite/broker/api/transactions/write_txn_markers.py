@@ -1,14 +1,14 @@
 """WriteTxnMarkers (27), v1-v2.
 
-An operator ends a hanging transaction in a partition by hand (kafka-transactions --abort). None can begin in this
-broker, but a log may come from elsewhere. The coordinator does not take part. The marker's producer epoch must not be
-below that of the records (INVALID_PRODUCER_EPOCH), nor its coordinator epoch below that of the producer's last marker
-(TRANSACTION_COORDINATOR_FENCED). v2 has the transaction version: a marker of TV2 has a higher epoch than the records
-(KIP-1228).
+An operator ends a hanging transaction in a partition by hand (kafka-transactions abort). No hanging transaction can
+begin in this broker, but a log may come from another broker. The transaction coordinator does not take part. The
+marker's producer epoch must not be lower than that of the records (INVALID_PRODUCER_EPOCH), nor its coordinator epoch
+lower than that of the producer's last marker (TRANSACTION_COORDINATOR_FENCED). v2 has the transaction version: a marker
+of TV2 has a higher epoch than the records (KIP-1228).
 
-Unlike Kafka, the broker refuses a marker for an unfinished transaction of two-phase commit with INVALID_TXN_STATE. Its
-owner may have prepared it, and would be told later that it is committed. Such a transaction is ended by its
-transactional id.
+Unlike Kafka, the broker refuses a marker for an unfinished transaction of two-phase commit with INVALID_TXN_STATE. The
+owner may have prepared the transaction, and after the marker its commit would still be answered with success. End such
+a transaction by its transactional id (kafka-transactions forceTerminateTransaction).
 """
 
 from dualwrite.broker.access.acls import AclOperation
