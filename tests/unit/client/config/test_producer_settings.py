@@ -173,7 +173,7 @@ def test_tokens_are_taken_from_the_callback_with_its_configuration() -> None:
         ({"compression.level": 3.5}, "compression.level 3.5: allowed: whole numbers, -1 to 12"),
         ({"linger.ms": True}, "linger.ms True: allowed: 0 to 900000"),
         ({"acks": 1}, "acks 1: allowed: all or -1 only: a transaction is in every in-sync replica"),
-        ({"enable.idempotence": "no"}, "enable.idempotence 'no': allowed: true only: a transaction stands on it"),
+        ({"enable.idempotence": "no"}, "enable.idempotence 'no': allowed: true only: transactions need it"),
         ({"max.in.flight": 6}, "max.in.flight 6: allowed: whole numbers, 1 to 5"),
         ({"partitioner": "murmur3"}, "partitioner 'murmur3': allowed: random, consistent, consistent_random, murmur2"),
         ({"compression.type": "brotli"}, "compression.type 'brotli': allowed: none, gzip, snappy, lz4, zstd, inherit"),
