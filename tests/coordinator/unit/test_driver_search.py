@@ -46,7 +46,9 @@ def start(world: World) -> DualWrite:
     return DualWrite(world.engine, CONFIG, on_step=world.observe, **options)
 
 
-def search(engine: Engine, values: tuple[str, ...], faults: int, completion: str = "await") -> Counter[str]:
+def search(
+    engine: Engine, values: tuple[str, ...], faults: int, completion: str = "await", *, in_session: bool = False
+) -> Counter[str]:
     """Every combination of faults over ``values``; how often each unit of work ended in which way."""
     seen: Counter[str] = Counter()
     plain = engine.dialect.do_commit
@@ -62,7 +64,7 @@ def search(engine: Engine, values: tuple[str, ...], faults: int, completion: str
         ends: dict[str, str] = {}
         dual_write = start(world)
         for value in values:
-            ends[value] = run_unit(dual_write, value)
+            ends[value] = run_unit(dual_write, value, in_session=in_session)
             if world.dead:
                 dual_write = start(world)
         world.chooser = None
@@ -115,6 +117,17 @@ def test_after_any_fault_around_commits_that_are_not_awaited_both_sides_are_equa
 @pytest.mark.slow
 def test_after_any_two_faults_around_commits_that_are_not_awaited_both_sides_are_equal(engine: Engine) -> None:
     assert set(search(engine, ("one", "two"), 2, "background")) == ALL_ENDS
+
+
+def test_after_any_fault_while_records_are_sent_and_a_session_is_flushed_both_sides_are_equal(engine: Engine) -> None:
+    assert set(search(engine, ("one", "raises"), 1, in_session=True)) >= {"succeeded", "rolled back", "killed"}
+
+
+@pytest.mark.slow
+def test_after_any_two_faults_while_records_are_sent_and_a_session_is_flushed_both_sides_are_equal(
+    engine: Engine,
+) -> None:
+    assert set(search(engine, ("one", "two"), 2, in_session=True)) == ALL_ENDS
 
 
 def test_the_search_notices_an_identity_without_the_anchor(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import Engine, insert
+from sqlalchemy.orm import registry
 
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.sql.outcome_store import outcomes
@@ -12,6 +13,16 @@ from dualwrite.errors import DualWriteError, InDoubtError
 from tests.support.coordinator.event_table import events, stored_values
 from tests.support.coordinator.fake_kafka import Crash, FakeKafka, Fault
 from tests.support.state_search import Chooser
+
+
+@registry().mapped
+class MappedEvent:
+    """A row of ``events`` as an object of a session."""
+
+    __table__ = events
+
+    def __init__(self, value: str) -> None:
+        self.value = value
 
 
 class UserError(Exception):
@@ -104,11 +115,17 @@ class World:
             raise Crash("COMMIT")
 
 
-def run_unit(dual_write: DualWrite, value: str) -> str:
-    """Run one unit of work; what its caller learns about it."""
+def run_unit(dual_write: DualWrite, value: str, *, in_session: bool = False) -> str:
+    """Run one unit of work; what its caller learns about it.
+
+    :param in_session: add the row as an object of a session, which is flushed at the block's end.
+    """
     try:
         with dual_write.transaction() as tx:
-            tx.execute(insert(events).values(value=value))
+            if in_session:
+                tx.session.add(MappedEvent(value))
+            else:
+                tx.execute(insert(events).values(value=value))
             tx.produce("events", value)
             if value == "raises":
                 raise UserError
