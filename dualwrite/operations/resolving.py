@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import Engine
 
 from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.recovery.two_phase import TwoPhase
 from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision
 from dualwrite.coordinator.rules.slot_rules import ENDED, SlotStanding, describe_owner, left_in_another_cluster
@@ -133,7 +134,7 @@ def resolve(
             by_application.setdefault(intention.view.application, []).append(intention.view.transactional_id)
     for application, names in by_application.items():
         with DualWrite(engine, kafka, application=application, two_phase=two_phase) as dual_write:
-            found, errors = dual_write.sweep(names)
+            found, errors = manager_of(dual_write).sweep(names)
         resolution.outcomes.update(sorted(found.items()))
         resolution.errors += errors
         resolution.missed += [name for name in names if name not in found]
@@ -155,7 +156,7 @@ def recover(
         advice = f"those that have: {', '.join(others)}" if others else "no application has"
         raise InputError(f"application {application!r} has no slot in this database; {advice}")
     with DualWrite(engine, kafka, application=application, two_phase=two_phase) as dual_write:
-        outcomes, errors = dual_write.sweep()
+        outcomes, errors = manager_of(dual_write).sweep()
     foreign = _said_of_foreign(engine, kafka, application)
     if foreign:
         errors = [*errors, ForeignClusterError(foreign)]

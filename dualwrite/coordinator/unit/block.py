@@ -11,7 +11,7 @@ from traceback import walk_tb
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
-from dualwrite.coordinator.unit.transaction import BaseTransaction, Transaction
+from dualwrite.coordinator.unit.transaction import BaseTransaction, Transaction, driver_of
 from dualwrite.coordinator.unit.unit_of_work import Unit, UnitLifecycle
 from dualwrite.errors import InvalidTransactionStateError
 
@@ -46,7 +46,7 @@ class BaseBlock(Generic[T]):
         joined: T | None = open_unit(self._units)
         self._joined = joined
         if joined is not None:
-            joined.running().require_user_code()
+            driver_of(joined).require_user_code()
         return joined
 
     def _to_leave(self) -> Unit:
@@ -170,7 +170,7 @@ class Block(BaseBlock[Transaction]):
         unit, joined = block._unit, block._joined
         if joined is not None:
             if error is not None:
-                joined.running().doom(error)
+                driver_of(joined).doom(error)
             return
         if unit is None or unit.is_over:
             raise InvalidTransactionStateError(_USED)

@@ -31,6 +31,11 @@ class Unit:
         self.ending: Future[None] | None = None
         """The task that ends it, or has tried to; None for a unit of a thread."""
 
+    @property
+    def is_undone(self) -> bool:
+        """False if it has ended and may have left rows, which its block committed past the library."""
+        return self.driver is None or not self.driver.left_rows
+
 
 class UnitLifecycle(Protocol):
     """The UnitManager, as blocks use it."""

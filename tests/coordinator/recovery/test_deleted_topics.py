@@ -8,6 +8,7 @@ from sqlalchemy import Engine
 
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.operations.listing import describe_transaction
 from tests.broker.kafka_helpers import create_topic
@@ -171,6 +172,6 @@ def test_a_sweep_commits_it_in_the_topics_that_are_left_too(place: TwoTopics, wh
     for topic in gone:
         place.delete(topic)
     with place.dual_write() as dual_write:
-        found, errors = dual_write.sweep()
+        found, errors = manager_of(dual_write).sweep()
         assert (found, errors) == ({place.slot: Outcome.COMMITTED}, [])
         assert_all_is_well(place, dual_write, gone)
