@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from dualwrite.coordinator.recovery.two_phase import RESUME, TwoPhase, timeout_ms
 from dualwrite.coordinator.rules.slot_rules import SlotStanding
+from dualwrite.coordinator.rules.two_phase import RESUME, TwoPhase, resume_timeout_ms
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.outcome_store import outcomes
 from dualwrite.errors import CopiedDatabaseError, DualWriteError
@@ -52,7 +52,7 @@ def examine(
         ``transaction.timeout.ms``.
     :raises ConfigurationError: if a setting in ``kafka`` is malformed.
     """
-    timeout = timeout_ms(kafka)
+    timeout = resume_timeout_ms(kafka)
     levels: list[Level] = []
 
     def noting(findings: Iterator[Finding]) -> Iterator[Finding]:

@@ -10,8 +10,8 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from dualwrite.coordinator.recovery.two_phase import RESUME, TwoPhase
 from dualwrite.coordinator.rules.slot_rules import AbandonedApplication, abandoned_applications
+from dualwrite.coordinator.rules.two_phase import RESUME, TwoPhase
 from dualwrite.coordinator.slots.usage import described
 from dualwrite.coordinator.sql.shown_url import command_on
 from dualwrite.operations.findings import Finding, warning

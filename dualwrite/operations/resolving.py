@@ -12,9 +12,9 @@ from sqlalchemy import Engine
 
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
-from dualwrite.coordinator.recovery.two_phase import TwoPhase
 from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision
 from dualwrite.coordinator.rules.slot_rules import ENDED, SlotStanding, describe_owner, left_in_another_cluster
+from dualwrite.coordinator.rules.two_phase import TwoPhase
 from dualwrite.errors import ForeignClusterError, InputError
 from dualwrite.operations.copies import reason_to_leave
 from dualwrite.operations.listing import inspector, list_transactions, views_of

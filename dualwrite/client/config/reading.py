@@ -18,6 +18,10 @@ TIMEOUT_KEY = "transaction.timeout.ms"
 ID_KEY = "transactional.id"
 TWO_PHASE_KEY = "transaction.two.phase.commit.enable"
 
+STEP_TIMEOUT = 30.0
+"""The longest timeout in seconds of a step that ends a transaction, and of a control plane request; see
+step_timeout."""
+
 
 def names_of(key: str) -> tuple[str, ...]:
     """All names of the setting ``key``, its own first."""
@@ -73,6 +77,23 @@ def milliseconds_in(config: Mapping[str, Any], key: str) -> int | None:
         raise ConfigurationError(f"{name} {config[name]!r}: give milliseconds") from None
 
 
+def servers_in(config: Mapping[str, Any]) -> str:
+    """The brokers to begin with.
+
+    :raises ConfigurationError: if they are missing, or not one text.
+    """
+    servers = next((config[name] for name in names_of(BOOTSTRAP_KEY) if config.get(name)), None)
+    if servers is None:
+        if "bootstrap_servers" in config:
+            raise ConfigurationError('"bootstrap_servers" is no setting: write "bootstrap.servers"')
+        raise ConfigurationError(f"{BOOTSTRAP_KEY} is not set: name at least one broker as HOST:PORT")
+    if not isinstance(servers, str):
+        raise ConfigurationError(
+            f'"{BOOTSTRAP_KEY}" is a {type(servers).__name__}: give one text, as "HOST:PORT,HOST:PORT"'
+        )
+    return servers
+
+
 def is_two_phase(config: Mapping[str, Any]) -> bool:
     """Whether ``config`` enables two-phase commit (KIP-939), as it does if it does not say.
 
@@ -116,3 +137,8 @@ def delivery_timeout_ms(name: str, given: int | None, longest: int) -> int:
     if given is not None and given > longest:
         raise ConfigurationError(f"{name} {given}: at most {TIMEOUT_KEY}, {longest}")
     return min(int(KEYS[DELIVERY_KEY].default), longest) if given is None else given
+
+
+def step_timeout(delivery_timeout: float) -> float:
+    """Timeout in seconds of a step that ends a transaction: ``delivery_timeout``, but STEP_TIMEOUT at most."""
+    return min(STEP_TIMEOUT, delivery_timeout)

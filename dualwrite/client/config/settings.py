@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dualwrite.client.config.native_keys import KEYS
-from dualwrite.client.config.reading import BOOTSTRAP_KEY, flag_in, milliseconds_in, names_of, text_in, value_in
+from dualwrite.client.config.reading import flag_in, milliseconds_in, servers_in, text_in, value_in
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.client.terms.oauth import TokenSource
 from dualwrite.errors import ConfigurationError
@@ -87,14 +87,12 @@ class ClientSettings:
 
         :raises ConfigurationError: if bootstrap.servers is missing, or a setting is malformed or cannot be honoured.
         """
-        servers = next((config[name] for name in names_of(BOOTSTRAP_KEY) if config.get(name)), None)
-        if servers is None:
-            raise ConfigurationError(f"{BOOTSTRAP_KEY} is not set: name one or more brokers as HOST:PORT")
+        servers = servers_in(config)
         protocol = str(value_in(config, "security.protocol")).upper()
         if protocol not in _SECURITY_PROTOCOLS:
             raise ConfigurationError(f"security.protocol {protocol!r}: use one of {', '.join(_SECURITY_PROTOCOLS)}")
         return cls(
-            bootstrap=tuple(Endpoint.parse(part, protocol) for part in str(servers).split(",") if part.strip()),
+            bootstrap=tuple(Endpoint.parse(part, protocol) for part in servers.split(",") if part.strip()),
             client_id=str(value_in(config, "client.id")),
             tls=_tls(config) if protocol.endswith("SSL") else None,
             sasl=_sasl(config) if protocol.startswith("SASL") else None,

@@ -9,7 +9,7 @@ from typing import Any
 
 from dualwrite.client.admin.inspector import Inspector
 from dualwrite.client.config.librdkafka_settings import LibrdkafkaSettings
-from dualwrite.coordinator.recovery.two_phase import step_timeout
+from dualwrite.client.config.reading import step_timeout
 from dualwrite.coordinator.rules.identities import ClusterIdentity
 from dualwrite.errors import ForeignClusterError, KafkaRefusedError
 

@@ -17,6 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.config.librdkafka_settings import LibrdkafkaSettings
+from dualwrite.client.config.reading import step_timeout
 from dualwrite.client.fate.transaction_fate import TopicIds, started_ms
 from dualwrite.client.librdkafka.bounded_calls import BoundedCalls, HeldCallbacks
 from dualwrite.client.librdkafka.errors import ConnectionWatch, translated, translating
@@ -25,14 +26,10 @@ from dualwrite.client.librdkafka.sent_offsets import SentOffsets
 from dualwrite.client.producer.arguments import member_of
 from dualwrite.client.terms.verbs import AFTER_FAILURE, ProducerState, Verb, VerbOrder, init_verb
 from dualwrite.coordinator.kafka.librdkafka_session import LibrdkafkaSession
+from dualwrite.coordinator.kafka.timeout_watch import TimeoutWatch
 from dualwrite.coordinator.process.this_process import THIS_PROCESS
+from dualwrite.coordinator.recovery.predecessor import PredecessorTransaction, predecessor_transactions
 from dualwrite.coordinator.recovery.previous_transaction import PreviousTransaction
-from dualwrite.coordinator.recovery.two_phase import (
-    PredecessorTransaction,
-    TimeoutWatch,
-    predecessor_transactions,
-    step_timeout,
-)
 from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision
 from dualwrite.errors import (
     ConfigurationError,
