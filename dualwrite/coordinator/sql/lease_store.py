@@ -27,9 +27,10 @@ from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.engine_checks import use_own_isolation_level
 from dualwrite.coordinator.sql.error_meanings import clear_errors
+from dualwrite.coordinator.sql.fencing import is_under_token
 from dualwrite.coordinator.sql.identity_rows import keep_up_to_date, read_identity
 from dualwrite.coordinator.sql.own_tables import ours
-from dualwrite.coordinator.sql.state_row import ROW_COLUMNS, is_of, is_under_token, row_seen, state_of
+from dualwrite.coordinator.sql.state_row import ROW_COLUMNS, is_of, row_seen, state_of
 from dualwrite.coordinator.sql.tables import UNRECOVERED
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import ConfigurationError

@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import Connection, Dialect, Update, bindparam, func, or_, update
 
 from dualwrite.coordinator.sql.dialects.base import Database
-from dualwrite.coordinator.sql.state_row import is_under_token
+from dualwrite.coordinator.sql.fencing import is_under_token
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 
 
