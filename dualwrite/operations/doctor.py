@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from dualwrite.coordinator.rules.slot_rules import SlotStanding
+from dualwrite.coordinator.rules.slot_rules import SlotStatus
 from dualwrite.coordinator.rules.two_phase import RESUME, TwoPhase, resume_timeout_ms
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.outcome_store import outcomes
@@ -139,7 +139,7 @@ def _outcomes(engine: Engine) -> Iterator[Finding]:
 
 def _slots(engine: Engine, application: str, pool_size: int | None) -> Iterator[Finding]:
     rows = state_rows(engine, application=application)
-    leased = [name for name, row in rows.items() if row.standing is SlotStanding.HELD]
+    leased = [name for name, row in rows.items() if row.status is SlotStatus.HELD]
     yield ok("slots", f"{len(rows)} used so far, {len(leased)} leased now")
     if pool_size is None:
         return

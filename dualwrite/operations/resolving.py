@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision
-from dualwrite.coordinator.rules.slot_rules import ENDED, SlotStanding, describe_owner, left_in_another_cluster
+from dualwrite.coordinator.rules.slot_rules import ENDED, SlotStatus, describe_owner, left_in_another_cluster
 from dualwrite.coordinator.rules.two_phase import TwoPhase
 from dualwrite.errors import ForeignClusterError, InputError
 from dualwrite.operations.copies import reason_to_leave
@@ -165,12 +165,12 @@ def recover(
 
 def _said_of_foreign(engine: Engine, kafka: Mapping[str, Any], application: str) -> str:
     """The message about slots with open work in another Kafka cluster; empty if there are none."""
-    if all(row.standing not in ENDED for row in state_rows(engine, application=application).values()):
+    if all(row.status not in ENDED for row in state_rows(engine, application=application).values()):
         return ""
     with inspector(kafka) as cluster:
         here = cluster.cluster_id()
     rows = state_rows(engine, application=application, cluster_id=here).values()
-    foreign = [row.slot for row in rows if row.standing is SlotStanding.FOREIGN]
+    foreign = [row.slot for row in rows if row.status is SlotStatus.FOREIGN]
     return left_in_another_cluster(foreign, here) if foreign else ""
 
 

@@ -99,7 +99,7 @@ def _terminate_slot(engine: Engine, cluster: Inspector, view: TransactionView, r
     registry = LeaseRegistry(
         THIS_PROCESS, SqlLeases(engine, store), view.application or name, THIS_PROCESS.new_owner(), LEASE_SECONDS
     )
-    leases = registry.take([Candidate(row.slot, row.standing)])
+    leases = registry.take([Candidate(row.slot, row.status)])
     if not leases:
         raise InvalidTransactionStateError(f"{name}: another process has just taken it: try again")
     lease, finished = leases[0], False

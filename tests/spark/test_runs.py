@@ -11,7 +11,7 @@ from sqlalchemy import BigInteger, Column, Connection, Engine, Integer, MetaData
 from sqlalchemy.exc import OperationalError
 
 from dualwrite.coordinator.rules.lease import Lease, LeaseLostError
-from dualwrite.coordinator.rules.slot_rules import Candidate, SlotRow, SlotStanding
+from dualwrite.coordinator.rules.slot_rules import Candidate, SlotRow, SlotStatus
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.lease_store import SqlLeases
 from dualwrite.coordinator.sql.tables import spark_batch, spark_run
@@ -52,7 +52,7 @@ class Jobs:
         return run
 
     def lease(self, number: int) -> Lease:
-        row = Candidate(SlotRow(f"a-{number}", number), SlotStanding.FREE)
+        row = Candidate(SlotRow(f"a-{number}", number), SlotStatus.FREE)
         (lease,) = self.leases.take([row], "task", LONG, 1)
         return lease
 
@@ -213,7 +213,7 @@ def test_a_lease_that_was_recovered_meanwhile_fences_the_run(jobs: Jobs) -> None
     leases = [jobs.task(run, 0), jobs.task(run, 1)]
     expire_leases(jobs.engine)
     (row,) = [row for row in jobs.leases.rows("a") if row.number == 1]
-    assert jobs.leases.take([Candidate(row, SlotStanding.EXPIRED)], "heir", LONG, 1)
+    assert jobs.leases.take([Candidate(row, SlotStatus.EXPIRED)], "heir", LONG, 1)
     with pytest.raises(LeaseLostError):
         jobs.commit(driver, run, leases)
     assert (jobs.values(things), jobs.state()) == ([], "open")

@@ -22,7 +22,7 @@ from dualwrite.coordinator.rules.identities import (
     require_original,
 )
 from dualwrite.coordinator.rules.lease import Lease, LeaseLostError, require_row
-from dualwrite.coordinator.rules.slot_rules import Candidate, SlotRow, SlotStanding, application_of, slot_number
+from dualwrite.coordinator.rules.slot_rules import Candidate, SlotRow, SlotStatus, application_of, slot_number
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.engine_checks import use_own_isolation_level
@@ -36,7 +36,7 @@ from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import ConfigurationError
 from dualwrite.ids import PreparedTxnState
 
-_NOT_RENEWED = (SlotStanding.DEAD, SlotStanding.ABANDONED)
+_NOT_RENEWED = (SlotStatus.DEAD, SlotStatus.ABANDONED)
 """Slots whose owner cannot renew the lease any more. They may be taken before the lease expires."""
 
 FIRST_TOKENS = 2**48
@@ -204,7 +204,7 @@ class SqlLeases:
         if row is None or (row.fencing_token, row.owner) != (read_row.fencing_token, read_row.owner):
             return None
         has_expired = not row.owner or row.remaining is None or row.remaining <= 0
-        return row if has_expired or candidate.standing in _NOT_RENEWED else None
+        return row if has_expired or candidate.status in _NOT_RENEWED else None
 
     def _update(self, connection: Connection, lease: Lease, **values: Any) -> bool:
         """Write to the row of ``lease``; False if it is not valid."""
