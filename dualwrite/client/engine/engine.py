@@ -69,9 +69,9 @@ class Engine:
         return self._machine.state
 
     @property
-    def kept(self) -> ProducerIdentity:
+    def ongoing(self) -> ProducerIdentity:
         """The identity of the predecessor's transaction that was kept; falsy if there is none."""
-        return self._machine.kept
+        return self._machine.ongoing
 
     @property
     def has_news(self) -> bool:
@@ -299,7 +299,7 @@ class Engine:
         kind = AnswerLostError if machine.state is ProducerState.FAILED else PrepareFailedError
         error = kind(f"producer of {self._settings.transactional_id}: interrupted in the middle of a call")
         if machine.failure is None and machine.state in UNFINISHED:
-            machine.doom(error, ErrorClass.ABORTABLE)
+            machine.fail(error, ErrorClass.ABORTABLE)
         self._sender.drop(error)
         reports = self._sender.reports
         self._begin_afresh()
@@ -314,7 +314,7 @@ class Engine:
 
     def _fail_transaction(self, error: DualWriteError, error_class: ErrorClass) -> None:
         """Fail the transaction or the producer, and with it the verb in progress."""
-        self._machine.doom(error, error_class)
+        self._machine.fail(error, error_class)
         self._sender.drop(error)
         if self._machine.state is ProducerState.FAILED:
             self.metadata.want_nothing()

@@ -26,7 +26,7 @@ PRODUCE_VERSION = 12
 """The version of Produce in TV2 that names topics."""
 _NEVER_DROPPED = 1024 * 1024
 """Bytes of a request that every broker accepts (Kafka: message.max.bytes; socket.request.max.bytes is larger)."""
-_LOSSES = 5
+_MOST_DROPS = 5
 """How many connections must be lost in a row over a larger request before it counts as refused."""
 _RECORD_OVERHEAD = 70
 """The least number of bytes of a batch of one record, beside the record's key, value and headers."""
@@ -361,7 +361,7 @@ class Sender:
     def _batch_answered(self, batch: ProducerBatch, entry: Message, nodes: Sequence[Message], now: float) -> None:
         code = entry.error_code
         error_class = class_of(ApiKey.PRODUCE, code)
-        batch.losses = 0
+        batch.dropped_connections = 0
         if error_class is ErrorClass.SUCCESS:
             self._accumulator.acknowledge(batch)
             self._machine.acknowledged(batch.queue.topic, batch.queue.partition, entry.base_offset)
@@ -403,13 +403,13 @@ class Sender:
         answer. Then the transaction is lost."""
         waiting = [batch for batch in batches if self._accumulator.is_waiting_for(batch)]
         for batch in waiting:
-            batch.losses += 1
+            batch.dropped_connections += 1
         size = sum(len(batch.data) for batch in batches)
-        if not waiting or size < _NEVER_DROPPED or min(batch.losses for batch in waiting) < _LOSSES:
+        if not waiting or size < _NEVER_DROPPED or min(batch.dropped_connections for batch in waiting) < _MOST_DROPS:
             return False
         where = f"{waiting[0].queue.topic}-{waiting[0].queue.partition}"
         what = (
-            f"{self._records} not acknowledged: {where}: the broker has closed the connection {waiting[0].losses} times"
+            f"{self._records} not acknowledged: {where}: the broker has closed the connection {waiting[0].dropped_connections} times"
             f" over {size} bytes of records; its socket.request.max.bytes may be less"
         )
         self._fail_transaction(error_for(ApiKey.PRODUCE, what, ErrorCode.MESSAGE_TOO_LARGE), ErrorClass.ABORTABLE)

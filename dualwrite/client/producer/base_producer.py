@@ -184,19 +184,19 @@ class BaseProducer:
 
     def _is_anchored(self, state: PreparedTxnState) -> bool:
         """True if the partition leaders must be asked about ``state``: see :meth:`_look_up_anchor`."""
-        return state.anchor is not None and state.producer == self._engine.kept
+        return state.anchor is not None and state.producer == self._engine.ongoing
 
     def _look_up_anchor(self, state: PreparedTxnState) -> PreparedTxnState:
         """``state`` in a form that the engine can judge. A librdkafka producer writes states with an anchor, and
         several of its transactions may share one identity: the partition leaders tell which of them is open
         (ids.py)."""
-        kept = self._engine.kept
+        identity = self._engine.ongoing
         control = ControlPlane(self._config, timeout=self._delivery_timeout)
         try:
-            ongoing = ongoing_transaction(control, self._transactional_id, kept, state)
+            ongoing = ongoing_transaction(control, self._transactional_id, identity, state)
         finally:
             control.close()
-        return PreparedTxnState(kept) if state.identifies(ongoing) else PreparedTxnState()
+        return PreparedTxnState(identity) if state.identifies(ongoing) else PreparedTxnState()
 
 
 def deadline_of(timeout: float | None) -> float:

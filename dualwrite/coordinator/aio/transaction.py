@@ -261,7 +261,7 @@ class AsyncBlock(BaseBlock[AsyncTransaction]):
     ) -> None:
         if self._joined is not None:
             if error is not None:
-                driver_of(self._joined).doom(error)
+                driver_of(self._joined).require_rollback(error)
             return
         unit = self._to_leave()
         try:

@@ -170,7 +170,7 @@ class Block(BaseBlock[Transaction]):
         unit, joined = block._unit, block._joined
         if joined is not None:
             if error is not None:
-                driver_of(joined).doom(error)
+                driver_of(joined).require_rollback(error)
             return
         if unit is None or unit.is_over:
             raise InvalidTransactionStateError(_USED)

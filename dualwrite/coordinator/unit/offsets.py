@@ -51,7 +51,7 @@ class UnitOffsets:
         """Commit the offsets of ``consumer`` in this unit's Kafka transaction; see Transaction.send_offsets."""
         driver.require_user_code()
         said = _checked_offsets(consumer, offsets)
-        with driver.dooming():
+        with driver.rolling_back_on_error():
             given = _read_so_far(consumer, said)
             if not given:
                 return
@@ -84,7 +84,7 @@ class UnitOffsets:
         if connection.in_nested_transaction():
             raise InvalidTransactionStateError("store_offsets(): a savepoint may be rolled back alone: call it outside")
         said = _checked_offsets(consumer, offsets)
-        with driver.dooming():
+        with driver.rolling_back_on_error():
             given = _read_so_far(consumer, said)
             if not given:
                 return
