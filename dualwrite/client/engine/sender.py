@@ -409,8 +409,9 @@ class Sender:
             return False
         where = f"{waiting[0].queue.topic}-{waiting[0].queue.partition}"
         what = (
-            f"{self._records} not acknowledged: {where}: the broker has closed the connection {waiting[0].dropped_connections} times"
-            f" over {size} bytes of records; its socket.request.max.bytes may be less"
+            f"{self._records} not acknowledged: {where}: the broker has closed the connection"
+            f" {waiting[0].dropped_connections} times over {size} bytes of records; its socket.request.max.bytes may be"
+            " less"
         )
         self._fail_transaction(error_for(ApiKey.PRODUCE, what, ErrorCode.MESSAGE_TOO_LARGE), ErrorClass.ABORTABLE)
         return True

@@ -228,7 +228,7 @@ class AsyncBlock(BaseBlock[AsyncTransaction]):
         self._is_repeated = is_repeated
 
     @staticmethod
-    def _here() -> object:
+    def _current_context() -> object:
         return weakref.ref(current_task())  # weak: a task that is collected lets go of its unit
 
     if not TYPE_CHECKING:
@@ -245,14 +245,14 @@ class AsyncBlock(BaseBlock[AsyncTransaction]):
         joined = self._join()
         if joined is not None:
             return joined
-        self._unit = unit = Unit(self._here(), is_repeated=self._is_repeated)
+        self._unit = unit = Unit(self._current_context(), is_repeated=self._is_repeated)
         try:
             await greenlet_spawn(units.enter, unit)
         except BaseException as error:
             await self._let_go(unit, error)
             raise
         transaction = AsyncTransaction(unit, units)
-        self._note_open(transaction)
+        self._register(transaction)
         unit.has_run = True
         return transaction
 
@@ -270,7 +270,7 @@ class AsyncBlock(BaseBlock[AsyncTransaction]):
             else:
                 await self._end(unit, error)
         finally:
-            self._note_left()
+            self._unregister()
 
     async def _let_go(self, unit: Unit, error: BaseException) -> None:
         if isinstance(error, GeneratorExit):  # the coroutine is being closed, perhaps without a loop: it cannot await

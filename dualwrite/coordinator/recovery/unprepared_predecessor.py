@@ -66,16 +66,16 @@ class UnpreparedPredecessor:
 
         :param is_last: see PreparedPredecessor.complete.
         """
-        found: OngoingTransaction | None = None
+        ongoing: OngoingTransaction | None = None
 
         def judge(producer: ProducerIdentity) -> RecoveryDecision:
-            nonlocal found
-            found = ongoing_transaction(self._control, self._transactional_id, producer, state)
-            return verdict(state, found)
+            nonlocal ongoing
+            ongoing = ongoing_transaction(self._control, self._transactional_id, producer, state)
+            return verdict(state, ongoing)
 
         described, done = self._end_open(judge)
         now = NO_PRODUCER if described is None else _following(described.producer)
-        return EndingCheck(self._control, self._transactional_id, now, is_last).at(state, done, found)
+        return EndingCheck(self._control, self._transactional_id, now, is_last).outcome(state, done, ongoing)
 
     def name(self) -> PreparedTxnState:
         """The state that names it, for the record; the empty state if there is none."""

@@ -196,8 +196,9 @@ class Slot:
         if outcome.is_heuristic:
             self._counters.add("heuristic")
         if outcome is not Outcome.NOTHING:
-            told = {"outcome": outcome.value}
-            _LOG.info("%s: recovery found a transaction open: %s", self.transactional_id, outcome.value, extra=told)
+            log_fields = {"outcome": outcome.value}
+            message = "%s: recovery found a transaction open: %s"
+            _LOG.info(message, self.transactional_id, outcome.value, extra=log_fields)
         repaired = None if self._repair is None else self._repair(self)
         if repaired is Outcome.REPLAYED:
             self._counters.add("replayed")

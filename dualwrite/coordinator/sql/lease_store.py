@@ -55,7 +55,7 @@ class SqlLeases:
         self._store = store
         self._database = database_of(engine.dialect)
         self._remaining = self._database.seconds_until(table.c.lease_expires_at).label("remaining")
-        self._here = DatabaseIdentity()
+        self._identity = DatabaseIdentity()
         self._cluster = ClusterIdentity()
         """Both as of the last :meth:`rows`."""
 
@@ -69,8 +69,8 @@ class SqlLeases:
         statement = select(*columns, table.c.database_id, self._remaining)
         with self._store.connection() as connection, clear_errors(self._engine):
             use_own_isolation_level(connection)
-            here = read_identity(connection)
-            name = None if application is None else here.name_of(application)
+            identity = read_identity(connection)
+            name = None if application is None else identity.name_of(application)
             if name is not None:
                 statement = statement.where(table.c.transactional_id.startswith(f"{name}-", autoescape=True))
             stored_rows = connection.execute(statement, execution_options=ours(connection)).all()
@@ -88,16 +88,16 @@ class SqlLeases:
                     )
                 )
         if application is not None:
-            require_original(row_identities, here, cluster)
-            self._here, self._cluster = here, cluster
-            if here.is_outdated or any(here.outdates(row.database_id) for row in row_identities):
+            require_original(row_identities, identity, cluster)
+            self._identity, self._cluster = identity, cluster
+            if identity.is_outdated or any(identity.outdates(row.database_id) for row in row_identities):
                 with self._transaction() as connection:
                     keep_up_to_date(connection)
         return rows
 
     def name_of(self, application: str) -> str:
         """The prefix of the transactional ids of ``application``; see Leases.name_of."""
-        return self._here.name_of(application)
+        return self._identity.name_of(application)
 
     def take(self, candidates: Sequence[Candidate], owner: str, seconds: float, most: int) -> list[Lease]:
         """Take up to ``most`` of ``candidates``, in order; see Leases.take."""
@@ -236,7 +236,7 @@ class SqlLeases:
 
     def _identity_columns(self) -> dict[str, str]:
         """The columns with the identities of the database and the cluster, as far as they are known."""
-        identities = {"database_id": self._here.database_id, "cluster_id": str(self._cluster)}
+        identities = {"database_id": self._identity.database_id, "cluster_id": str(self._cluster)}
         return {name: value for name, value in identities.items() if value}
 
     def _insert_row(self, slot: SlotRow, owner: str, seconds: float) -> list[Lease]:

@@ -79,14 +79,14 @@ class UnitDriver:
         self._rollback_cause: BaseException | None = None
 
     @property
-    def commit_was_asked(self) -> bool:
+    def commit_was_sent(self) -> bool:
         """True once the database may have received the COMMIT."""
-        return self._database.commit_was_asked
+        return self._database.commit_was_sent
 
     @property
-    def left_rows(self) -> bool:
+    def may_have_left_rows(self) -> bool:
         """True if the database transaction was ended outside the unit's control and may have left rows."""
-        return self._database.left_rows
+        return self._database.may_have_left_rows
 
     @property
     def is_on_record(self) -> bool:
@@ -281,7 +281,7 @@ class UnitDriver:
             self._database.roll_back(is_struck=self.interrupt is not None)
             self.slot.lease.memory.rolled_back()
         finally:
-            if self._database.left_rows:
+            if self._database.may_have_left_rows:
                 self._database.put_on_record(self._prepared or name_of_open_transaction(self._participant))
         return Event.DONE
 
@@ -300,8 +300,9 @@ class UnitDriver:
         """The error that prevents the commit, if any. Flushing may run user code that produces records."""
         if self._inner_error is not None:
             caught = InvalidTransactionStateError(
-                f"an inner block of this unit of work raised {self._inner_error!r}, and the error was caught: all of the unit "
-                "is rolled back; let the error leave the outer block, or use a savepoint (begin_nested) instead"
+                f"an inner block of this unit of work raised {self._inner_error!r}, and the error was caught: all of "
+                "the unit is rolled back; let the error leave the outer block, or use a savepoint (begin_nested) "
+                "instead"
             )
             caught.__cause__ = self._inner_error
             return caught

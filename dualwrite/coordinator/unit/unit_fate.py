@@ -57,7 +57,7 @@ class UnitFate:
         """True once it is on record that the transaction was ended outside the unit's control."""
 
     @property
-    def left_rows(self) -> bool:
+    def may_have_left_rows(self) -> bool:
         """True if the unit of work may have left rows without records."""
         return self._fate in _ON_RECORD
 

@@ -44,7 +44,7 @@ class Sqlite(Database):
     """It counts up an INTEGER primary key only."""
     fills_integer_keys = True
     keeps_decimals = False
-    halved_identity = TwoPartIdentity("sqlite", whole=1, halves=(0, 2))
+    halved_identity = TwoPartIdentity("sqlite", fixed_index=1, half_indexes=(0, 2))
     """Some file systems get another device number at each mount, and a file may be renamed; the inode stays."""
 
     def file_of(self, url: URL) -> str | None:

@@ -357,10 +357,10 @@ class MemoryUnit:
 
     limit = nullcontext()
     session: Any = None
-    left_rows = is_on_record = False
+    may_have_left_rows = is_on_record = False
 
     def __init__(self, store: MemoryStore, lease: Lease) -> None:
-        self.commit_was_asked = False
+        self.commit_was_sent = False
         self.was_committed = False
         self._store = store
         self._database = store.database
@@ -387,7 +387,7 @@ class MemoryUnit:
         self._database.scheduler.pause()
 
     def commit(self) -> None:
-        self.commit_was_asked = True
+        self.commit_was_sent = True
         self._database.call(f"commit {self._lease.transactional_id}")
         loss = self._database.is_lost()
         if loss == 1:

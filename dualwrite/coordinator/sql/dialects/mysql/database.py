@@ -100,7 +100,7 @@ class Mysql(Database):
     """A BLOB ends at 64 KiB."""
     table_options: Mapping[str, str] = {"engine": "InnoDB", "charset": "utf8mb4", "collate": "utf8mb4_bin"}
     """The default may be an engine without transactions, and compares without case."""
-    halved_identity = TwoPartIdentity("mariadb", whole=2, halves=(0, 1))
+    halved_identity = TwoPartIdentity("mariadb", fixed_index=2, half_indexes=(0, 1))
     """The server or the moment of the state table's creation; the schema stays."""
     grammar = GRAMMAR
     exact_session = ("SET time_zone = '+00:00', sql_mode = CONCAT(@@sql_mode, ',NO_AUTO_VALUE_ON_ZERO')",)
