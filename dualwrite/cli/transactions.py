@@ -19,7 +19,7 @@ from dualwrite.operations.copies import reason_to_leave
 from dualwrite.operations.listing import describe_transaction, list_transactions
 from dualwrite.operations.resolving import Intention, plan, require_known, resolve
 from dualwrite.operations.terminating import contradicts, foresee, terminate
-from dualwrite.operations.views import Situation, TransactionView, said_of_foreign
+from dualwrite.operations.views import Situation, TransactionView, foreign_cluster_message
 
 Action = Callable[[argparse.Namespace], int]
 
@@ -112,7 +112,7 @@ def _list(arguments: argparse.Namespace) -> int:
         print(f"nothing is recovered here: {obstacle}")
     elif left_behind:
         print(f"{counted(len(left_behind), 'transaction')} left behind: see dualwrite transactions resolve")
-    foreign = said_of_foreign(views)
+    foreign = foreign_cluster_message(views)
     if foreign:
         print(foreign)
     for item in heuristic_outcomes:
@@ -158,7 +158,7 @@ def _resolve(arguments: argparse.Namespace) -> int:
         )
         for intention in intentions:
             if not arguments.yes or intention.obstacle:
-                print(_said_beforehand(intention))
+                print(_confirmation_text(intention))
         blocked = sum(bool(intention.obstacle) for intention in intentions)
         if not arguments.yes:
             todo = sum(_is_open(intention) for intention in intentions)
@@ -174,7 +174,7 @@ def _resolve(arguments: argparse.Namespace) -> int:
     return 1 if blocked or done.is_bad else 0
 
 
-def _said_beforehand(intention: Intention) -> str:
+def _confirmation_text(intention: Intention) -> str:
     view = intention.view
     if intention.obstacle:
         return f"{view.transactional_id}: not touched: {intention.obstacle}"

@@ -8,7 +8,7 @@ from dualwrite.client.admin.inspector import PartitionEnds
 from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision
 from dualwrite.coordinator.rules.slot_rules import SlotStatus, describe_owner
 from dualwrite.ids import TopicPartition
-from dualwrite.operations.views import KafkaView, RowView, Situation, TransactionView, said_of_foreign
+from dualwrite.operations.views import KafkaView, RowView, Situation, TransactionView, foreign_cluster_message
 
 HEADS = ("TRANSACTIONAL ID", "DATABASE", "OWNER", "KAFKA", "OPEN", "PARTITIONS", "RECOVERY")
 
@@ -81,7 +81,7 @@ def paragraphs(
     if view.situation is Situation.LEFT_BEHIND:
         yield f"recovery           {f'none: {obstacle}' if obstacle else f'would {recovery(view)} it'}"
     if view.is_foreign:
-        yield f"recovery           {said_of_foreign([view])}"
+        yield f"recovery           {foreign_cluster_message([view])}"
 
 
 def _of_kafka(kafka: KafkaView, ends: Mapping[TopicPartition, PartitionEnds]) -> Iterator[str]:

@@ -22,7 +22,7 @@ from dualwrite.operations.listing import inspector, list_transactions
 from dualwrite.operations.other_applications import check_other_applications
 from dualwrite.operations.rows import state_rows
 from dualwrite.operations.timeout_checks import CHECK, check_timeouts
-from dualwrite.operations.views import Situation, said_of_foreign
+from dualwrite.operations.views import Situation, foreign_cluster_message
 
 ANSWER_SECONDS = 10.0
 """The timeout of a request to Kafka in seconds, for all attempts together."""
@@ -174,7 +174,7 @@ def _transactions(engine: Engine, kafka: Mapping[str, Any], application: str | N
             f"{_named(unknown)} open, with names of slots of {application}, but this database has no row for them",
             "check whether another database is in use under the same application name, or this one was restored",
         )
-    foreign = said_of_foreign(views)
+    foreign = foreign_cluster_message(views)
     if foreign:
         yield failure("transactions", foreign)
     if not left_open and not unknown and not foreign:

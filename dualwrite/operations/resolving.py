@@ -19,7 +19,7 @@ from dualwrite.errors import ForeignClusterError, InputError
 from dualwrite.operations.copies import reason_to_leave
 from dualwrite.operations.listing import inspector, list_transactions, views_of
 from dualwrite.operations.rows import state_rows
-from dualwrite.operations.views import Situation, TransactionView, said_of_foreign
+from dualwrite.operations.views import Situation, TransactionView, foreign_cluster_message
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def obstacle(view: TransactionView) -> str:
         return "the id is not the name of a slot"
     if view.situation is Situation.AT_WORK:
         return held_by(view)
-    return said_of_foreign([view])
+    return foreign_cluster_message([view])
 
 
 def held_by(view: TransactionView) -> str:
@@ -157,13 +157,13 @@ def recover(
         raise InputError(f"application {application!r} has no slot in this database; {advice}")
     with DualWrite(engine, kafka, application=application, two_phase=two_phase) as dual_write:
         outcomes, errors = manager_of(dual_write).sweep()
-    foreign = _said_of_foreign(engine, kafka, application)
+    foreign = _foreign_cluster_message(engine, kafka, application)
     if foreign:
         errors = [*errors, ForeignClusterError(foreign)]
     return Resolution(dict(sorted(outcomes.items())), [], errors)
 
 
-def _said_of_foreign(engine: Engine, kafka: Mapping[str, Any], application: str) -> str:
+def _foreign_cluster_message(engine: Engine, kafka: Mapping[str, Any], application: str) -> str:
     """The message about slots with open work in another Kafka cluster; empty if there are none."""
     if all(row.status not in ENDED for row in state_rows(engine, application=application).values()):
         return ""

@@ -146,7 +146,7 @@ class TransactionView:
         return Situation.AT_WORK if self.row.status is SlotStatus.HELD else Situation.LEFT_BEHIND
 
 
-def said_of_foreign(views: Iterable[TransactionView]) -> str:
+def foreign_cluster_message(views: Iterable[TransactionView]) -> str:
     """The message about the FOREIGN ones of ``views``, with their cluster and advice; empty if there are none."""
     foreign = [view for view in views if view.is_foreign]
     rows = [view.row.slot for view in foreign if view.row is not None]

@@ -79,12 +79,14 @@ def translated(operation: str, error: KafkaError, *, two_phase: bool = True) -> 
     :param two_phase: True if the producer asked for two-phase commit, which the broker may have refused.
     """
     code = _kafka_code(error)
+    if two_phase and code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+        # librdkafka asks for two-phase commit by a timeout, which a broker that does not offer it refuses.
+        code = ErrorCode.UNSUPPORTED_VERSION
     return error_for(
         _request_of(code),
         f"{operation}: {error.str()}",
         code,
-        # librdkafka asks by a transaction.timeout.ms, in a version of the request that every broker has.
-        two_phase=two_phase and code != ErrorCode.UNSUPPORTED_VERSION,
+        two_phase=two_phase and error.code() != ErrorCode.UNSUPPORTED_VERSION,
         name=error.name(),
         is_retriable=error.retriable(),
     )

@@ -155,8 +155,6 @@ _NO_TWO_PHASE: dict[int, str] = {
     ' Apache Kafka 4.4 does not, and DualWrite runs there with two_phase="resume")',
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "two-phase commit is off"
     " (transaction.two.phase.commit.enable), or the TWO_PHASE_COMMIT operation is not granted",
-    ErrorCode.INVALID_TRANSACTION_TIMEOUT: "the cluster allows no transaction that never expires"
-    " (transaction.max.timeout.ms)",
 }
 """The codes that refuse two-phase commit, if it was requested."""
 

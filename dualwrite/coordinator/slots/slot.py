@@ -126,7 +126,7 @@ class Slot:
     @property
     def is_busy(self) -> bool:
         """True while the background completes an earlier unit of work: the slot cannot be used."""
-        return self._background.running
+        return self._background.is_running
 
     @property
     def is_committing(self) -> bool:
@@ -284,7 +284,7 @@ class Slot:
         self._is_unfinished = self._is_unfinished or not done
         self._closed = self._closed or InvalidTransactionStateError("this DualWrite is closed: make a new one")
         self._is_finished = self._is_finished or (done and self.is_warm)
-        if self._is_ready and not self._background.running:
+        if self._is_ready and not self._background.is_running:
             self._close_participant()
         return self._is_finished
 

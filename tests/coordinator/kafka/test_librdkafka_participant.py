@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from dualwrite.client.librdkafka import record_queue
-from dualwrite.client.librdkafka.bounded_calls import BoundedCalls
+from dualwrite.client.librdkafka.deadline_calls import DeadlineCalls
 from dualwrite.client.protocol.requests import GroupMember, InitializedProducer
 from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.coordinator.kafka import librdkafka
@@ -751,7 +751,7 @@ def released() -> Iterator[threading.Event]:
 def hanging(released: threading.Event) -> Rig:
     rig = Rig()
     rig.participant._timeout = 0.05
-    rig.participant._bounded = BoundedCalls(grace=0.05)
+    rig.participant._deadline_calls = DeadlineCalls(grace=0.05)
     rig.producer.meanwhile = lambda: released.wait(30)
     return rig.begun(T0)
 

@@ -80,7 +80,7 @@ class Sqlite(Database):
         """The version of the SQLite library that Python uses."""
         return f"sqlite {connection.scalar(text('SELECT sqlite_version()'))}"
 
-    def weaknesses(self, connection: Connection) -> list[DurabilityGap]:
+    def durability_gaps(self, connection: Connection) -> list[DurabilityGap]:
         """Weak values of ``synchronous`` and ``journal_mode``: settings of a connection; the file keeps only WAL."""
         gaps = []
         synchronous = int(connection.scalar(text("PRAGMA synchronous")) or 0)

@@ -183,15 +183,15 @@ class Mysql(Database):
     def require_suitable(self, connection: Connection, schema: str | None = None) -> None:
         """Require a transactional state table; warn of a server that does not flush each commit to the disk."""
         self.require_transactional(connection, STATE_TABLE, schema)
-        for weakness in self.weaknesses(connection):
-            _LOG.warning("the database server has %s", weakness)
+        for gap in self.durability_gaps(connection):
+            _LOG.warning("the database server has %s", gap)
 
     def version(self, connection: Connection) -> str:
         """MariaDB or MySQL, and the version. MariaDB names itself in VERSION()."""
         version = str(connection.scalar(text("SELECT VERSION()")))
         return f"{'mariadb' if 'mariadb' in version.lower() else 'mysql'} {version}"
 
-    def weaknesses(self, connection: Connection) -> list[DurabilityGap]:
+    def durability_gaps(self, connection: Connection) -> list[DurabilityGap]:
         """Logs that are not flushed at each commit; row locks that other nodes of a cluster do not see."""
         settings = _settings(connection)
         names = ["innodb_flush_log_at_trx_commit"] + ["sync_binlog"] * (settings.get("log_bin") == "ON")

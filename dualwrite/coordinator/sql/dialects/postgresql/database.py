@@ -158,12 +158,12 @@ class Postgresql(Database):
 
     def require_suitable(self, connection: Connection, schema: str | None = None) -> None:
         """Warn of a driver that prepares statements behind a pooler."""
-        for weakness in self.pooling(connection):
-            _LOG.warning("the connection to the database has %s", weakness)
+        for gap in self.pooling(connection):
+            _LOG.warning("the connection to the database has %s", gap)
 
-    def weaknesses(self, connection: Connection) -> list[DurabilityGap]:
+    def durability_gaps(self, connection: Connection) -> list[DurabilityGap]:
         """Settings that weaken durability; see settings.py."""
-        return settings.weaknesses(connection)
+        return settings.durability_gaps(connection)
 
     def pooling(self, connection: Connection) -> list[DurabilityGap]:
         """Prepared statements behind a pooler; see settings.py."""
