@@ -134,10 +134,10 @@ def resolve(
             by_application.setdefault(intention.view.application, []).append(intention.view.transactional_id)
     for application, names in by_application.items():
         with DualWrite(engine, kafka, application=application, two_phase=two_phase) as dual_write:
-            found, errors = manager_of(dual_write).sweep(names)
-        resolution.outcomes.update(sorted(found.items()))
+            outcomes, errors = manager_of(dual_write).sweep(names)
+        resolution.outcomes.update(sorted(outcomes.items()))
         resolution.errors += errors
-        resolution.missed += [name for name in names if name not in found]
+        resolution.missed += [name for name in names if name not in outcomes]
     return resolution
 
 

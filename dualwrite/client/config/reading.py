@@ -113,30 +113,30 @@ def transactional_id_in(config: Mapping[str, Any]) -> str:
     return validated_transactional_id(str(transactional_id))
 
 
-def transaction_timeout_ms(given: int | None, two_phase: bool) -> int:
+def transaction_timeout_ms(timeout_ms: int | None, two_phase: bool) -> int:
     """The timeout that InitProducerId asks for.
 
     :raises ConfigurationError: if one is given for transactions that never expire.
     """
     if not two_phase:
-        return int(KEYS[TIMEOUT_KEY].default) if given is None else given
-    if given is not None:
+        return int(KEYS[TIMEOUT_KEY].default) if timeout_ms is None else timeout_ms
+    if timeout_ms is not None:
         raise ConfigurationError(
-            f"{TIMEOUT_KEY} {given}: not together with {TWO_PHASE_KEY}=true, the default: a transaction in"
+            f"{TIMEOUT_KEY} {timeout_ms}: not together with {TWO_PHASE_KEY}=true, the default: a transaction in"
             " two-phase commit never expires; remove one of the two"
         )
     return TWO_PHASE_TIMEOUT_MS
 
 
-def delivery_timeout_ms(name: str, given: int | None, longest: int) -> int:
+def delivery_timeout_ms(name: str, timeout_ms: int | None, longest: int) -> int:
     """How long a record may stay unacknowledged: at most as long as a transaction may last.
 
     :param name: the name under which it is given.
     :raises ConfigurationError: if the given one is longer.
     """
-    if given is not None and given > longest:
-        raise ConfigurationError(f"{name} {given}: at most {TIMEOUT_KEY}, {longest}")
-    return min(int(KEYS[DELIVERY_KEY].default), longest) if given is None else given
+    if timeout_ms is not None and timeout_ms > longest:
+        raise ConfigurationError(f"{name} {timeout_ms}: at most {TIMEOUT_KEY}, {longest}")
+    return min(int(KEYS[DELIVERY_KEY].default), longest) if timeout_ms is None else timeout_ms
 
 
 def step_timeout(delivery_timeout: float) -> float:

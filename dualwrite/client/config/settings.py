@@ -116,8 +116,8 @@ def _tls(config: Mapping[str, Any]) -> TlsSettings:
     location = text_in(config, "ssl.ca.location")
     certificate, key = text_in(config, "ssl.certificate.location"), text_in(config, "ssl.key.location")
     password = text_in(config, "ssl.key.password")
-    for name, given in (("ssl.key.location", key), ("ssl.key.password", password)):
-        if given is not None and certificate is None:
+    for name, value in (("ssl.key.location", key), ("ssl.key.password", password)):
+        if value is not None and certificate is None:
             raise ConfigurationError(f"{name}: of no use without ssl.certificate.location, the key's certificate")
     algorithm = str(value_in(config, "ssl.endpoint.identification.algorithm"))
     if algorithm not in ("https", "none"):
@@ -169,8 +169,9 @@ def _bytes(config: Mapping[str, Any], key: str) -> int:
 
 
 def _seconds(config: Mapping[str, Any], key: str) -> float:
-    given = milliseconds_in(config, key)
-    milliseconds = int(KEYS[key].default) if given is None else given
+    milliseconds = milliseconds_in(config, key)
+    if milliseconds is None:
+        milliseconds = int(KEYS[key].default)
     if milliseconds <= 0:
         raise ConfigurationError(f"{key} {milliseconds}: must be positive")
     return milliseconds / 1000

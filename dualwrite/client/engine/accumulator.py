@@ -161,10 +161,10 @@ class RecordAccumulator:
 
     def queue(self, topic: str, partition: int) -> PartitionQueue:
         """The queue of a partition."""
-        found = self._lanes.get((topic, partition))
-        if found is None:
-            found = self._lanes[topic, partition] = PartitionQueue(topic, partition)
-        return found
+        queue = self._lanes.get((topic, partition))
+        if queue is None:
+            queue = self._lanes[topic, partition] = PartitionQueue(topic, partition)
+        return queue
 
     def append(
         self, queue: PartitionQueue, record: OutgoingRecord, content_size: int, timestamp_ms: int, now: float

@@ -159,8 +159,8 @@ class Engine:
         self._verb.start(Verb.SEND_OFFSETS)
         operation = self._verb.wait().operation
         if offsets and member.group_id in self._machine.stray_offsets:
-            what = f"offsets of group {member.group_id}: some that were sent before may still be under way"
-            self._fail_transaction(PrepareFailedError(f"{what}; abort"), ErrorClass.ABORTABLE)
+            reason = f"offsets of group {member.group_id}: some that were sent before may still be under way"
+            self._fail_transaction(PrepareFailedError(f"{reason}; abort"), ErrorClass.ABORTABLE)
         elif offsets:
             self._machine.has_content = True
             identity = self._machine.identity

@@ -193,7 +193,7 @@ class AsyncTransaction(BaseTransaction):
         self._forget_begun()
 
     def _forget_begun(self) -> None:
-        self._made = [each for each in self._made if inspect.getcoroutinestate(each[1]) == inspect.CORO_CREATED]
+        self._made = [call for call in self._made if inspect.getcoroutinestate(call[1]) == inspect.CORO_CREATED]
 
     async def _wait_for_calls(self) -> InvalidTransactionStateError | None:
         """Wait for a call that is still in progress at the block's end. Return the error for it, or for a call that

@@ -195,7 +195,7 @@ class Replayer:
         refused: list[LostUnit] = []
         for unit in lost:
             # Behind what else is lost: those records stay where they are.
-            self._keeper.reserve(name, [each.last for each in lost if each is not unit])
+            self._keeper.reserve(name, [other.last for other in lost if other is not unit])
             kept = self.store.records(slot.lease, unit)
             error = self._produce(slot, unit, kept)
             if error is None:
@@ -210,7 +210,7 @@ class Replayer:
                 _LOG.error("%s: %d records cannot be produced again: %s", name, len(kept), error)
                 done = Outcome.HEURISTIC_ABORT
                 refused.append(unit)
-        self._keeper.reserve(name, [each.last for each in refused])
+        self._keeper.reserve(name, [unit.last for unit in refused])
         if lost or self.store.has_records(slot.lease):
             self._keeper.empty.discard(name)
         else:

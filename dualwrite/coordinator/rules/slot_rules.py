@@ -126,7 +126,7 @@ def choose(application: str, pool_size: int, rows: Iterable[SlotRow], observer: 
     """
     known = {row.number: row for row in rows if row.number < pool_size}
     candidates = (Candidate(row, observer.status(row)) for row in known.values())
-    takeable = sorted((each for each in candidates if each.status in _ORDER), key=_preference)
+    takeable = sorted((candidate for candidate in candidates if candidate.status in _ORDER), key=_preference)
     # One by one: a pool may be large, and usually the first one is taken.
     unused = (
         Candidate(SlotRow(slot_id(application, number), number), SlotStatus.FREE)

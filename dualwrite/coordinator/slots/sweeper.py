@@ -91,10 +91,10 @@ class Sweeper:
         :raises KafkaUnavailableError: if Kafka does not answer. Any other error of a slot's recovery is raised as well,
             after the other slots are recovered.
         """
-        found, errors = self.attempt()
+        outcomes, errors = self.attempt()
         if errors:
             raise errors[0]
-        return found
+        return outcomes
 
     def attempt(
         self, only: Collection[str] | None = None, *, free_too: bool = True
@@ -107,7 +107,7 @@ class Sweeper:
         with self.alone:
             candidates = self._registry.slots_to_recover(free_too=free_too)
             if only is not None:
-                candidates = [each for each in candidates if each.row.transactional_id in only]
+                candidates = [candidate for candidate in candidates if candidate.row.transactional_id in only]
             return self._recover_all(candidates)
 
     def wait(self, timeout: float) -> bool:

@@ -52,5 +52,5 @@ class CompiledUpdate:
     def run(self, connection: Connection, values: Mapping[str, object]) -> int:
         """Execute it with the parameters ``values``; the number of rows that it found."""
         named = {**self._constants, **values}
-        given = named if self._order is None else tuple([named[name] for name in self._order])
-        return connection.exec_driver_sql(self._text, given).rowcount
+        parameters = named if self._order is None else tuple([named[name] for name in self._order])
+        return connection.exec_driver_sql(self._text, parameters).rowcount

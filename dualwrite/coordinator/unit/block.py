@@ -225,5 +225,5 @@ class Block(BaseBlock[Transaction]):
 def open_unit(units: UnitLifecycle) -> Any:
     """The BaseTransaction of the unit of work of ``units`` that is open in this thread or task; None without one."""
     blocks = (block() for block in reversed(_open.get()))
-    found = (block.open_here(units) for block in blocks if block is not None)
-    return next((transaction for transaction in found if transaction is not None), None)
+    transactions = (block.open_here(units) for block in blocks if block is not None)
+    return next((transaction for transaction in transactions if transaction is not None), None)

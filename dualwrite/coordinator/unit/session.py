@@ -134,7 +134,7 @@ def _unit_of(bind: object) -> UnitTransaction | None:
 
 def _track(session: Session, bind: object) -> None:
     unit = _unit_of(bind)
-    if unit is None or isinstance(session, UnitSession) or any(each is session for each in unit.sessions):
+    if unit is None or isinstance(session, UnitSession) or any(known is session for known in unit.sessions):
         return
     unit.sessions.append(session)
     for name in _CLOSING:

@@ -122,7 +122,7 @@ class UnitFate:
 
     def _is_rolled_back(self, connection: Connection, error: BaseException | None) -> bool:
         database = database_of(connection.dialect)
-        return any(database.rolls_back(connection, each) for each in _chain(error, self._handled))
+        return any(database.rolls_back(connection, cause) for cause in _chain(error, self._handled))
 
 
 def _asked(transaction: UnitTransaction) -> Fate | None:

@@ -56,7 +56,7 @@ class Sqlite(Database):
         path, _, query = str(url.database or "").partition("?")
         settings = [f"{name}={value}" for name, value in url.query.items()] + query.split("&")
         return path in ("", ":memory:", "file:", "file::memory:") or any(
-            each in settings for each in ("mode=memory", "vfs=memdb")
+            setting in settings for setting in ("mode=memory", "vfs=memdb")
         )
 
     def server_of(self, url: URL) -> str:
@@ -182,7 +182,7 @@ class Sqlite(Database):
         """
         if connection.invalidated or getattr(connection.connection.driver_connection, "in_transaction", True):
             return False
-        return type(error).__name__ == "IntegrityError" or any(each in str(error) for each in _ROLLS_BACK)
+        return type(error).__name__ == "IntegrityError" or any(phrase in str(error) for phrase in _ROLLS_BACK)
 
     def meaning_of(self, error: DBAPIError) -> ErrorMeaning | None:
         """By the message: Python 3.10 exposes no error codes."""

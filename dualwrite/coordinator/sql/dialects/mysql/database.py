@@ -247,10 +247,10 @@ class Mysql(Database):
 
     def require_transactional(self, connection: Connection, name: str, schema: str | None = None) -> None:
         """Refuse MyISAM, Aria, MEMORY and other engines without transactions."""
-        found = connection.execute(_ENGINE, {"name": name, "schema": schema}).one_or_none()
-        if found is not None and found.transactions != "YES":
+        kept_by = connection.execute(_ENGINE, {"name": name, "schema": schema}).one_or_none()
+        if kept_by is not None and kept_by.transactions != "YES":
             raise ConfigurationError(
-                f"the table {name!r} is kept by the engine {found.engine}, which has no transactions: "
+                f"the table {name!r} is kept by the engine {kept_by.engine}, which has no transactions: "
                 f"ALTER TABLE {name} ENGINE = InnoDB"
             )
 
@@ -275,8 +275,8 @@ class Mysql(Database):
 
     def staging_options(self, connection: Connection, schema: str | None, name: str) -> Mapping[str, Any]:
         """The target's collation, and a transactional engine."""
-        found = inspect(connection).get_table_options(name, schema)
-        texts = {key: value for key, value in found.items() if key.endswith(("charset", "collate"))}
+        options = inspect(connection).get_table_options(name, schema)
+        texts = {key: value for key, value in options.items() if key.endswith(("charset", "collate"))}
         return {**texts, f"{connection.dialect.name}_engine": self.table_options["engine"]}
 
     @contextmanager
