@@ -93,7 +93,7 @@ class LibrdkafkaProducer:
         self._control = ControlPlane(config, timeout=self._timeout)
         self._session = LibrdkafkaSession(self._control, made.transactional_id)
         self._topic_ids = TopicIds(self._control, THIS_PROCESS.monotonic)
-        self._before = PreviousTransaction(self._control, self._timeout, THIS_PROCESS.monotonic, THIS_PROCESS.sleep)
+        self._before = PreviousTransaction(self._control, self._timeout, THIS_PROCESS)
         try:
             self._connections = ConnectionWatch(made.librdkafka.get("logger", _log))
             self._producer: Any = Producer({**made.librdkafka, "logger": self._connections})

@@ -37,4 +37,4 @@ def predecessor_transactions(
     transactional id."""
     if is_two_phase(config):
         return PreparedPredecessor
-    return partial(UnpreparedPredecessor, clock=runtime.monotonic, sleep=runtime.sleep)
+    return partial(UnpreparedPredecessor, runtime=runtime)

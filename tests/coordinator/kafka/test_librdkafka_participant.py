@@ -7,6 +7,7 @@ import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from threading import get_ident
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -480,11 +481,10 @@ def test_a_state_says_when_its_transaction_began_and_in_which_topic() -> None:
 def test_two_transactions_of_a_session_never_begin_in_one_millisecond(monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker's clock moves as this one does; the two differ by any amount."""
     now = [1000.0]
+    runtime: Any = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds))
 
     def before(control: Any, timeout: float, *_: object) -> PreviousTransaction:
-        return PreviousTransaction(
-            control, timeout, lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds)
-        )
+        return PreviousTransaction(control, timeout, runtime)
 
     monkeypatch.setattr(librdkafka, "PreviousTransaction", before)
     rig = Rig().begun(T0)
