@@ -91,10 +91,11 @@ def page(measured: list[Measured]) -> str:
         "",
         "Written by `python benchmarks/message_format.py --write docs/reference/message-format.md`; a test compares.",
         "",
-        "What a batch takes beyond keys and values, in bytes, for messages of 1 KiB with keys of 100 bytes: the table",
-        "of KIP-98, section *Space Comparison*. *On disk* is measured: the size of the partition's `.log` file after",
-        "librdkafka sent one batch to the bundled broker, less keys and values. *Counted* is that less the fields",
-        "which the KIP's figures leave out (below), and equals the final KIP's figure in every row.",
+        "The overhead of a batch: its bytes without keys and values, for messages of 1 KiB with keys of 100 bytes.",
+        "This is the table of KIP-98, section *Space Comparison*. *On disk* is measured: librdkafka sends one batch to",
+        "the bundled broker, and the overhead is the size of the partition's `.log` file minus keys and values.",
+        "*Counted* is *on disk* minus the fields that the KIP's figures leave out (below). It equals the figure of the",
+        "final KIP in every row.",
         "",
         "| messages | on disk | counted | KIP-98, final | KIP-98, draft | old format (v1), measured | old, KIP |",
         "|---|---|---|---|---|---|---|",
@@ -110,12 +111,13 @@ def page(measured: list[Measured]) -> str:
 
 
 _EXPLANATION = f"""\
-Per batch the format has 61 bytes. The KIP's {KIP_BATCH} are those of its own list of fields but for two: the partition
-leader epoch (4), which KIP-101 added, and the number of records (4), which the released format has. Per message it has
-10 here. The KIP's {KIP_MESSAGE} are length (2), attributes (1), timestamp delta and key length (3 together: the KIP
-counts 2 and 1, and zigzag makes it 1 and 2 for close timestamps and a key of 100 bytes) and offset delta (1). It leaves
-out the value's length (2) and the number of headers (1), and that an offset delta takes two bytes from the 65th message
-on (36 bytes in a batch of 100).
+The batch header has 61 bytes. The KIP counts {KIP_BATCH}: it leaves out the partition leader epoch (4), which KIP-101
+added, and the number of records (4), which only the released format has. Each message of this table has 10 bytes
+beyond key and value. The KIP counts {KIP_MESSAGE}: length (2), attributes (1), timestamp delta and key length (together
+3: the KIP counts 2 and 1; with zigzag encoding, close timestamps and a key of 100 bytes they are 1 and 2), and offset
+delta (1).
+The KIP leaves out the value's length (2) and the number of headers (1). It also leaves out that an offset delta takes
+two bytes from the 65th message on (36 bytes in a batch of 100).
 
 The draft counted {DRAFT_BATCH} and {DRAFT_MESSAGE}: no first timestamp in the batch (8 bytes less), but in every
 message a timestamp of 8 bytes and a checksum of 4. By these figures the final format is the smaller one at every size.

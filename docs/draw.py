@@ -104,19 +104,19 @@ KAFKA_4_4 = {
     94: ("UnregisterController", 0, 0),
 }
 
-# What is missing though every version is answered.
+# What is missing from an API although every version of it is answered.
 PARTIAL = {
-    ApiKey.FETCH: "fetch sessions are declined, which clients answer with full fetches",
+    ApiKey.FETCH: "fetch sessions are declined; clients then send full fetches",
     ApiKey.DESCRIBE_CONFIGS: "topics and the broker; no loggers, groups, client metrics",
     ApiKey.INCREMENTAL_ALTER_CONFIGS: "topics, and the broker's defaults for them; no loggers, groups, client metrics",
     ApiKey.ALTER_CONFIGS: "topics, and the broker's defaults for them",
 }
 
-_QUOTAS, _ONE_NODE = "no quotas", "a single node has nothing of the kind"
+_QUOTAS, _ONE_NODE = "no quotas", "it only makes sense in a cluster"
 _SHARES, _STREAMS = "no share groups", "no streams groups"
 _NEXT_PROTOCOL, _TELEMETRY, _TOKENS = "classic groups only", "no client telemetry", "no delegation tokens"
 
-# Why an API is not there.
+# Why an API is missing.
 NOT_HERE = {
     **dict.fromkeys((38, 39, 40, 41), _TOKENS),
     **dict.fromkeys((48, 49), _QUOTAS),
@@ -127,71 +127,71 @@ NOT_HERE = {
     **dict.fromkeys((88, 89, 93), _STREAMS),
 }
 
-# What of a KIP works in the bundled broker, what does not, and why.
+# For each KIP: its subject, and which part of it works in the bundled broker.
 KIPS = [
     ("43", "SaslHandshake: the client chooses a mechanism", "all but GSSAPI"),
-    ("74", "one batch at least, however small max_bytes is", "all"),
+    ("74", "Fetch returns at least one batch, however small max_bytes is", "all"),
     ("84", "SCRAM", "SCRAM-SHA-256 and SCRAM-SHA-512"),
     ("98", "idempotence and transactions", "all"),
     ("107", "DeleteRecords", "all"),
     ("140", "APIs for ACLs", "all"),
-    ("152", "SaslAuthenticate: failed authentications have a reason", "all"),
+    ("152", "SaslAuthenticate: the answer to a failed authentication has a reason", "all"),
     ("195", "CreatePartitions", "all"),
     ("211", "offsets expire when a group is empty, or does not read their topic any more", "all"),
-    ("226", "settings of the running broker", "those that give topics their defaults; the others need a restart"),
+    ("226", "broker settings can be changed at run time", "the defaults of topic settings; others need a restart"),
     ("227", "fetch sessions", "declined: clients send full fetches"),
-    ("255", "OAUTHBEARER", "all, unsecured tokens only where a setting says so"),
+    ("255", "OAUTHBEARER", "all; unsecured tokens only if a setting allows them"),
     ("290", "ACLs with prefixed patterns", "all"),
-    ("320", "OffsetForLeaderEpoch", "all: the one epoch is 0"),
+    ("320", "OffsetForLeaderEpoch", "all; the only leader epoch is 0"),
     ("339", "IncrementalAlterConfigs", "topics and the broker"),
     ("345", "static members", "all"),
     ("360", "InitProducerId with the expected identity", "all"),
     ("368", "re-authentication", "all; one setting for all mechanisms of a listener"),
-    ("392", "fetching from the closest replica", "no: there is one"),
+    ("392", "fetching from the closest replica", "no: there is only one replica"),
     ("394", "a member id before JoinGroup", "all"),
-    ("405", "tiered storage", "no; ListOffsets knows its timestamps"),
-    ("429", "cooperative rebalancing", "all: the broker has no part in it"),
-    ("430", "what a client may do", "all"),
-    ("447", "offsets of many partitions by one producer, fenced by generation", "all"),
+    ("405", "tiered storage", "no; ListOffsets accepts its special timestamps"),
+    ("429", "cooperative rebalancing", "all; only the clients take part in it"),
+    ("430", "answers with the operations that the client may perform", "all"),
+    ("447", "one producer commits offsets of many partitions, fenced by the group's generation", "all"),
     ("464", "default partition count in CreateTopics", "all"),
     ("496", "OffsetDelete", "all"),
     ("511", "ApiVersions names the client, and is answered in v0 if its version is unknown", "all"),
     ("516", "topic ids", "all"),
     ("518", "ListGroups by state", "all"),
-    ("525", "CreateTopics answers the settings", "all"),
-    ("533", "a default timeout for the Admin client", "nothing for a broker to do"),
+    ("525", "CreateTopics answers the topic's settings", "all"),
+    ("533", "a default timeout for the Admin client", "concerns clients only"),
     ("534", "tombstones and markers stay readable for delete.retention.ms before they are compacted away", "all"),
     ("554", "users' credentials for SCRAM", "all"),
     ("559", "protocol type and name in SyncGroup", "all"),
     ("569", "types and documentation of settings", "all"),
-    ("588", "PRODUCER_FENCED", "all"),
+    ("588", "the error PRODUCER_FENCED", "all"),
     ("599", "quotas for topic operations", "no quotas"),
     (
         "664",
         "DescribeTransactions, ListTransactions, DescribeProducers",
-        "all, WriteTxnMarkers from an operator included",
+        "all, including WriteTxnMarkers from an operator",
     ),
-    ("679", "producers are idempotent by default", "nothing for a broker to do"),
+    ("679", "producers are idempotent by default", "concerns clients only"),
     ("699", "FindCoordinator for several keys", "all"),
     ("700", "DescribeCluster", "all"),
     ("709", "OffsetFetch of several groups", "all"),
     ("714", "client telemetry", "no"),
     ("734", "offset of the highest timestamp", "all"),
-    ("768", "OAUTHBEARER with keys of an issuer", "the broker's side; its tokens are JWTs"),
+    ("768", "OAUTHBEARER with an issuer's public keys", "the broker's side; tokens must be JWTs"),
     ("814", "a static leader that comes back skips the assignment", "all"),
     ("827", "sizes of volumes in DescribeLogDirs", "all"),
-    ("848", "the next consumer protocol", "not here: classic groups only, though with its topic ids for offsets"),
+    ("848", "the next consumer protocol", "no: classic groups only. The topic ids for offsets work"),
     ("890", "part 1: no hanging transactions; part 2: an epoch for each transaction", "all"),
-    ("919", "endpoints of controllers", "there are none, which DescribeCluster says"),
+    ("919", "endpoints of controllers", "there are none; DescribeCluster says so"),
     ("932", "share groups", "no"),
-    ("939", "two-phase commit", "all but the ACL operation TWO_PHASE_COMMIT: no ACLs yet"),
-    ("966", "DescribeTopicPartitions", "all; no replicas, so none is eligible"),
+    ("939", "two-phase commit", "all, including the ACL operation TWO_PHASE_COMMIT"),
+    ("966", "DescribeTopicPartitions", "all; there are no further replicas, so the list of eligible leaders is empty"),
     ("994", "ListTransactions by duration", "all"),
-    ("1030", "the least values of settings", "all"),
+    ("1030", "new lower bounds of settings", "all"),
     ("1142", "ListConfigResources", "all"),
     ("1152", "ListTransactions by pattern", "all"),
-    ("1228", "WriteTxnMarkers says the transaction's version", "all"),
-    ("1242", "ApiVersions v5: the cluster that a client means", "all"),
+    ("1228", "WriteTxnMarkers has the transaction version", "all"),
+    ("1242", "ApiVersions v5: the client names the cluster that it expects", "all"),
     ("1319", "topic ids in TxnOffsetCommit", "all"),
 ]
 
@@ -212,7 +212,8 @@ _GENERATED = "Written by `python docs/draw.py` from the code; a test compares."
 def _dual_write() -> Iterator[str]:
     yield "## One dual write (`coordinator/rules/machine.py`)"
     yield ""
-    yield "A state's step is performed on entering it; the label of an arrow is how it ended."
+    yield "In brackets after a state is its step, which runs when the state is entered. An arrow's label is the result"
+    yield "of that step."
     yield ""
     yield "```mermaid"
     yield "stateDiagram-v2"
@@ -242,7 +243,7 @@ def _transactions() -> Iterator[str]:
 def _groups() -> Iterator[str]:
     yield "## A consumer group (`broker/core/groups.py`)"
     yield ""
-    yield "The classic protocol; a label is what causes the step."
+    yield "The classic protocol. An arrow's label is the cause of the transition."
     yield ""
     yield "```mermaid"
     yield "stateDiagram-v2"
@@ -255,7 +256,7 @@ def _groups() -> Iterator[str]:
 
 
 def metrics_page() -> str:
-    """What ``dualwrite broker --metrics`` tells."""
+    """The metrics of ``dualwrite broker --metrics``."""
     rows = (
         f"| `{PREFIX}{metric.name}` | {metric.kind} | {', '.join(metric.labels)} | {metric.meaning} |"
         for metric in METRICS
@@ -263,13 +264,14 @@ def metrics_page() -> str:
     return "\n".join(["# Metrics of the bundled broker", "", _GENERATED, "", _METRICS, "", *_TABLE, *rows, ""])
 
 
-_METRICS = """`dualwrite broker --metrics HOST:PORT` answers Prometheus at `http://HOST:PORT/metrics`, without a
-password: keep it to a network that you trust. The values are read when they are asked for.
+_METRICS = """`dualwrite broker --metrics HOST:PORT` serves Prometheus at `http://HOST:PORT/metrics`, without a
+password: open the port only in a network that you trust. Each scrape reads the current values.
 
-If `dualwrite_broker_in_doubt_transactions` stays above 0, an application has prepared a transaction and has not come
-back; its records, and all behind them in their partitions, stay invisible to read_committed readers. Start it again:
-it asks its database and ends the transaction. If it is gone for good, `kafka-transactions --bootstrap-server HOST:PORT
-forceTerminateTransaction --transactionalId ID` **aborts** the transaction, though the database may have committed."""
+If `dualwrite_broker_in_doubt_transactions` stays above 0, an application has prepared a transaction and has not
+ended it. The transaction's records, and all later records in their partitions, stay invisible to read_committed
+readers. Start the application again: it asks its database and ends the transaction. If the application is gone for
+good, `kafka-transactions --bootstrap-server HOST:PORT forceTerminateTransaction --transactionalId ID` **aborts** the
+transaction, even if the database has committed."""
 _TABLE = ("| metric | kind | labels | meaning |", "|---|---|---|---|")
 
 
@@ -301,8 +303,8 @@ belongs in a file: a command line is visible to every user of the machine. Where
 
 The broker keeps settings that a client changes while it runs (IncrementalAlterConfigs, `kafka-configs.sh`). At the next
 start they take precedence over `--config`."""
-_TOPICS = """Given when the topic is created, and changed at any time. A value that would mean something that this
-broker does not do is refused with the reason."""
+_TOPICS = """Set them when you create the topic, and change them at any time. The broker refuses a value that it
+cannot honour, and says why."""
 
 
 def _broker_row(name: str, setting: Setting) -> str:
@@ -338,10 +340,10 @@ def producer_page() -> str:
     )
 
 
-_PRODUCER = """The names are librdkafka's, and so are the ranges and defaults where nothing else is said. The end
-of a name is its unit: `.ms` means milliseconds. A wrong name or value raises an error that lists what is allowed. The
+_PRODUCER = """The names are librdkafka's; so are the ranges and defaults, unless the table says otherwise. The end of a
+name is its unit: `.ms` means milliseconds. A wrong name or value raises an error that lists what is allowed. The
 configuration may also contain librdkafka's settings that have no effect on this producer, so that one configuration
-serves both."""
+serves both producers."""
 
 
 def _taken_row(name: str, key: Key) -> str:
@@ -367,10 +369,10 @@ def acls_page() -> str:
 
 _ABOUT_ACLS = """# Rights
 
-What each API asks for, and the error without it; no error means that another right suffices, or that the answer has
-less. The check comes before the broker looks for the topic, group or
-transactional id, so a refused client does not learn whether it exists. Operations and resources are Kafka's; the broker
-checks them if `authorizer.class.name` is set ([broker.md](../broker.md#rights)).
+The rights that each API needs, and the error if the client lacks the right. A row without an error means that another
+right suffices, or that the answer leaves something out. The broker checks the right before it looks for the topic,
+group or transactional id, so a refused client does not learn whether it exists. Operations and resources are Kafka's;
+the broker checks them if `authorizer.class.name` is set ([broker.md](../broker.md#rights)).
 
 | API | operation | resource | error | note |
 |---|---|---|---|---|"""
@@ -400,9 +402,9 @@ def _overview() -> Iterator[str]:
         versions = ROUTES[ApiKey(key)].versions
         yield f"| {name} | {key} | {versions[0]} to {versions[-1]} | {theirs} | {_what_works(ApiKey(key), last)} |"
     yield ""
-    yield "Produce is advertised from v0, as Apache Kafka does. InitProducerId v6 (KIP-939) is unstable in Apache Kafka"
-    yield "4.4, offered there by `unstable.api.versions.enable` only. The finalized feature is `transaction.version=2`."
-    yield "The one node has the id 0."
+    yield "Produce is advertised from v0 on, as in Apache Kafka. InitProducerId v6 (KIP-939) is unstable in Apache"
+    yield "Kafka 4.4, which offers it only with `unstable.api.versions.enable`. The finalized feature is"
+    yield "`transaction.version=2`. The only node has the id 0."
 
 
 def _what_works(key: ApiKey, last: int) -> str:
@@ -415,7 +417,7 @@ def _what_works(key: ApiKey, last: int) -> str:
 def _apis() -> Iterator[str]:
     yield "## Each API"
     yield ""
-    yield "What a client needs the right to is in [acls.md](acls.md)."
+    yield "For the rights that a client needs see [acls.md](acls.md)."
     yield ""
     for module in sorted((*MODULES, api_versions), key=lambda module: int(module.KEY)):
         title, _, specification = (module.__doc__ or "").strip().partition("\n")

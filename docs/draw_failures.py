@@ -14,7 +14,7 @@ PAGE = Path(__file__).parent / "reference" / "failures.md"
 
 
 class Decision(Enum):
-    """What is known, in a state, of the database's COMMIT."""
+    """The database's COMMIT, as it is known in a state."""
 
     NOT_TRIED = "in neither: the database rolls back what was not committed"
     TRIED = "in both or in neither, as the state row says"
@@ -24,7 +24,7 @@ class Decision(Enum):
 
 @dataclass(frozen=True)
 class Known:
-    """What stands on either side when a state is reached."""
+    """The state of both sides when a state is entered."""
 
     decision: Decision
     kafka_was_begun: bool
@@ -33,13 +33,13 @@ class Known:
 OUTCOMES = {
     Result.SUCCEEDED: "**in both**, and no error",
     Result.ROLLED_BACK: "**in neither**, and the caller gets the error",
-    Result.IN_DOUBT: "**in both or in neither**: InDoubtError; recovery finds out",
-    Result.DATABASE_FAILED: "the database's error is the caller's: there were no records",
+    Result.IN_DOUBT: "**in both or in neither**: InDoubtError; recovery finds out which",
+    Result.DATABASE_FAILED: "the caller gets the database's error; there were no records",
 }
 
 
 def known_of_all() -> dict[UnitState, set[Known]]:
-    """Of each state, in what ways it can be reached: a walk through every transition."""
+    """For each state, the ways in which it can be reached: a walk through every transition."""
     found: dict[UnitState, set[Known]] = {}
     todo = [(UnitState.NEW, Known(Decision.NOT_TRIED, kafka_was_begun=False))]
     while todo:
@@ -64,12 +64,12 @@ def _after(state: UnitState, event: Event, following: UnitState, known: Known) -
 
 
 def then(state: UnitState) -> str:
-    """What follows from ``state``, if nothing else fails."""
+    """The steps and the outcome after ``state``, if no other step fails."""
     if state in RESULTS:
         return OUTCOMES[RESULTS[state]]
     step = STEPS[state].value
     if STEPS[state] is Step.RUN:
-        return f"the block runs on, and each further produce() raises; at its end: {then(_next(state, Event.LEFT))}"
+        return f"the block goes on, and each further produce() raises; at its end: {then(_next(state, Event.LEFT))}"
     ways = TRANSITIONS[state]
     if Event.COMMITTED in ways:
         yes, no = then(ways[Event.COMMITTED]), then(ways[Event.NOT_COMMITTED])
@@ -82,17 +82,17 @@ def _next(state: UnitState, event: Event) -> UnitState:
 
 
 def dies(known: Known) -> str:
-    """What is left if the application dies, and what recovery makes of it."""
+    """The state of both sides if the application dies, and the action of recovery."""
     if not known.kafka_was_begun:
         if known.decision is Decision.TRIED:
-            return "the database has committed, or not; there are no records"
+            return "the database has committed, or has not; there are no records"
         if known.decision is Decision.MADE:
             return "in the database; there are no records"
-        return f"{known.decision.value}, and Kafka knows of nothing"
+        return f"{known.decision.value}, and Kafka has no transaction"
     if known.decision is Decision.TRIED:
         return (
-            f"{known.decision.value}: recovery waits for the row's lock, and commits Kafka if the row has this unit's "
-            "state, or aborts it"
+            f"{known.decision.value}: recovery waits for the row's lock, and then commits Kafka if the row has this "
+            "unit's state, and aborts Kafka if not"
         )
     return f"{known.decision.value}; recovery {'commits' if known.decision is Decision.MADE else 'aborts'} Kafka"
 
@@ -115,30 +115,36 @@ _HEAD = """# What happens when something fails
 
 Drawn by `python docs/draw_failures.py` from `coordinator/rules/machine.py`; a test compares.
 
-A unit of work is in one of these states. In each, its step can fail: the database or Kafka is away, refuses, or does
-not answer in time. And the application can die: SIGKILL, a power cut, a machine that is gone. (The death of a
-broker or of a database counts as a failed step. After its restart it still has everything that it had acknowledged.)
+A unit of work is in one of these states. In each state two things can happen:
+
+- Its step fails: the database or Kafka cannot be reached, refuses, or does not answer in time. The death of a broker or
+  of a database counts as a failed step; after its restart it still has everything that it had acknowledged.
+- The application dies: SIGKILL, a power cut, the loss of its machine.
+
 The third column assumes that no second step fails. If one does, the row of that step applies.
 
-| state | step | if the step fails | if the application dies there |
+| state | step | if the step fails | if the application dies in this state |
 |---|---|---|---|"""
 
 _REST = """## While recovery runs
 
-Recovery itself can fail, or die, at each of its steps. The next process then runs it again, and finds the same
-decision.
+Recovery can also fail, or its process can die, at each step. The next process then runs recovery again, and finds the
+same decision.
 
-| step | what it does | after it |
+| step | what it does | after the step |
 |---|---|---|
-| `RECOVER_TAKE_OVER` | raises the row's fencing token | what the former owner writes under its token matches no row |
-| `RECOVER_LOCK` | locks the row; waits for a COMMIT under way | no process takes over, and no unit of work commits |
-| `RECOVER_FENCE_KAFKA` | InitProducerId, keepPreparedTxn | the former producer is fenced; what it prepared is kept |
-| `RECOVER_COMPLETE` | compares what is open with the row; commits or aborts | both sides say the same |
-| `RECOVER_RECORD` | only if the log proves another end: puts that on record | recovery begins again |
-| `RECOVER_INIT` | makes a producer for the next unit of work | the slot is ready |
+| `RECOVER_TAKE_OVER` | raises the row's fencing token | a write with the former owner's token matches no row |
+| `RECOVER_LOCK` | locks the row; waits for a COMMIT in progress | no process can take over, and no unit can commit |
+| `RECOVER_FENCE_KAFKA` | InitProducerId with keepPreparedTxn | the former producer is fenced; its transaction is kept |
+| (check, without a name) | reads the fencing token again, over the connection that holds the lock. If the lock or the \
+token was lost, recovery stops | the open transaction is not a successor's |
+| `RECOVER_COMPLETE` | compares the open transaction with the row; commits or aborts it | both sides have ended alike |
+| `RECOVER_INIT` | reads the token again, and makes a producer for the next unit of work | the slot is ready |
+| `RECOVER_RECORD` | only if the log proves that the sides ended differently: puts that on record, in place of \
+`RECOVER_INIT` | recovery begins again |
 
-What recovery cannot set right is a side that has ended by itself: a transaction that an operator aborted, a cluster
-or a database that was restored from an older copy. It finds that, and [puts it on record](../outcomes.md).
+Recovery cannot repair a side that was ended by hand or restored: a transaction that an operator aborted, a cluster or a
+database that was set back to an older copy. Recovery finds the difference, and [puts it on record](../outcomes.md).
 """
 
 

@@ -23,7 +23,7 @@ BOOLEAN, INT, SHORT = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.SHORT
 LONG, LIST, STRING = ConfigType.LONG, ConfigType.LIST, ConfigType.STRING
 
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-"""Kafka's name of its authorizer, whose decisions this broker's are."""
+"""Kafka's name of its authorizer. This broker's authorizer makes the same decisions."""
 
 MAX_PARTITIONS = 10_000
 """The most partitions of a topic."""
@@ -64,7 +64,7 @@ SETTINGS: Mapping[str, Setting] = {
     **LISTENER_SETTINGS,
     ADVERTISED_LISTENERS: _setting(
         LIST, None, _ENDPOINTS,
-        "The addresses to which clients connect, by the names of listeners, if they are not those on which the broker "
+        "For each listener, the address that clients get and connect to, if it is not the address on which the broker "
         "listens."),
     LISTENERS: _setting(
         LIST, DEFAULT_LISTENERS, _ENDPOINTS,
@@ -75,26 +75,26 @@ SETTINGS: Mapping[str, Setting] = {
         "The security protocol of each listener's name."),
     "allow.everyone.if.no.acl.found": _setting(
         BOOLEAN, "false", _SWITCH,
-        "Whether everybody may use a resource to which no ACL applies."),
+        "Whether every client may use a resource to which no ACL applies."),
     "authorizer.class.name": _setting(
         STRING, "", one_of("", AUTHORIZER),
         f"{AUTHORIZER}: clients may do what ACLs allow. Empty: every client may do everything."),
     "auto.create.topics.enable": _setting(
         BOOLEAN, "true", _SWITCH,
-        "Whether a topic that a client asks for or produces to is created."),
+        "Whether the broker creates a missing topic when a client asks for it or produces to it."),
     FAILURE_DELAY_MS: _setting(
         INT, "100", at_least(0),
         "How long the broker waits before it answers a failed authentication and closes the connection."),
     "connections.max.idle.ms": _setting(
         LONG, "600000", at_least(-1),
-        "After how long an idle connection is closed; -1 closes none."),
+        "The time after which an idle connection is closed; -1: never."),
     "max.connections": _setting(
         INT, "2147483647", at_least(1),
-        "The most connections; a quarter of the limit of open files if that is less. One more closes the one that is "
-        "idle for longest."),
+        "The maximum number of connections; a quarter of the limit of open files if that is less. A new connection "
+        "beyond it closes the one that has been idle for longest."),
     "max.connections.per.ip": _setting(
         INT, "2147483647", at_least(1),
-        "The most connections of one address; one more is refused."),
+        "The maximum number of connections from one IP address; further connections from it are refused."),
     "log.cleaner.backoff.ms": _setting(
         LONG, "15000", at_least(1),
         "How often the broker looks for logs to compact."),
@@ -109,19 +109,19 @@ SETTINGS: Mapping[str, Setting] = {
         "How often the broker looks for segments that retention removes."),
     "default.replication.factor": _setting(
         INT, "1", _ONE_NODE,
-        "The replicas of a topic whose creation does not name a number."),
+        "The number of replicas of a topic that is created without one."),
     "group.initial.rebalance.delay.ms": _setting(
         INT, "3000", at_least(0),
-        "How long the first member of an empty group waits for more members; 0 in tests: not at all."),
+        "How long the first member of an empty group waits for more members; 0 (useful in tests): not at all."),
     "group.max.session.timeout.ms": _setting(
         INT, "1800000", at_least(1),
-        "The longest session timeout that a member may ask for."),
+        "The longest session timeout that a member may request."),
     "group.max.size": _setting(
         INT, "2147483647", at_least(1),
-        "The most members of a group."),
+        "The maximum number of members of a group."),
     "group.min.session.timeout.ms": _setting(
         INT, "6000", at_least(1),
-        "The shortest session timeout that a member may ask for."),
+        "The shortest session timeout that a member may request."),
     "producer.id.expiration.check.interval.ms": _setting(
         INT, "600000", at_least(1),
         "How often the broker looks for producers that have expired."),
@@ -130,10 +130,10 @@ SETTINGS: Mapping[str, Setting] = {
         "How long a partition remembers the last batches of an idle producer."),
     "num.partitions": _setting(
         INT, "1", between(1, MAX_PARTITIONS),
-        "The partitions of a topic whose creation does not name a number."),
+        "The number of partitions of a topic that is created without one."),
     "offset.metadata.max.bytes": _setting(
         INT, "4096", at_least(0),
-        "The largest metadata text of a committed offset."),
+        "The maximum size of the metadata text of a committed offset, in bytes."),
     "offsets.retention.check.interval.ms": _setting(
         LONG, "600000", at_least(1),
         "How often the broker looks for offsets that have expired."),
@@ -142,51 +142,51 @@ SETTINGS: Mapping[str, Setting] = {
         "How long the offsets of a group without members are kept."),
     "offsets.topic.num.partitions": _setting(
         INT, "1", _ONE_PARTITION,
-        "The partitions of __consumer_offsets."),
+        "The number of partitions of __consumer_offsets."),
     "offsets.topic.replication.factor": _setting(
         SHORT, "1", _ONE_NODE,
-        "The replicas of __consumer_offsets."),
+        "The number of replicas of __consumer_offsets."),
     "offsets.topic.segment.bytes": _setting(
         INT, "4194304", at_least(1024),
         "The size at which a segment of __consumer_offsets is full."),
     "queued.max.request.bytes": _setting(
         LONG, "268435456", at_least(-1),
-        "The memory for large requests of all connections, and as much again for answers that clients do not read; 0 "
-        "and -1 set no limit."),
+        "The bound in bytes for the large requests of all connections together, and the same bound again for answers "
+        "that clients have not read yet; 0 or -1: no bound."),
     "socket.request.max.bytes": _setting(
         INT, "104857600", at_least(1024),
-        "The largest request; a connection that sends a larger one is closed."),
+        "The largest request, in bytes; a connection that sends a larger one is closed."),
     "super.users": _setting(
         STRING, "", Allowed("expected principals of the form TYPE:NAME, separated by ';'", _are_principals),
-        "The principals that may do everything whatever the ACLs say, as User:admin;User:backup."),
+        "The principals that may do everything, whatever the ACLs say. Example: User:admin;User:backup."),
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": _setting(
         INT, "10000", at_least(1),
         "How often the broker looks for transactions that have timed out."),
     "transaction.max.timeout.ms": _setting(
         INT, "900000", at_least(1),
-        "The longest transaction timeout that a producer may ask for."),
+        "The longest transaction timeout that a producer may request."),
     "transaction.partition.verification.enable": _setting(
         BOOLEAN, "true", _SWITCH,
-        "Whether a partition refuses the records of a transaction to which it was not added. A kept transaction "
-        "takes no records in any case."),
+        "Whether a partition refuses records of a transaction to which it was not added. A transaction that was "
+        "prepared and kept accepts no records in any case."),
     "transaction.remove.expired.transaction.cleanup.interval.ms": _setting(
         INT, "3600000", at_least(1),
         "How often the broker looks for transactional ids that have expired."),
     "transaction.state.log.min.isr": _setting(
         INT, "1", _ONE_NODE,
-        "The replicas of __transaction_state that a write waits for."),
+        "The number of replicas of __transaction_state for which a write waits."),
     "transaction.state.log.num.partitions": _setting(
         INT, "1", _ONE_PARTITION,
-        "The partitions of __transaction_state."),
+        "The number of partitions of __transaction_state."),
     "transaction.state.log.replication.factor": _setting(
         SHORT, "1", _ONE_NODE,
-        "The replicas of __transaction_state."),
+        "The number of replicas of __transaction_state."),
     "transaction.state.log.segment.bytes": _setting(
         INT, "4194304", at_least(1024),
         "The size at which a segment of __transaction_state is full."),
     "transaction.two.phase.commit.enable": _setting(
         BOOLEAN, "true", _SWITCH,
-        "Whether producers may ask for two-phase commit: transactions that never time out."),
+        "Whether producers may request two-phase commit: transactions that never time out."),
     "transactional.id.expiration.ms": _setting(
         INT, "604800000", at_least(1),
         "How long the broker remembers an idle transactional id."),

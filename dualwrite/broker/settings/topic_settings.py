@@ -103,22 +103,22 @@ TOPIC_SETTINGS: Mapping[str, TopicSetting] = {
         "log.cleanup.policy"),
     "compression.gzip.level": _setting(
         INT, "-1", Allowed("[1,...,9] or -1", lambda n: n == -1 or 1 <= n <= 9),
-        "How hard compression.type=gzip tries.", "compression.gzip.level"),
+        "The compression level of compression.type=gzip.", "compression.gzip.level"),
     "compression.lz4.level": _setting(
-        INT, "9", (between(1, 17), only(9, "lz4 has one level here")), "How hard compression.type=lz4 tries.",
+        INT, "9", (between(1, 17), only(9, "lz4 has one level here")), "The compression level of compression.type=lz4.",
         "compression.lz4.level"),
     "compression.type": _setting(
         STRING, "producer", one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
-        "The codec of batches; producer: the producer's own.", "compression.type"),
+        "The codec of stored batches; producer: a batch keeps the codec of its producer.", "compression.type"),
     "compression.zstd.level": _setting(
-        INT, "3", between(-131072, 22), "How hard compression.type=zstd tries.", "compression.zstd.level"),
+        INT, "3", between(-131072, 22), "The compression level of compression.type=zstd.", "compression.zstd.level"),
     "delete.retention.ms": _setting(
         LONG, "86400000", at_least(0), "How long compaction keeps a deletion marker (a null value), in milliseconds.",
         "log.cleaner.delete.retention.ms"),
     "errors.deadletterqueue.group.enable": _setting(
         BOOLEAN, "false", only(False, "this broker has no share groups"), "Dead-letter queue of share groups."),
     "file.delete.delay.ms": _setting(
-        LONG, "60000", at_least(0), "How long a removed segment's file stays at most, in milliseconds.",
+        LONG, "60000", at_least(0), "The longest time that a removed segment's file stays on disk, in milliseconds.",
         "log.segment.delete.delay.ms"),
     "flush.messages": _setting(
         LONG, _MOST, (at_least(1), only(2**63 - 1, _flushed)), "Records between two fsyncs.",
@@ -137,7 +137,7 @@ TOPIC_SETTINGS: Mapping[str, TopicSetting] = {
     "local.retention.ms": _setting(
         LONG, "-2", at_least(-2), "No effect without tiered storage.", "log.local.retention.ms"),
     "max.compaction.lag.ms": _setting(
-        LONG, _MOST, at_least(1), "How long a record may stay uncompacted at most, in milliseconds.",
+        LONG, _MOST, at_least(1), "The longest time that a record may stay uncompacted, in milliseconds.",
         "log.cleaner.max.compaction.lag.ms"),
     "max.decompressed.message.bytes": _setting(
         INT, "2147483639", (between(1, 2147483639), only(2147483639, "this broker does not decompress stored batches")),
@@ -151,13 +151,14 @@ TOPIC_SETTINGS: Mapping[str, TopicSetting] = {
         LONG, _MOST, at_least(0), "How far behind the broker's clock a record's timestamp may be.",
         "log.message.timestamp.before.max.ms"),
     "message.timestamp.type": _setting(
-        STRING, "CreateTime", one_of("CreateTime", "LogAppendTime"), "Which clock gives the timestamps.",
+        STRING, "CreateTime", one_of("CreateTime", "LogAppendTime"),
+        "CreateTime: the producer sets a record's timestamp. LogAppendTime: the broker does.",
         "log.message.timestamp.type"),
     "min.cleanable.dirty.ratio": _setting(
-        DOUBLE, "0.5", between(0, 1), "The uncompacted part of a log at which compaction begins.",
+        DOUBLE, "0.5", between(0, 1), "Compaction begins when this fraction of a log is uncompacted.",
         "log.cleaner.min.cleanable.ratio"),
     "min.compaction.lag.ms": _setting(
-        LONG, "0", at_least(0), "How long a record stays uncompacted at least, in milliseconds.",
+        LONG, "0", at_least(0), "The shortest time that a record stays uncompacted, in milliseconds.",
         "log.cleaner.min.compaction.lag.ms"),
     "min.insync.replicas": _setting(
         INT, "1", (at_least(1), _one_node), "Replicas that acks=all waits for.", "min.insync.replicas"),
@@ -181,7 +182,7 @@ TOPIC_SETTINGS: Mapping[str, TopicSetting] = {
     "segment.index.bytes": _setting(
         INT, "10485760", at_least(4), "The size at which a segment's index is full.", "log.index.size.max.bytes"),
     "segment.jitter.ms": _setting(
-        LONG, "0", at_least(0), "How much earlier a segment may be rolled; this broker never does.",
+        LONG, "0", at_least(0), "How much earlier a segment may be rolled; this broker never rolls one earlier.",
         "log.roll.jitter.ms", "log.roll.jitter.hours"),
     "segment.ms": _setting(
         LONG, _WEEK_MS, at_least(1), "The age at which a segment is rolled even if it is not full, in milliseconds.",

@@ -76,123 +76,154 @@ _OIDC = "fetch the token yourself, in oauth_cb"
 _NOT_PYTHONS = "cannot be given from Python"
 
 _TAKEN: dict[str, Key] = {
-    "bootstrap.servers": _taken(NAMES, None, "The brokers to begin with. Required."),
-    "client.id": _taken(TEXT, "dualwrite", "What brokers call this client in their logs and quotas."),
-    "transactional.id": _taken(TEXT, None, "Who this producer is, across restarts. Required."),
+    "bootstrap.servers": _taken(NAMES, None, "The brokers to which the producer connects first. Required."),
+    "client.id": _taken(TEXT, "dualwrite", "The name of this client in the brokers' logs and quotas."),
+    "transactional.id": _taken(TEXT, None, "The identity of this producer across restarts. Required."),
     "transaction.two.phase.commit.enable": _taken(
         FLAG,
         True,
-        "KIP-939, whose default is false. False leaves KIP-98's transactions, which expire.",
+        "True: two-phase commit (KIP-939; its default is false). False: transactions of KIP-98, which can time out.",
     ),
     "transaction.timeout.ms": _taken(
-        integer(1000, _MS), 60_000, "When a broker aborts a transaction. Not together with two-phase commit."
+        integer(1000, _MS),
+        60_000,
+        "The time after which a broker aborts an open transaction. Cannot be combined with two-phase commit.",
     ),
     "message.max.bytes": _taken(
         integer(1000, 1_000_000_000), 1_000_000, "The largest record, and the largest batch before it is compressed."
     ),
-    "batch.size": _taken(integer(1, _MS), 1_000_000, "Bytes of a batch, not compressed, at which it is sent."),
-    "batch.num.messages": _taken(integer(1, 1_000_000), 10_000, "Records of a batch at which it is sent."),
+    "batch.size": _taken(integer(1, _MS), 1_000_000, "A batch is sent when it has this many uncompressed bytes."),
+    "batch.num.messages": _taken(integer(1, 1_000_000), 10_000, "A batch is sent when it has this many records."),
     "linger.ms": _taken(
         decimal(0, 900_000),
         None,
-        "How long a batch waits for more records before it is sent unasked. Not set: until it is full, or the unit of"
-        " work is prepared. librdkafka: 5.",
+        "How long a batch waits for more records before it is sent. Not set: a batch is sent when it is full, or when"
+        " the transaction is prepared or committed. librdkafka: 5.",
     ),
     "queue.buffering.max.messages": _taken(
-        integer(0, _MS), 100_000, "Records that may wait to be acknowledged; 0 is no limit."
+        integer(0, _MS), 100_000, "The maximum number of unacknowledged records; 0: no limit."
     ),
     "queue.buffering.max.kbytes": _taken(
-        integer(1, _MS), 1_048_576, "Kibibytes of records that may wait to be acknowledged."
+        integer(1, _MS), 1_048_576, "The maximum size of all unacknowledged records, in KiB."
     ),
     "max.in.flight.requests.per.connection": _taken(
-        integer(1, 5), 5, "Unanswered Produce requests per broker; a broker remembers five batches of a producer."
+        integer(1, 5),
+        5,
+        "The maximum number of unanswered Produce requests per broker. A broker remembers five batches of a producer.",
     ),
     "acks": _taken(
-        only("all", "-1", why="a transaction is in every in-sync replica"), "all", "Who must have a record."
+        only("all", "-1", why="a transaction is in every in-sync replica"),
+        "all",
+        "Which replicas must acknowledge a record.",
     ),
-    "enable.idempotence": _taken(always(True, "a transaction stands on it"), True, "Each record once, in order."),
-    "retries": _taken(integer(1, _MS), _MS, "How often a batch is sent again; delivery.timeout.ms ends it as well."),
+    "enable.idempotence": _taken(
+        always(True, "transactions need it"), True, "Write each record once, and the records of a partition in order."
+    ),
+    "retries": _taken(
+        integer(1, _MS), _MS, "How often a batch is sent again. delivery.timeout.ms limits the retries as well."
+    ),
     "delivery.timeout.ms": _taken(
         integer(1, _MS),
         30_000,
-        "How long a record may stay unacknowledged, and so hold the database's locks. librdkafka: the transaction's.",
+        "How long a record may stay unacknowledged, while a unit of work holds its locks in the database. librdkafka:"
+        " transaction.timeout.ms.",
     ),
-    "request.timeout.ms": _taken(integer(1, 900_000), 30_000, "How long a broker may wait for its replicas."),
+    "request.timeout.ms": _taken(
+        integer(1, 900_000), 30_000, "How long a broker may wait for its replicas before it answers."
+    ),
     "socket.timeout.ms": _taken(
         integer(10, 300_000),
         30_000,
-        "How long an answer may take before its connection is given up. librdkafka: 60000.",
+        "How long an answer may take before the producer closes the connection. librdkafka: 60000.",
     ),
     "socket.connection.setup.timeout.ms": _taken(
-        integer(1000, _MS), 10_000, "How long each step of TCP, TLS and SASL may take. librdkafka: 30000."
+        integer(1000, _MS),
+        10_000,
+        "How long each step of connecting (TCP, TLS, SASL) may take. librdkafka: 30000.",
     ),
-    "retry.backoff.ms": _taken(integer(1, 300_000), 100, "The pause before a request is sent again; it doubles."),
-    "retry.backoff.max.ms": _taken(integer(1, 300_000), 1000, "The longest of these pauses."),
-    "reconnect.backoff.ms": _taken(integer(0, 3_600_000), 100, "The pause before connecting again; it doubles."),
-    "reconnect.backoff.max.ms": _taken(integer(0, 3_600_000), 1000, "The longest of these. librdkafka: 10000."),
+    "retry.backoff.ms": _taken(
+        integer(1, 300_000), 100, "The first pause before a request is sent again; it doubles with each try."
+    ),
+    "retry.backoff.max.ms": _taken(integer(1, 300_000), 1000, "Upper bound of retry.backoff.ms."),
+    "reconnect.backoff.ms": _taken(
+        integer(0, 3_600_000), 100, "The first pause before the producer connects again; it doubles with each try."
+    ),
+    "reconnect.backoff.max.ms": _taken(
+        integer(0, 3_600_000), 1000, "Upper bound of reconnect.backoff.ms. librdkafka: 10000."
+    ),
     "topic.metadata.refresh.interval.ms": _taken(
-        integer(-1, 3_600_000), 300_000, "When leaders are asked for again though nothing has failed; -1 is never."
+        integer(-1, 3_600_000),
+        300_000,
+        "How often the producer asks for the partitions' leaders although nothing has failed; -1: never.",
     ),
     "metadata.max.age.ms": _taken(
-        integer(1, 86_400_000), 900_000, "As topic.metadata.refresh.interval.ms; the shorter holds."
+        integer(1, 86_400_000),
+        900_000,
+        "The same as topic.metadata.refresh.interval.ms; the lower of the two values counts.",
     ),
     "topic.metadata.propagation.max.ms": _taken(
         integer(0, 3_600_000),
         30_000,
-        "How long a topic may be unknown before its records fail; at most delivery.timeout.ms.",
+        "How long a topic may be unknown before its records fail; delivery.timeout.ms is the upper bound.",
     ),
-    "allow.auto.create.topics": _taken(FLAG, True, "Whether a broker may create a topic that is missing."),
+    "allow.auto.create.topics": _taken(FLAG, True, "Whether a broker may create a missing topic."),
     "connections.max.idle.ms": _taken(
         integer(0, _MS), 0, "How long a connection may be idle before it is closed; 0 is for ever."
     ),
     "partitioner": _taken(
         Rule(", ".join(PARTITIONERS), choice(*PARTITIONERS).read),
         "consistent_random",
-        "Which partition a record goes to; `murmur2_random` is the Java producer's.",
+        "How the partition of a record is chosen. `murmur2_random` chooses as the Java producer does.",
     ),
     "sticky.partitioning.linger.ms": _taken(
         integer(0, 900_000),
         10,
-        "0: each record without a key has a random partition of its own; otherwise those of a batch share one.",
+        "0: each record without a key gets a random partition. Otherwise such records of a batch share one partition.",
     ),
     "compression.type": _taken(
-        choice("none", "gzip", "snappy", "lz4", "zstd", "inherit"), "none", "How batches are compressed."
+        choice("none", "gzip", "snappy", "lz4", "zstd", "inherit"), "none", "The compression codec of batches."
     ),
     "compression.level": _taken(
         integer(-1, 12),
         -1,
-        "How hard gzip (0 to 9) and zstd (0 to 12) try; lz4 and snappy have 0; -1 is the codec's default.",
+        "Compression level of gzip (0 to 9) or zstd (0 to 12). lz4 and snappy only have level 0. -1: the codec's"
+        " default.",
     ),
     "security.protocol": _taken(
-        choice("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"), "PLAINTEXT", "TLS or not, SASL or not."
+        choice("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"), "PLAINTEXT", "With or without TLS and SASL."
     ),
-    "ssl.ca.location": _taken(FILE, None, "Whom to trust: a file or directory, or `probe`; the system's by default."),
-    "ssl.ca.pem": _taken(TEXT, None, "The same as text in PEM form."),
-    "ssl.certificate.location": _taken(FILE, None, "This client's certificate."),
-    "ssl.key.location": _taken(FILE, None, "Its private key."),
-    "ssl.key.password": _taken(SECRET, None, "The password of the key."),
-    "enable.ssl.certificate.verification": _taken(FLAG, True, "False trusts every server."),
+    "ssl.ca.location": _taken(
+        FILE,
+        None,
+        "The trusted authorities: a file or directory in PEM form, or `probe`. Not set: the system's authorities.",
+    ),
+    "ssl.ca.pem": _taken(TEXT, None, "The trusted authorities as text in PEM form."),
+    "ssl.certificate.location": _taken(FILE, None, "The file with this client's certificate."),
+    "ssl.key.location": _taken(FILE, None, "The file with the certificate's private key."),
+    "ssl.key.password": _taken(SECRET, None, "The password of the private key."),
+    "enable.ssl.certificate.verification": _taken(FLAG, True, "False: every server's certificate is accepted."),
     "ssl.endpoint.identification.algorithm": _taken(
-        choice("https", "none"), "https", "Whether the certificate must be the host's."
+        choice("https", "none"), "https", "https: the server's certificate must name the host. none: not checked."
     ),
     "sasl.mechanism": _taken(
         choice("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"),
         None,
-        "Needed where SASL is. librdkafka: GSSAPI.",
+        "The SASL mechanism. Required with SASL. librdkafka: GSSAPI.",
     ),
-    "sasl.username": _taken(TEXT, None, "For PLAIN and SCRAM."),
-    "sasl.password": _taken(SECRET, None, "For PLAIN and SCRAM."),
-    "sasl.oauthbearer.config": _taken(TEXT, "", "What oauth_cb is called with."),
+    "sasl.username": _taken(TEXT, None, "The user, for PLAIN and SCRAM."),
+    "sasl.password": _taken(SECRET, None, "The password, for PLAIN and SCRAM."),
+    "sasl.oauthbearer.config": _taken(TEXT, "", "The argument of oauth_cb."),
     "oauth_cb": _taken(
         CALLABLE,
         None,
-        "For OAUTHBEARER: gives (token, expiry in seconds since the epoch[, principal, extensions]), in any thread.",
+        "For OAUTHBEARER: a function that returns (token, expiry in seconds since the epoch[, principal, extensions])."
+        " It may be called in any thread.",
     ),
     "socket.keepalive.enable": _taken(FLAG, False, "SO_KEEPALIVE."),
     "socket.nagle.disable": _taken(FLAG, True, "TCP_NODELAY."),
-    "socket.send.buffer.bytes": _taken(integer(0, 100_000_000), 0, "SO_SNDBUF; 0 is the system's."),
-    "socket.receive.buffer.bytes": _taken(integer(0, 100_000_000), 0, "SO_RCVBUF; 0 is the system's."),
-    "on_delivery": _taken(CALLABLE, None, "Called for each record, with its error or where it is."),
+    "socket.send.buffer.bytes": _taken(integer(0, 100_000_000), 0, "SO_SNDBUF; 0: the system's default."),
+    "socket.receive.buffer.bytes": _taken(integer(0, 100_000_000), 0, "SO_RCVBUF; 0: the system's default."),
+    "on_delivery": _taken(CALLABLE, None, "Called for each record, with its error, or with its partition and offset."),
 }
 
 
@@ -212,8 +243,8 @@ def _refused(meaning: str, *names: str) -> dict[str, Key]:
     return _of(Use.REFUSED, meaning, *names)
 
 
-_LOGS = "What there is to say goes to Python's `logging`."
-_CONSUMERS = "A consumer's."
+_LOGS = "The producer logs with Python's `logging`."
+_CONSUMERS = "Only for consumers."
 
 _OTHERS: dict[str, Key] = {
     **_no_effect("Errors are raised by the calls that they concern.", "error_cb"),
@@ -221,28 +252,32 @@ _OTHERS: dict[str, Key] = {
     **_no_effect("No longer used by librdkafka either.", "socket.blocking.max.ms", "topic.metadata.refresh.fast.cnt"),
     **_no_effect("No longer used by librdkafka either.", "reconnect.backoff.jitter.ms", "produce.offset.report"),
     **_no_effect("No longer used by librdkafka either.", "metadata.request.timeout.ms"),
-    **_no_effect("Only brokers that are needed are connected to.", "enable.sparse.connections"),
+    **_no_effect("The producer connects only to brokers that it needs.", "enable.sparse.connections"),
     **_no_effect("oauth_cb is called when a token is needed.", "enable_sasl_queue"),
-    **_no_effect("ApiVersions is always asked.", "api.version.fallback.ms", "broker.version.fallback"),
-    **_no_effect("Part of socket.connection.setup.timeout.ms.", "api.version.request.timeout.ms"),
-    **_no_effect("Only topics in use are asked for.", "topic.metadata.refresh.sparse"),
-    **_no_effect("As retry.backoff.ms.", "topic.metadata.refresh.fast.interval.ms"),
+    **_no_effect("The producer always sends ApiVersions.", "api.version.fallback.ms", "broker.version.fallback"),
+    **_no_effect("socket.connection.setup.timeout.ms includes it.", "api.version.request.timeout.ms"),
+    **_no_effect("The producer asks only for the topics in use.", "topic.metadata.refresh.sparse"),
+    **_no_effect("retry.backoff.ms applies.", "topic.metadata.refresh.fast.interval.ms"),
     **_no_effect(
-        "The bootstrap servers are tried whenever no other broker answers.",
+        "The producer always tries the bootstrap servers if no other broker answers.",
         *("metadata.recovery.strategy", "metadata.recovery.rebootstrap.trigger.ms"),
     ),
     **_no_effect("Names are resolved at each attempt to connect.", "broker.address.ttl"),
     **_no_effect("Records are copied once, into their batch.", "message.copy.max.bytes"),
-    **_no_effect("100 MiB; a producer's answers are small.", "receive.message.max.bytes"),
-    **_no_effect("A lost record is never committed, and so leaves no gap.", "enable.gapless.guarantee"),
-    **_no_effect("At most max.in.flight.requests.per.connection wait.", "queue.buffering.backpressure.threshold"),
-    **_no_effect("None are pushed.", "enable.metrics.push"),
-    **_no_effect("Python's.", "enable.random.seed", "internal.termination.signal", "ssl.ca.certificate.stores"),
+    **_no_effect("The limit is always 100 MiB; a producer's answers are small.", "receive.message.max.bytes"),
+    **_no_effect("If a record is lost, its transaction is not committed: there is no gap.", "enable.gapless.guarantee"),
     **_no_effect(
-        "Says what a client is; this one says `dualwrite`.", "client.software.name", "client.software.version"
+        "max.in.flight.requests.per.connection limits the waiting requests.", "queue.buffering.backpressure.threshold"
     ),
-    **_one_value(always(True, "every broker since 0.10 knows it"), True, "api.version.request"),
-    **_one_value(only("1", why="a connection with an answer overdue is given up"), "1", "socket.max.fails"),
+    **_no_effect("The producer pushes no metrics.", "enable.metrics.push"),
+    **_no_effect(
+        "Python's own random numbers, signals and certificate stores are used.",
+        *("enable.random.seed", "internal.termination.signal", "ssl.ca.certificate.stores"),
+    ),
+    **_no_effect("The name is always `dualwrite`.", "client.software.name"),
+    **_no_effect("The version is always that of dualwrite.", "client.software.version"),
+    **_one_value(always(True, "every broker since 0.10 supports ApiVersions"), True, "api.version.request"),
+    **_one_value(only("1", why="the first overdue answer closes the connection"), "1", "socket.max.fails"),
     **_one_value(only("any", why="the system's resolver decides"), "any", "broker.address.family"),
     **_one_value(only("use_all_dns_ips", why="there is no GSSAPI"), "use_all_dns_ips", "client.dns.lookup"),
     **_one_value(only("fifo", why="a transaction's records are in order"), "fifo", "queuing.strategy"),
@@ -254,14 +289,14 @@ _OTHERS: dict[str, Key] = {
         "test.mock.broker.rtt",
     ),
     **_one_value(only("0", why=_NOT_PYTHONS), "0", "enabled_events"),
-    **_one_value(always(False, "give oauth_cb"), False, "enable.sasl.oauthbearer.unsecure.jwt"),
+    **_one_value(always(False, "set oauth_cb instead"), False, "enable.sasl.oauthbearer.unsecure.jwt"),
     **_one_value(only("default", why=_OIDC), "default", "sasl.oauthbearer.method"),
     **_one_value(always(False, "each record's delivery is reported"), False, "delivery.report.only.error"),
     **_refused(_NO_STATISTICS, "stats_cb"),
     **_refused("throttling is not reported", "throttle_cb"),
-    **_refused("give produce() the partition instead", "partitioner_cb"),
-    **_refused("name the topics that you produce to, and no others", "topic.blacklist"),
-    **_refused("put its entries beside the others", "default.topic.config"),
+    **_refused("pass the partition to produce() instead", "partitioner_cb"),
+    **_refused("the producer uses only the topics to which you produce", "topic.blacklist"),
+    **_refused("put its entries into the configuration itself", "default.topic.config"),
     **_refused(_PEM_FILE, "ssl.key.pem", "ssl.certificate.pem", "ssl.keystore.location", "ssl.keystore.password"),
     **_refused(
         "not supported",
@@ -269,7 +304,7 @@ _OTHERS: dict[str, Key] = {
         *("ssl.cipher.suites", "ssl.curves.list", "ssl.sigalgs.list", "plugin.library.paths"),
     ),
     **_refused(
-        "GSSAPI is not spoken",
+        "GSSAPI is not supported",
         *("sasl.kerberos.service.name", "sasl.kerberos.principal", "sasl.kerberos.kinit.cmd", "sasl.kerberos.keytab"),
         "sasl.kerberos.min.time.before.relogin",
     ),

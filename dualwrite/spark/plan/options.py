@@ -99,7 +99,7 @@ def options_of(options: Mapping[str, Any]) -> WriteOptions:
 
 
 def batch_id_of(value: Any) -> int:
-    """Parse the number of a batch that is an argument and no option.
+    """Parse the number of a batch that is given as an argument, not as an option.
 
     :raises ConfigurationError: if it is not a batch number.
     """
@@ -166,7 +166,7 @@ def _name(value: Any) -> str:
     if len(text) > _LONGEST_NAME or not text.isprintable():
         raise ValueError(f"use at most {_LONGEST_NAME} printable characters")
     if text != text.strip():
-        raise ValueError("use no spaces at its ends: to MariaDB and MySQL it is the same name without them")
+        raise ValueError("remove the spaces at its ends: MariaDB and MySQL ignore them, so two names would be one")
     return text
 
 
@@ -239,29 +239,29 @@ OPTIONS: tuple[Option, ...] = (
         "application",
         _text,
         None,
-        "names this application among all that use the cluster or the database, as for DualWrite: one name is for one "
-        "cluster and one database",
+        "a name that is unique among all applications on the cluster and in the database, as for DualWrite: one name "
+        "is for one cluster and one database",
         is_required=True,
     ),
     Option("topic", "topic", _topic, None, "the topic of all records; without it, the column topic of each row"),
-    Option("job", "job", _name, None, "names what must not happen twice, among all that write to the database"),
-    Option("batchId", "batch_id", _whole(0), None, "which of the job's batches it is; Structured Streaming says it"),
+    Option("job", "job", _name, None, "a name that is unique in the database; no batch of a job is written twice"),
+    Option("batchId", "batch_id", _whole(0), None, "the number of the job's batch; Structured Streaming provides it"),
     Option(
         "upsertKeys",
         "upsert_keys",
         _names,
         None,
-        "columns of a unique key: a row replaces what is there; else rows are added",
+        "columns of a unique key: a row replaces the row with the same key. Not set: rows are added",
     ),
     Option(
-        "columns.table", "table_columns", _names, None, "the columns that go into the table; all that are not Kafka's"
+        "columns.table", "table_columns", _names, None, "the columns for the table. Not set: all except Kafka's columns"
     ),
     Option(
         "columns.value",
         "value_columns",
         _names,
         None,
-        "the columns of the JSON that is the record's value; the table's, if no column is called value",
+        "the columns of the JSON in the record's value. Not set: the table's columns, if no column is called value",
     ),
     Option("batchsize", "batchsize", _whole(1), "10000", "rows in one insert, and in an executor's memory"),
     Option(
@@ -269,7 +269,7 @@ OPTIONS: tuple[Option, ...] = (
         "pool_size",
         _whole(1),
         "1024",
-        "slots of the application: tasks, and prepared transactions, at once",
+        "slots of the application: the maximum number of concurrent tasks and prepared transactions",
     ),
     Option("acquireTimeout", "acquire_timeout", _seconds, "60", "seconds that a task waits for a slot"),
     Option(
@@ -277,7 +277,7 @@ OPTIONS: tuple[Option, ...] = (
         "lease_timeout",
         _seconds,
         "30",
-        "seconds after which slots of an executor that is gone may be taken",
+        "seconds after which other processes may take the slots of a lost executor",
     ),
     Option(
         "databaseTimeout",
@@ -291,14 +291,14 @@ OPTIONS: tuple[Option, ...] = (
         "run_timeout",
         _seconds,
         "3600",
-        "seconds that a whole batch may take, and that what a dead driver left may stay open",
+        "seconds that a whole batch may take, and that the run of a dead driver may stay open",
     ),
     Option(
         "keepBatches",
         "keep_batches",
         _whole(1),
         "100",
-        "batches of the job that are remembered, counted back from the latest",
+        "how many of the job's latest batches are remembered",
     ),
     Option("producer", "producer", _one_of("native", "librdkafka"), None, "native or librdkafka; as for DualWrite"),
     Option(
@@ -306,7 +306,7 @@ OPTIONS: tuple[Option, ...] = (
         "two_phase",
         _one_of("keep-prepared", "resume"),
         "keep-prepared",
-        "keep-prepared, or resume for Apache Kafka of today; as for DualWrite",
+        "keep-prepared, or resume for released Apache Kafka; as for DualWrite",
     ),
 )
 """All options but Kafka's, which are librdkafka's settings with the prefix ``kafka.``."""

@@ -28,7 +28,7 @@ def test_a_database_has_every_member_that_has_no_default(database: Database) -> 
 
 
 def test_the_page_names_the_members_without_a_default() -> None:
-    _, _, rest = PAGE.read_text().partition("These have no default:")
+    _, _, rest = PAGE.read_text().partition("These members have no default:")
     table, _, _ = rest.partition("These have a default")
     first_cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     assert {name for cell in first_cells for name in re.findall(r"`(\w+)`", cell)} == without_default()
@@ -36,7 +36,7 @@ def test_the_page_names_the_members_without_a_default() -> None:
 
 def test_the_page_names_members_that_exist() -> None:
     _, _, rest = PAGE.read_text().partition("These have a default")
-    table, _, _ = rest.partition("Two things know drivers")
+    table, _, _ = rest.partition("Two modules depend on the driver")
     second_cells = [line.split("|")[2] for line in table.splitlines() if line.startswith("| ")]
     names = {name for cell in second_cells for name in re.findall(r"`(\w+)`", cell)}
     assert len(names) > 15

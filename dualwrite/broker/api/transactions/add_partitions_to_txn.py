@@ -2,9 +2,10 @@
 
 Adds partitions to a transaction, and begins it if necessary. A transaction's partitions are added together or not at
 all: if one is unknown, the others get OPERATION_NOT_ATTEMPTED. A topic of the broker itself gets
-TOPIC_AUTHORIZATION_FAILED. v4 and v5 carry several transactions, and a request may ask only for verification (KIP-890):
-TRANSACTION_ABORTABLE. Before v2 a fenced client gets INVALID_PRODUCER_EPOCH. They are for
-brokers: a client of Kafka sends v3 at most.
+TOPIC_AUTHORIZATION_FAILED. Before v2 a fenced client gets INVALID_PRODUCER_EPOCH.
+
+v4 and v5 (KIP-890) are for brokers; Kafka's clients send at most v3. Such a request may have several transactions, and
+may ask only to verify that partitions were added: TRANSACTION_ABORTABLE if not.
 """
 
 from collections.abc import Iterable, Mapping
