@@ -37,8 +37,8 @@ class AnswerLostError(KafkaUnavailableError):
 class KafkaRefusedError(DualWriteError):
     """The broker answered with an error: ``code`` and ``name`` are Kafka's. The message names the request."""
 
-    def __init__(self, what: str, code: int, name: str) -> None:
-        super().__init__(f"{what}: {name} ({code})")
+    def __init__(self, operation: str, code: int, name: str) -> None:
+        super().__init__(f"{operation}: {name} ({code})")
         self.code = code
         self.name = name
 

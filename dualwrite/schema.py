@@ -90,10 +90,10 @@ def _keep_identity(connection: Connection) -> None:
     """Update the database's identity in the rows: the upgrade may change the state table's definition, and with it one
     half of a MariaDB's identity."""
     schema = chosen_schema(connection.get_execution_options())
-    found = inspect(connection)
-    if not {state_table.name, dualwrite_database.name} <= set(found.get_table_names(schema)):
+    inspector = inspect(connection)
+    if not {state_table.name, dualwrite_database.name} <= set(inspector.get_table_names(schema)):
         return
-    columns = {column["name"] for column in found.get_columns(state_table.name, schema)}
+    columns = {column["name"] for column in inspector.get_columns(state_table.name, schema)}
     if state_table.c.database_id.name in columns:  # otherwise the upgrade that adds it was interrupted
         keep_up_to_date(connection)
 
@@ -274,8 +274,8 @@ class _History:
 
     def _position_of(self, heads: Sequence[str]) -> int | None:
         """Like ``position``; None for a version of a later release."""
-        found = heads[0] if heads else BASE
-        return None if found.isdigit() and found > self.names[-1] else self.position(found)
+        version = heads[0] if heads else BASE
+        return None if version.isdigit() and version > self.names[-1] else self.position(version)
 
 
 def _context(connection: Connection, plan: _Plan) -> MigrationContext:
@@ -314,8 +314,8 @@ def _connection_of(theirs: MigrationContext, schema: str | None) -> Iterator[Con
 def _take_back(connection: Connection, history: _History, revision: str, *, lose_rows: bool) -> None:
     """Downgrade, with the tables locked. Refuse if needed rows would be lost and ``lose_rows`` is False."""
     schema = chosen_schema(connection.get_execution_options())
-    found = inspect(connection).get_table_names(schema)
-    present = [name for name in (VERSION_TABLE, *metadata.tables) if name in found]
+    tables = inspect(connection).get_table_names(schema)
+    present = [name for name in (VERSION_TABLE, *metadata.tables) if name in tables]
     quote = connection.dialect.identifier_preparer.format_table
     full_names = [quote(table(name, schema=schema)) for name in present]
     with database_of(connection.dialect).locked_tables(connection, full_names):

@@ -32,7 +32,7 @@ WAITING = 40
 
 Units = DualWrite | AsyncDualWrite
 
-_place: ContextVar[object] = ContextVar("dualwrite_request", default=None)
+_request_context: ContextVar[object] = ContextVar("dualwrite_request", default=None)
 _waiting: RunVar[CapacityLimiter] = RunVar("dualwrite_waiting")
 
 
@@ -83,13 +83,13 @@ class _RequestBlock(Block):
     """A unit of work that belongs to a request: it is entered, used and left in different threads, one at a time."""
 
     @staticmethod
-    def _here() -> object:
-        return _place.get()
+    def _current_context() -> object:
+        return _request_context.get()
 
     def announce(self) -> None:
         """Announce the block, with the request as its scope; see Block.announce."""
         if self._unit is None:
-            _place.set(object())
+            _request_context.set(object())
         super().announce()
 
     @property

@@ -128,10 +128,7 @@ async def _serve(options: BrokerOptions) -> None:
         "listening on %s, %d topics, %d transactions finished, recovered in %.3f s",
         _names(bound), len(context.cluster.state.topics), finished, time.monotonic() - began,
     )  # fmt: skip
-    dynamic = context.cluster.given_while_running()
-    if dynamic:
-        listing = ", ".join(f"{name}={value}" for name, value in sorted(dynamic.items()))
-        logger.info("settings that clients changed override --config: %s", listing)
+    _log_dynamic_settings(context.cluster)
     if options.ready_file is not None:
         _write_ready_file(options.ready_file, [one.listener for one in bound])
     compaction = Compaction(DiskFiles(), context.cluster, flusher, context.clock, options.cleaner, CleaningThread())
@@ -175,6 +172,13 @@ def _names(bound: Sequence[BoundListener]) -> str:
     if [listener.name for listener in listeners] == [PLAINTEXT_LISTENER.name]:
         return listeners[0].address
     return ", ".join(f"{listener.name}://{listener.address}" for listener in listeners)
+
+
+def _log_dynamic_settings(cluster: Cluster) -> None:
+    dynamic = cluster.given_while_running()
+    if dynamic:
+        listing = ", ".join(f"{name}={value}" for name, value in sorted(dynamic.items()))
+        logger.info("settings that clients changed override --config: %s", listing)
 
 
 def _serve_metrics(address: tuple[str, int], context: BrokerContext) -> "MetricsServer":

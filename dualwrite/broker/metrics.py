@@ -70,8 +70,11 @@ def last_stable_offset_lag(broker: BrokerContext) -> Value:
     """High watermark minus last stable offset: the records that open transactions hide from read_committed readers
     (KIP-98; Kafka's LastStableOffsetLag)."""
     return [
-        ((each.name.topic, str(each.name.partition)), each.state.high_watermark - each.last_stable_offset)
-        for each in broker.cluster.partitions()
+        (
+            (partition.name.topic, str(partition.name.partition)),
+            partition.state.high_watermark - partition.last_stable_offset,
+        )
+        for partition in broker.cluster.partitions()
     ]
 
 

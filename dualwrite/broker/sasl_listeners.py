@@ -79,7 +79,9 @@ class SaslListeners:
                 terms = self._terms(listener, values)
                 self.authentications[listener.name] = Authentication(terms, clock, delay, log, meters)
                 self._warn_of_readable(listener, sock.getsockname()[0], terms.mechanisms)
-        mechanisms = {name for each in self.authentications.values() for name in each.terms.mechanisms}
+        mechanisms = {
+            name for authentication in self.authentications.values() for name in authentication.terms.mechanisms
+        }
         if mechanisms - {OAUTHBEARER} and not any(credentials.users()):
             logger.warning("no user has a credential yet: create one with dualwrite broker users set")
 

@@ -58,7 +58,7 @@ class TokenKeys:
         except _FAILURES as error:
             if urllib.parse.urlsplit(self.url).scheme == "file":
                 raise ConfigurationError(f"broker setting {JWKS_URL}={self.url}: {_why(error)}") from None
-            logger.warning("%s", self._trouble(error))
+            logger.warning("%s", self._failure_message(error))
 
     def refresh(self) -> None:
         """Read the set again. The present keys remain if that fails."""
@@ -88,7 +88,7 @@ class TokenKeys:
         try:
             self._read()
         except _FAILURES as error:
-            logger.warning("%s", self._trouble(error))
+            logger.warning("%s", self._failure_message(error))
 
     def _read(self) -> None:
         self._read_at = self._clock.monotonic()
@@ -103,7 +103,7 @@ class TokenKeys:
                     raise ValueError(f"it is not complete after {_LONGEST_SECONDS:.0f} seconds")
         self._keys = _keys_in(bytes(content))
 
-    def _trouble(self, error: Exception) -> str:
+    def _failure_message(self, error: Exception) -> str:
         remaining = f"the {len(self._keys)} known keys remain" if self._keys else "no token can be verified until then"
         return f"cannot read {JWKS_URL}={self.url}: {_why(error)}; will try again, {remaining}"
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dualwrite.cli import broker_users
+from dualwrite.cli.actions import run_action
 
 
 class _ListConfig(argparse.Action):
@@ -25,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(refuse=parser.error, users=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     users = commands.add_parser("users", help="list, set and delete users, instead of running a broker")
-    users.set_defaults(users=broker_users.run)
+    users.set_defaults(users=run_action)
     broker_users.configure(users)
     parser.add_argument("--data-dir", metavar="DIR", help="the directory for all data (required)")
     parser.add_argument(

@@ -3,7 +3,7 @@
 import argparse
 import getpass
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,12 +16,11 @@ from dualwrite.broker.access.scram_credentials import (
     ScramHash,
 )
 from dualwrite.broker.core.credential_changes import CredentialResult, DescribedUser
+from dualwrite.cli.actions import Action, add_action
 from dualwrite.cli.cluster import add_settings, cluster_config
 from dualwrite.cli.printing import counted, print_json, table
 from dualwrite.errors import ConfigurationError
 from dualwrite.wire.error_codes import ErrorCode
-
-Action = Callable[[argparse.Namespace], int]
 
 
 class Users(Protocol):
@@ -65,20 +64,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Run the action.
-
-    :raises DualWriteError: if it cannot be done; the message is meant for the user.
-    """
-    action: Action = arguments.action
-    return action(arguments)
-
-
 def _action(actions: Any, name: str, action: Action, purpose: str) -> argparse.ArgumentParser:
-    subparser: argparse.ArgumentParser = actions.add_parser(
-        name, help=purpose, description=f"{purpose[0].upper()}{purpose[1:]}."
-    )
-    subparser.set_defaults(action=action)
+    subparser = add_action(actions, name, action, purpose)
     where = subparser.add_mutually_exclusive_group(required=True)
     where.add_argument("--data-dir", metavar="DIR", help="the data directory of a broker that is not running")
     where.add_argument(

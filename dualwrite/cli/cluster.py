@@ -9,7 +9,7 @@ from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.config.native_keys import ALIASES, KEYS
 from dualwrite.client.config.reading import BOOTSTRAP_KEY
 from dualwrite.client.config.settings import ClientSettings
-from dualwrite.coordinator.recovery.two_phase import KEEP_PREPARED, RESUME, reserved_settings
+from dualwrite.coordinator.rules.two_phase import KEEP_PREPARED, RESUME, reserved_settings
 from dualwrite.errors import ConfigurationError
 
 REACH_SECONDS = 5.0

@@ -33,7 +33,7 @@ class ClusterUsers:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._servers = config["bootstrap.servers"]
-        self._trouble: KafkaError | None = None
+        self._connection_error: KafkaError | None = None
         client_config: dict[str, Any] = {**config, "error_cb": self._note, "log_level": 0}
         self._client = AdminClient(client_config)
 
@@ -88,20 +88,20 @@ class ClusterUsers:
         try:
             if not self._is_refused:
                 return future.result()
-            reason = self._trouble
+            reason = self._connection_error
         except KafkaException as error:
             reason = error.args[0]
             if reason.code() in set(ErrorCode):
                 raise
         assert reason is not None, "a refused client has a reason"
-        raise KafkaUnavailableError(f"{self._servers}: {(self._trouble or reason).str()}")
+        raise KafkaUnavailableError(f"{self._servers}: {(self._connection_error or reason).str()}")
 
     @property
     def _is_refused(self) -> bool:
         """True if the client will never be able to connect."""
-        return self._trouble is not None and self._trouble.code() in _REFUSALS
+        return self._connection_error is not None and self._connection_error.code() in _REFUSALS
 
     def _note(self, error: KafkaError) -> None:
         """Keep the most telling error: that of an authentication rather than that no broker is left."""
-        if self._trouble is None or error.code() in _REFUSALS:
-            self._trouble = error
+        if self._connection_error is None or error.code() in _REFUSALS:
+            self._connection_error = error

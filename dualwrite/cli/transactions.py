@@ -1,13 +1,14 @@
 """``dualwrite transactions``: show open transactions and the reason, and end them: as decided, or by force."""
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import Engine
 
+from dualwrite.cli.actions import Action, add_action, run_action
 from dualwrite.cli.cluster import add_cluster, add_two_phase, cluster_config, require_cluster
 from dualwrite.cli.database import add_database, add_schema, database
 from dualwrite.cli.printing import complain, counted, print_json, since, table
@@ -19,9 +20,9 @@ from dualwrite.operations.copies import reason_to_leave
 from dualwrite.operations.listing import describe_transaction, list_transactions
 from dualwrite.operations.resolving import Intention, plan, require_known, resolve
 from dualwrite.operations.terminating import contradicts, foresee, terminate
-from dualwrite.operations.views import Situation, TransactionView, said_of_foreign
+from dualwrite.operations.views import Situation, TransactionView, foreign_cluster_message
 
-Action = Callable[[argparse.Namespace], int]
+run = run_action
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -61,20 +62,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_schema(terminating)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Run the action; return one of the exit codes that main.py lists.
-
-    :raises DualWriteError: if the action cannot be done; the message is meant for the user.
-    """
-    action: Action = arguments.action
-    return action(arguments)
-
-
 def _action(actions: Any, name: str, action: Action, purpose: str) -> argparse.ArgumentParser:
-    subparser: argparse.ArgumentParser = actions.add_parser(
-        name, help=purpose, description=f"{purpose[0].upper()}{purpose[1:]}."
-    )
-    subparser.set_defaults(action=action)
+    subparser = add_action(actions, name, action, purpose)
     add_cluster(subparser)
     return subparser
 
@@ -112,7 +101,7 @@ def _list(arguments: argparse.Namespace) -> int:
         print(f"nothing is recovered here: {obstacle}")
     elif left_behind:
         print(f"{counted(len(left_behind), 'transaction')} left behind: see dualwrite transactions resolve")
-    foreign = said_of_foreign(views)
+    foreign = foreign_cluster_message(views)
     if foreign:
         print(foreign)
     for item in heuristic_outcomes:
@@ -158,7 +147,7 @@ def _resolve(arguments: argparse.Namespace) -> int:
         )
         for intention in intentions:
             if not arguments.yes or intention.obstacle:
-                print(_said_beforehand(intention))
+                print(_confirmation_text(intention))
         blocked = sum(bool(intention.obstacle) for intention in intentions)
         if not arguments.yes:
             todo = sum(_is_open(intention) for intention in intentions)
@@ -174,7 +163,7 @@ def _resolve(arguments: argparse.Namespace) -> int:
     return 1 if blocked or done.is_bad else 0
 
 
-def _said_beforehand(intention: Intention) -> str:
+def _confirmation_text(intention: Intention) -> str:
     view = intention.view
     if intention.obstacle:
         return f"{view.transactional_id}: not touched: {intention.obstacle}"

@@ -6,9 +6,9 @@ from typing import Any
 from dualwrite.cli.printing import counted, since
 from dualwrite.client.admin.inspector import PartitionEnds
 from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision
-from dualwrite.coordinator.rules.slot_rules import SlotStanding, describe_owner
+from dualwrite.coordinator.rules.slot_rules import SlotStatus, describe_owner
 from dualwrite.ids import TopicPartition
-from dualwrite.operations.views import KafkaView, RowView, Situation, TransactionView, said_of_foreign
+from dualwrite.operations.views import KafkaView, RowView, Situation, TransactionView, foreign_cluster_message
 
 HEADS = ("TRANSACTIONAL ID", "DATABASE", "OWNER", "KAFKA", "OPEN", "PARTITIONS", "RECOVERY")
 
@@ -33,12 +33,12 @@ def line(view: TransactionView, *, in_copy: bool = False) -> tuple[str, ...]:
 
 def owner(row: RowView) -> str:
     """The slot's owner, in a few words."""
-    if row.standing is SlotStanding.FREE:
+    if row.status is SlotStatus.FREE:
         return "free"
     name = describe_owner(row.slot.owner)
-    if row.standing is SlotStanding.HELD:
+    if row.status is SlotStatus.HELD:
         return f"{name}, {row.slot.remaining or 0:.0f} s"
-    return f"{name}, {'dead' if row.standing is SlotStanding.DEAD else 'silent'}"
+    return f"{name}, {'dead' if row.status is SlotStatus.DEAD else 'silent'}"
 
 
 def recovery(view: TransactionView) -> str:
@@ -71,7 +71,7 @@ def paragraphs(
         yield f"database           decided on {view.row.state or 'nothing yet'}"
         written = view.row.updated_at
         yield f"  last written     {written.isoformat(timespec='seconds')}, {since(written)} ago"
-        yield f"  owner            {owner(view.row)}: {view.row.standing.value}"
+        yield f"  owner            {owner(view.row)}: {view.row.status.value}"
         yield f"  fencing token    {view.row.slot.fencing_token}"
     if view.kafka is None:
         yield "kafka              does not know it"
@@ -81,7 +81,7 @@ def paragraphs(
     if view.situation is Situation.LEFT_BEHIND:
         yield f"recovery           {f'none: {obstacle}' if obstacle else f'would {recovery(view)} it'}"
     if view.is_foreign:
-        yield f"recovery           {said_of_foreign([view])}"
+        yield f"recovery           {foreign_cluster_message([view])}"
 
 
 def _of_kafka(kafka: KafkaView, ends: Mapping[TopicPartition, PartitionEnds]) -> Iterator[str]:
@@ -119,7 +119,7 @@ def as_json(view: TransactionView, ends: Mapping[TopicPartition, PartitionEnds] 
         else {
             "prepared_txn_state": str(row.state),
             "owner": row.slot.owner,
-            "standing": row.standing,
+            "standing": row.status,
             "lease_seconds_left": row.slot.remaining,
             "fencing_token": row.slot.fencing_token,
             "cluster_id": row.slot.cluster_id,

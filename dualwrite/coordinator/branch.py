@@ -160,7 +160,7 @@ class Branches:
         """Recover now the slots that this owner has signed and those of dead owners; and from now on look for such
         slots regularly, like a process that has leased one.
 
-        :returns: as DualWrite.sweep.
+        :returns: as UnitManager.sweep.
         """
         self._manager.require_outside()
         self._manager.process.pool.start_heartbeat()

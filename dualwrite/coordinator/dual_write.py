@@ -1,7 +1,7 @@
 """DualWrite: a database and Kafka commit together or not at all. The coordinator's public API."""
 
 import functools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
@@ -13,8 +13,8 @@ from dualwrite.coordinator.manager.unit_manager import UnitManager
 from dualwrite.coordinator.offsets.seeking import SeekingConsumers
 from dualwrite.coordinator.ports.kafka import KafkaParticipant
 from dualwrite.coordinator.process.this_process import THIS_PROCESS
-from dualwrite.coordinator.recovery.two_phase import TwoPhase
 from dualwrite.coordinator.rules.recovery_decision import Outcome
+from dualwrite.coordinator.rules.two_phase import TwoPhase
 from dualwrite.coordinator.slots.slot import Counters
 from dualwrite.coordinator.slots.usage import PoolSettings, Usage
 from dualwrite.coordinator.sql.error_meanings import transient_errors_of
@@ -22,7 +22,7 @@ from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome, acknowledg
 from dualwrite.coordinator.steps.observers import Observer, no_observer
 from dualwrite.coordinator.steps.retry import Retrying, require_plain
 from dualwrite.coordinator.unit.block import Block, open_unit
-from dualwrite.coordinator.unit.transaction import Transaction
+from dualwrite.coordinator.unit.transaction import Transaction, unit_of
 from dualwrite.errors import ConfigurationError
 
 P = ParamSpec("P")
@@ -176,7 +176,7 @@ class DualWrite(SeekingConsumers):
             try:
                 return manager.run_again(retrying, once, last)
             except BaseException as raised:  # a limit may strike between the block's end and this one
-                cause = manager.outcome_error(last[0].unit, raised) if last else raised
+                cause = manager.outcome_error(unit_of(last[0]), raised) if last else raised
                 if cause is raised:
                     raise
                 raise cause from raised
@@ -195,16 +195,6 @@ class DualWrite(SeekingConsumers):
         :raises InvalidTransactionStateError: inside a unit of work.
         """
         return self._manager.recover()
-
-    def sweep(self, only: Collection[str] | None = None) -> tuple[dict[str, Outcome], list[Exception]]:
-        """Like :meth:`recover`, but without making a slot ready, so that no slot is held afterwards: for operators.
-
-        :param only: these transactional ids, unless a process holds them; None for all slots of the application.
-        :returns: the outcomes by transactional id; and the errors of other slots. A slot that is in neither was taken
-            by another process, or Kafka did not answer before its turn.
-        :raises InvalidTransactionStateError: inside a unit of work.
-        """
-        return self._manager.sweep(only)
 
     def pending(self) -> int:
         """Count the earlier units of work that the database has committed, and that are not known to be committed in

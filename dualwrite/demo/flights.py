@@ -70,7 +70,7 @@ def _archive() -> Path:
         members = files(_PACKAGE) or []
     except PackageNotFoundError:
         raise ConfigurationError(advice(_PACKAGE)) from None
-    found = next((member for member in members if member.name == f"{_MEMBER}.zip"), None)
-    if found is None:
+    archive = next((member for member in members if member.name == f"{_MEMBER}.zip"), None)
+    if archive is None:
         raise ConfigurationError(f"{_PACKAGE} has no {_MEMBER}.zip; install {_PACKAGE}==0.0.3")
-    return Path(str(found.locate()))
+    return Path(str(archive.locate()))

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dualwrite.client.admin.inspector import Inspector
 from dualwrite.client.config.reading import TIMEOUT_KEY, TWO_PHASE_KEY
 from dualwrite.client.terms.versions import TRANSACTION_VERSION, TV2
-from dualwrite.coordinator.recovery.two_phase import KEEP_PREPARED, RESUME, TwoPhase
+from dualwrite.coordinator.rules.two_phase import KEEP_PREPARED, RESUME, TwoPhase
 from dualwrite.errors import DualWriteError, KafkaRefusedError, TwoPhaseCommitUnavailableError
 from dualwrite.ids import TWO_PHASE_TIMEOUT_MS
 from dualwrite.operations.findings import Finding, failure, ok, warning

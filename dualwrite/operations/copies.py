@@ -68,7 +68,7 @@ def require_no_copy(engine: Engine, kafka: Mapping[str, Any]) -> DatabaseIdentit
         require_original(
             others,
             here,
-            KnownCluster(kafka, with_place=True, timeout=DEFAULT_TIMEOUT)() if is_file else ClusterIdentity(),
+            KnownCluster(kafka, with_log_directory=True, timeout=DEFAULT_TIMEOUT)() if is_file else ClusterIdentity(),
         )
     return here
 

@@ -61,14 +61,14 @@ def check_server(engine: Engine) -> Iterator[Finding]:
     database = database_of(engine.dialect)
     with engine.connect() as connection:
         yield ok("database", database.version(connection))
-        weaknesses = database.weaknesses(connection)
+        gaps = database.durability_gaps(connection)
         pooling = database.pooling(connection)
-    for weakness in weaknesses:
-        yield warning("durability", f"{weakness.setting}: {weakness.meaning}", weakness.advice)
-    if not weaknesses:
+    for gap in gaps:
+        yield warning("durability", f"{gap.setting}: {gap.meaning}", gap.advice)
+    if not gaps:
         yield ok("durability", "a transaction is on disk when its commit succeeds")
-    for weakness in pooling:
-        yield warning("pooler", f"{weakness.setting}: {weakness.meaning}", weakness.advice)
+    for gap in pooling:
+        yield warning("pooler", f"{gap.setting}: {gap.meaning}", gap.advice)
 
 
 def check_schema(engine: Engine) -> Iterator[Finding]:

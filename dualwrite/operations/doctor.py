@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from dualwrite.coordinator.recovery.two_phase import RESUME, TwoPhase, timeout_ms
-from dualwrite.coordinator.rules.slot_rules import SlotStanding
+from dualwrite.coordinator.rules.slot_rules import SlotStatus
+from dualwrite.coordinator.rules.two_phase import RESUME, TwoPhase, resume_timeout_ms
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.outcome_store import outcomes
 from dualwrite.errors import CopiedDatabaseError, DualWriteError
@@ -22,7 +22,7 @@ from dualwrite.operations.listing import inspector, list_transactions
 from dualwrite.operations.other_applications import check_other_applications
 from dualwrite.operations.rows import state_rows
 from dualwrite.operations.timeout_checks import CHECK, check_timeouts
-from dualwrite.operations.views import Situation, said_of_foreign
+from dualwrite.operations.views import Situation, foreign_cluster_message
 
 ANSWER_SECONDS = 10.0
 """The timeout of a request to Kafka in seconds, for all attempts together."""
@@ -52,7 +52,7 @@ def examine(
         ``transaction.timeout.ms``.
     :raises ConfigurationError: if a setting in ``kafka`` is malformed.
     """
-    timeout = timeout_ms(kafka)
+    timeout = resume_timeout_ms(kafka)
     levels: list[Level] = []
 
     def noting(findings: Iterator[Finding]) -> Iterator[Finding]:
@@ -139,7 +139,7 @@ def _outcomes(engine: Engine) -> Iterator[Finding]:
 
 def _slots(engine: Engine, application: str, pool_size: int | None) -> Iterator[Finding]:
     rows = state_rows(engine, application=application)
-    leased = [name for name, row in rows.items() if row.standing is SlotStanding.HELD]
+    leased = [name for name, row in rows.items() if row.status is SlotStatus.HELD]
     yield ok("slots", f"{len(rows)} used so far, {len(leased)} leased now")
     if pool_size is None:
         return
@@ -174,7 +174,7 @@ def _transactions(engine: Engine, kafka: Mapping[str, Any], application: str | N
             f"{_named(unknown)} open, with names of slots of {application}, but this database has no row for them",
             "check whether another database is in use under the same application name, or this one was restored",
         )
-    foreign = said_of_foreign(views)
+    foreign = foreign_cluster_message(views)
     if foreign:
         yield failure("transactions", foreign)
     if not left_open and not unknown and not foreign:

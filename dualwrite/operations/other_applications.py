@@ -10,14 +10,14 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from dualwrite.coordinator.recovery.two_phase import RESUME, TwoPhase
 from dualwrite.coordinator.rules.slot_rules import AbandonedApplication, abandoned_applications
+from dualwrite.coordinator.rules.two_phase import RESUME, TwoPhase
 from dualwrite.coordinator.slots.usage import described
 from dualwrite.coordinator.sql.shown_url import command_on
 from dualwrite.operations.findings import Finding, warning
 from dualwrite.operations.listing import inspector, views_of
 from dualwrite.operations.rows import OBSERVER, state_rows
-from dualwrite.operations.views import said_of_foreign
+from dualwrite.operations.views import foreign_cluster_message
 
 _SHOWN = 5
 """Partitions that a finding names."""
@@ -56,7 +56,7 @@ def _held_up(engine: Engine, kafka: Mapping[str, Any], abandoned: AbandonedAppli
     """The partitions in which ``abandoned`` has transactions open."""
     with inspector(kafka, timeout) as cluster:
         views = views_of(engine, cluster, abandoned.transactional_ids).values()
-    foreign = said_of_foreign(views)
+    foreign = foreign_cluster_message(views)
     if foreign:
         return f"not here: {foreign}"
     waiting = [view.kafka for view in views if view.kafka is not None and view.kafka.waits]

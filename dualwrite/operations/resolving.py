@@ -11,14 +11,15 @@ from typing import Any
 from sqlalchemy import Engine
 
 from dualwrite.coordinator.dual_write import DualWrite
-from dualwrite.coordinator.recovery.two_phase import TwoPhase
+from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision
-from dualwrite.coordinator.rules.slot_rules import ENDED, SlotStanding, describe_owner, left_in_another_cluster
+from dualwrite.coordinator.rules.slot_rules import ENDED, SlotStatus, describe_owner, left_in_another_cluster
+from dualwrite.coordinator.rules.two_phase import TwoPhase
 from dualwrite.errors import ForeignClusterError, InputError
 from dualwrite.operations.copies import reason_to_leave
 from dualwrite.operations.listing import inspector, list_transactions, views_of
 from dualwrite.operations.rows import state_rows
-from dualwrite.operations.views import Situation, TransactionView, said_of_foreign
+from dualwrite.operations.views import Situation, TransactionView, foreign_cluster_message
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ def obstacle(view: TransactionView) -> str:
         return "the id is not the name of a slot"
     if view.situation is Situation.AT_WORK:
         return held_by(view)
-    return said_of_foreign([view])
+    return foreign_cluster_message([view])
 
 
 def held_by(view: TransactionView) -> str:
@@ -133,10 +134,10 @@ def resolve(
             by_application.setdefault(intention.view.application, []).append(intention.view.transactional_id)
     for application, names in by_application.items():
         with DualWrite(engine, kafka, application=application, two_phase=two_phase) as dual_write:
-            found, errors = dual_write.sweep(names)
-        resolution.outcomes.update(sorted(found.items()))
+            outcomes, errors = manager_of(dual_write).sweep(names)
+        resolution.outcomes.update(sorted(outcomes.items()))
         resolution.errors += errors
-        resolution.missed += [name for name in names if name not in found]
+        resolution.missed += [name for name in names if name not in outcomes]
     return resolution
 
 
@@ -155,21 +156,21 @@ def recover(
         advice = f"those that have: {', '.join(others)}" if others else "no application has"
         raise InputError(f"application {application!r} has no slot in this database; {advice}")
     with DualWrite(engine, kafka, application=application, two_phase=two_phase) as dual_write:
-        outcomes, errors = dual_write.sweep()
-    foreign = _said_of_foreign(engine, kafka, application)
+        outcomes, errors = manager_of(dual_write).sweep()
+    foreign = _foreign_cluster_message(engine, kafka, application)
     if foreign:
         errors = [*errors, ForeignClusterError(foreign)]
     return Resolution(dict(sorted(outcomes.items())), [], errors)
 
 
-def _said_of_foreign(engine: Engine, kafka: Mapping[str, Any], application: str) -> str:
+def _foreign_cluster_message(engine: Engine, kafka: Mapping[str, Any], application: str) -> str:
     """The message about slots with open work in another Kafka cluster; empty if there are none."""
-    if all(row.standing not in ENDED for row in state_rows(engine, application=application).values()):
+    if all(row.status not in ENDED for row in state_rows(engine, application=application).values()):
         return ""
     with inspector(kafka) as cluster:
         here = cluster.cluster_id()
     rows = state_rows(engine, application=application, cluster_id=here).values()
-    foreign = [row.slot for row in rows if row.standing is SlotStanding.FOREIGN]
+    foreign = [row.slot for row in rows if row.status is SlotStatus.FOREIGN]
     return left_in_another_cluster(foreign, here) if foreign else ""
 
 

@@ -58,5 +58,5 @@ def state_rows(
             state = state_of(row)
         except ConfigurationError as error:
             raise ConfigurationError(f"row {name!r} of {table.name}: {error}") from None
-        rows[name] = RowView(slot, observer.standing(slot), state, in_utc(row.updated_at))
+        rows[name] = RowView(slot, observer.status(slot), state, in_utc(row.updated_at))
     return rows

@@ -24,7 +24,7 @@ from dualwrite.operations.copies import require_no_copy
 from dualwrite.operations.heuristics import HeuristicRecords
 from dualwrite.operations.listing import inspector, views_of
 from dualwrite.operations.resolving import held_by, require_known
-from dualwrite.operations.views import RowView, Situation, TransactionView, said_of_foreign
+from dualwrite.operations.views import RowView, Situation, TransactionView, foreign_cluster_message
 
 TERMINATION_TIMEOUT_MS = 60_000
 """The transaction.timeout.ms of the InitProducerId. It is below a broker's maximum, and asks for no two-phase
@@ -81,7 +81,8 @@ def _foreseen(
     if view.is_foreign:
         remedy = ". To abort it in this cluster, use --no-db" if view.kafka is not None and view.kafka.waits else ""
         raise InvalidTransactionStateError(
-            f"{transactional_id}: this database decides on nothing in this cluster: {said_of_foreign([view])}{remedy}"
+            f"{transactional_id}: this database decides on nothing in this cluster: "
+            f"{foreign_cluster_message([view])}{remedy}"
         )
     if view.kafka is None or not view.kafka.waits:
         state = "Kafka does not know it" if view.kafka is None else f"Kafka's state of it is {view.kafka.state}"
@@ -99,7 +100,7 @@ def _terminate_slot(engine: Engine, cluster: Inspector, view: TransactionView, r
     registry = LeaseRegistry(
         THIS_PROCESS, SqlLeases(engine, store), view.application or name, THIS_PROCESS.new_owner(), LEASE_SECONDS
     )
-    leases = registry.take([Candidate(row.slot, row.standing)])
+    leases = registry.take([Candidate(row.slot, row.status)])
     if not leases:
         raise InvalidTransactionStateError(f"{name}: another process has just taken it: try again")
     lease, finished = leases[0], False

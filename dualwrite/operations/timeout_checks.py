@@ -21,7 +21,7 @@ def check_timeouts(engine: Engine) -> Iterator[Finding]:
         return
     with engine.connect() as connection:
         missing = list(database.missing_timeouts(connection))
-    for each in missing:
-        yield warning(CHECK, f"{each.setting} is not set: {each.meaning}", each.advice)
+    for timeout in missing:
+        yield warning(CHECK, f"{timeout.setting} is not set: {timeout.meaning}", timeout.advice)
     if not missing:
         yield ok(CHECK, "a database that stops answering cannot hold a unit of work for ever")

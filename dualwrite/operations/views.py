@@ -7,7 +7,7 @@ from enum import Enum
 
 from dualwrite.client.terms.transaction_states import ONGOING
 from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision, verdict
-from dualwrite.coordinator.rules.slot_rules import SlotRow, SlotStanding, application_of, left_in_another_cluster
+from dualwrite.coordinator.rules.slot_rules import SlotRow, SlotStatus, application_of, left_in_another_cluster
 from dualwrite.ids import (
     TWO_PHASE_TIMEOUT_MS,
     UNKNOWN_START,
@@ -26,13 +26,13 @@ class RowView:
     """A row of the state table.
 
     :param slot: the row for the rules of leasing.
-    :param standing: the slot's standing according to the row.
+    :param status: the slot's status according to the row.
     :param state: the state stored by the last committed unit of work.
     :param updated_at: the time of the last write to the row, apart from renewals of its lease; in UTC.
     """
 
     slot: SlotRow
-    standing: SlotStanding
+    status: SlotStatus
     state: PreparedTxnState
     updated_at: datetime
 
@@ -130,7 +130,7 @@ class TransactionView:
     @property
     def is_foreign(self) -> bool:
         """True if the row's transaction is in another Kafka cluster than the one that was queried."""
-        return self.row is not None and self.row.standing is SlotStanding.FOREIGN
+        return self.row is not None and self.row.status is SlotStatus.FOREIGN
 
     @property
     def situation(self) -> Situation:
@@ -143,10 +143,10 @@ class TransactionView:
             return Situation.ENDING
         if self.row is None:
             return Situation.UNKNOWN
-        return Situation.AT_WORK if self.row.standing is SlotStanding.HELD else Situation.LEFT_BEHIND
+        return Situation.AT_WORK if self.row.status is SlotStatus.HELD else Situation.LEFT_BEHIND
 
 
-def said_of_foreign(views: Iterable[TransactionView]) -> str:
+def foreign_cluster_message(views: Iterable[TransactionView]) -> str:
     """The message about the FOREIGN ones of ``views``, with their cluster and advice; empty if there are none."""
     foreign = [view for view in views if view.is_foreign]
     rows = [view.row.slot for view in foreign if view.row is not None]

@@ -103,13 +103,13 @@ def _encoded_headers(headers: Any) -> Headers:
     """Headers as pairs of a name and bytes or None."""
     if isinstance(headers, (str, bytes)) or not isinstance(headers, Iterable):
         raise TypeError(f"headers of type {type(headers).__name__}: give pairs of a name and a value, or a mapping")
-    return tuple([_header(each) for each in (headers.items() if isinstance(headers, Mapping) else headers)])
+    return tuple([_header(header) for header in (headers.items() if isinstance(headers, Mapping) else headers)])
 
 
-def _header(given: Any) -> tuple[str, bytes | None]:
-    if not isinstance(given, (tuple, list)) or len(given) != 2:
-        raise TypeError(f"header {given!r:.100}: give a pair of a name and a value")
-    name, content = given
+def _header(header: Any) -> tuple[str, bytes | None]:
+    if not isinstance(header, (tuple, list)) or len(header) != 2:
+        raise TypeError(f"header {header!r:.100}: give a pair of a name and a value")
+    name, content = header
     if not isinstance(name, str):
         raise TypeError(f"a header's name of type {type(name).__name__}: give text")
     _utf_8(name)

@@ -21,12 +21,13 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.config.librdkafka_settings import LibrdkafkaSettings
+from dualwrite.client.config.reading import step_timeout
 from dualwrite.coordinator.branch import Branches
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.kafka.choice import ProducerChoice
 from dualwrite.coordinator.manager.unit_manager import manager_of
-from dualwrite.coordinator.recovery.two_phase import producer_settings, step_timeout
 from dualwrite.coordinator.rules.slot_rules import slot_id
+from dualwrite.coordinator.rules.two_phase import completed_config
 from dualwrite.coordinator.sql.dialects.base import Database
 from dualwrite.coordinator.sql.dialects.supported import DATABASES, EXAMPLE_URLS, database_at, database_of, titles
 from dualwrite.errors import ConfigurationError, DatabaseUnavailableError, KafkaUnavailableError
@@ -124,7 +125,7 @@ def require_known_settings(options: WriteOptions) -> None:
 
     :raises ConfigurationError: naming the setting.
     """
-    settings = producer_settings(options.kafka_config, options.two_phase)
+    settings = completed_config(options.kafka_config, options.two_phase)
     config = {**settings, "transactional.id": slot_id(options.application, 0)}
     ProducerChoice(config, options.producer).require_known_settings()
 
@@ -135,7 +136,7 @@ def require_kafka(options: WriteOptions, work: str) -> None:
     :param work: a description of the work, for the message.
     :raises KafkaUnavailableError: if the cluster does not answer within delivery.timeout.ms, or 30 s if that is more.
     """
-    settings = producer_settings(options.kafka_config, options.two_phase)
+    settings = completed_config(options.kafka_config, options.two_phase)
     config = LibrdkafkaSettings.of({**settings, "transactional.id": slot_id(options.application, 0)})
     control = ControlPlane(settings, timeout=step_timeout(config.delivery_timeout))
     try:

@@ -16,7 +16,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from dualwrite.coordinator.rules.machine import Result, Step
-from dualwrite.coordinator.rules.slot_rules import ENDED, SlotStanding
+from dualwrite.coordinator.rules.slot_rules import ENDED, SlotStatus
 from dualwrite.coordinator.slots.slot import Counters
 from dualwrite.coordinator.slots.usage import Usage
 from dualwrite.coordinator.sql.outcome_store import outcomes
@@ -231,15 +231,15 @@ def _of_databases(watched: list[tuple[str, Engine]]) -> list[Family]:
     slots, waiting = families = [_family(metric) for metric in IN_DATABASE]
     for application, engine in watched:
         try:
-            standings = [row.standing for row in state_rows(engine, application=application).values()]
+            statuses = [row.status for row in state_rows(engine, application=application).values()]
             found = len(outcomes(engine, application))
         except (DualWriteError, SQLAlchemyError) as error:  # report the other metrics nevertheless
             _LOG.warning("%s: the database's metrics are not available: %s", application, error)
             continue
         counts = {
-            "leased": standings.count(SlotStanding.HELD),
-            "free": standings.count(SlotStanding.FREE),
-            "left": sum(standing in ENDED for standing in standings),
+            "leased": statuses.count(SlotStatus.HELD),
+            "free": statuses.count(SlotStatus.FREE),
+            "left": sum(status in ENDED for status in statuses),
         }
         _add(slots, application, counts)
         _add(waiting, application, found)

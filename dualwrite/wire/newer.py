@@ -24,6 +24,11 @@ def _by_id(field: dict[str, Any]) -> dict[str, Any]:  # defined first: a class n
     return {**field, "fields": [{**name, "versions": "0-5", "ignorable": True}, topic_id, *others]}
 
 
+def _with_topic_ids(cls: Any, json: dict[str, Any]) -> dict[str, Any]:
+    """kafka-python's schema with the topics of v6."""
+    return {**json, "validVersions": "0-6", "fields": [_by_id(field) for field in json["fields"]]}
+
+
 class ApiVersionsRequest(ApiMessage):  # type: ignore[misc]  # kafka-python has no types
     """ApiVersions v0-v5. ``cluster_id`` and ``node_id`` are either both set, or null and -1."""
 
@@ -49,19 +54,13 @@ class ApiVersionsResponse(metadata.ApiVersionsResponse):  # type: ignore[misc]  
 class TxnOffsetCommitRequest(ApiMessage):  # type: ignore[misc]  # kafka-python has no types
     """TxnOffsetCommit v0-v6: topics have a ``name`` up to v5, a ``topic_id`` from v6 on."""
 
-    @classmethod
-    def json_patch(cls, json: dict[str, Any]) -> dict[str, Any]:
-        """kafka-python's schema with the topics of v6."""
-        return {**json, "validVersions": "0-6", "fields": [_by_id(field) for field in json["fields"]]}
+    json_patch = classmethod(_with_topic_ids)
 
 
 class TxnOffsetCommitResponse(ApiMessage):  # type: ignore[misc]  # kafka-python has no types
     """TxnOffsetCommit v0-v6: topics have a ``name`` up to v5, a ``topic_id`` from v6 on."""
 
-    @classmethod
-    def json_patch(cls, json: dict[str, Any]) -> dict[str, Any]:
-        """kafka-python's schema with the topics of v6."""
-        return {**json, "validVersions": "0-6", "fields": [_by_id(field) for field in json["fields"]]}
+    json_patch = classmethod(_with_topic_ids)
 
 
 class DeleteGroupsRequest(ApiMessage):  # type: ignore[misc]  # kafka-python has no types

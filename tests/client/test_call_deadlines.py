@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from dualwrite.client.librdkafka.bounded_calls import BoundedCalls, WedgedError
+from dualwrite.client.librdkafka.deadline_calls import DeadlineCalls, WedgedError
 from dualwrite.errors import KafkaUnavailableError
 
 
 def test_a_bounded_call_passes_on_the_result_and_the_exception() -> None:
-    calls = BoundedCalls(grace=20)
+    calls = DeadlineCalls(grace=20)
     assert calls.call("one", 1, lambda: 7) == 7
     with pytest.raises(KeyError, match="lost"):
         calls.call("two", 1, lambda: {}["lost"])
@@ -21,7 +21,7 @@ def test_a_bounded_call_passes_on_the_result_and_the_exception() -> None:
 
 
 def test_all_calls_are_made_in_one_thread_that_ends_when_it_is_closed() -> None:
-    calls = BoundedCalls(grace=20)
+    calls = DeadlineCalls(grace=20)
     threads = {calls.call("x", 1, threading.current_thread) for _ in range(3)}
     (thread,) = threads
     assert thread is not threading.current_thread()
@@ -33,7 +33,7 @@ def test_all_calls_are_made_in_one_thread_that_ends_when_it_is_closed() -> None:
 
 
 def test_a_call_that_does_not_come_back_is_left_behind_and_so_is_every_later_one() -> None:
-    calls, ended = BoundedCalls(grace=0.01), threading.Event()
+    calls, ended = DeadlineCalls(grace=0.01), threading.Event()
     made: list[str] = []
     with pytest.raises(WedgedError, match=r"send: librdkafka did not come back within 0.02 s") as raised:
         calls.call("send", 0.01, ended.wait)
@@ -47,7 +47,7 @@ def test_a_call_that_does_not_come_back_is_left_behind_and_so_is_every_later_one
 
 
 def test_an_interrupt_leaves_the_call_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, ended = BoundedCalls(grace=20), threading.Event()
+    calls, ended = DeadlineCalls(grace=20), threading.Event()
 
     class Interrupted:
         def get(self, timeout: float) -> Any:
@@ -57,7 +57,7 @@ def test_an_interrupt_leaves_the_call_behind(monkeypatch: pytest.MonkeyPatch) ->
             pass
 
     calls.call("first", 1, lambda: None)
-    monkeypatch.setattr("dualwrite.client.librdkafka.bounded_calls.queue.SimpleQueue", Interrupted)
+    monkeypatch.setattr("dualwrite.client.librdkafka.deadline_calls.queue.SimpleQueue", Interrupted)
     with pytest.raises(KeyboardInterrupt):
         calls.call("send", 20, ended.wait)
     with pytest.raises(WedgedError):
@@ -70,7 +70,7 @@ def test_a_late_call_releases_its_object_when_it_returns() -> None:
         def send(self) -> None:
             ended.wait(20)
 
-    calls, ended = BoundedCalls(grace=0.01), threading.Event()
+    calls, ended = DeadlineCalls(grace=0.01), threading.Event()
     producer = Producer()
     gone = threading.Event()
     weakref.finalize(producer, gone.set)

@@ -93,5 +93,11 @@ def _escape(text: str) -> str:
     inner = text.strip(" ")
     leading = len(text) - len(text.lstrip(" "))
     trailing = len(text) - leading - len(inner)
-    middle = "".join(f"\\{each}" if each in _ESCAPED else "\\00" if each == "\0" else each for each in inner)
+    middle = "".join(_escaped(character) for character in inner)
     return "\\ " * leading + middle + "\\ " * trailing
+
+
+def _escaped(character: str) -> str:
+    if character in _ESCAPED:
+        return f"\\{character}"
+    return "\\00" if character == "\0" else character

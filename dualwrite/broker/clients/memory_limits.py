@@ -58,47 +58,48 @@ H = TypeVar("H", bound=RequestHolder)
 A = TypeVar("A", bound=AnswerHolder)
 
 
-def stalled(holders: Iterable[H], now: float) -> list[H]:
+def stalled(connections: Iterable[H], now: float) -> list[H]:
     """The connections to close while a request waits for memory: of the address that holds the most memory among the
     connections that make no progress. Empty if all of them make progress."""
-    idle = [holder for holder in holders if _is_stalled(holder, now)]
+    idle = [connection for connection in connections if _is_stalled(connection, now)]
     if not idle:
         return []
     held: Counter[str] = Counter()
-    for holder in idle:
-        held[holder.address] += holder.held_bytes
+    for connection in idle:
+        held[connection.address] += connection.held_bytes
     address = max(held, key=held.__getitem__)
-    return [holder for holder in idle if holder.address == address]
+    return [connection for connection in idle if connection.address == address]
 
 
-def _is_stalled(holder: RequestHolder, now: float) -> bool:
-    waits = holder.is_receiving and now - holder.active_at >= STALLED_SECONDS
-    return waits or now - holder.held_since >= LONGEST_SECONDS
+def _is_stalled(connection: RequestHolder, now: float) -> bool:
+    waits = connection.is_receiving and now - connection.active_at >= STALLED_SECONDS
+    return waits or now - connection.held_since >= LONGEST_SECONDS
 
 
-def next_in_line(waiting: Sequence[H], holders: Iterable[RequestHolder]) -> H:
+def next_in_line(waiting: Sequence[H], connections: Iterable[RequestHolder]) -> H:
     """The connection that gets memory next: of the address that holds the least, the one that has waited for longest.
     So an address with many requests does not delay the requests of others.
 
     :param waiting: those that wait, at least one, in the order in which they began to wait.
     """
     held: Counter[str] = Counter()
-    for holder in holders:
-        held[holder.address] += holder.held_bytes
-    return min(waiting, key=lambda holder: held[holder.address])
+    for connection in connections:
+        held[connection.address] += connection.held_bytes
+    return min(waiting, key=lambda connection: held[connection.address])
 
 
-def slowest(holders: Collection[tuple[A, int]]) -> A:
+def slowest(connections: Collection[tuple[A, int]]) -> A:
     """The connection to close if the memory of answers is full: of the address with the most bytes that are not read,
     the one without progress for longest.
 
-    :param holders: at least one connection, each with the bytes of its answer.
+    :param connections: at least one connection, each with the bytes of its answer.
     """
     unread: Counter[str] = Counter()
-    for holder, size in holders:
-        unread[holder.address] += size
+    for connection, size in connections:
+        unread[connection.address] += size
     address = max(unread, key=unread.__getitem__)
-    return min((holder for holder, _ in holders if holder.address == address), key=lambda holder: holder.active_at)
+    slow = (connection for connection, _ in connections if connection.address == address)
+    return min(slow, key=lambda connection: connection.active_at)
 
 
 def answer_share(most: float, used: int) -> float:

@@ -57,19 +57,19 @@ class GroupMoment:
     fresh: str
 
 
-def decide(group: Group | None, command: GroupCommand, at: GroupMoment, settings: GroupSettings) -> GroupDecision:
+def decide(group: Group | None, command: GroupCommand, moment: GroupMoment, settings: GroupSettings) -> GroupDecision:
     """Decide ``command`` for ``group``, None if there is no such group. Changes nothing."""
-    step = GroupStep(group or Group(command.group), at.now_ms, settings.initial_rebalance_delay_ms)
+    step = GroupStep(group or Group(command.group), moment.now_ms, settings.initial_rebalance_delay_ms)
     if isinstance(command, TimerKey):
         _time_is_up(step, command)
     elif isinstance(command, JoinGroup):
-        _join(step, command, at, settings, exists=group is not None)
+        _join(step, command, moment, settings, exists=group is not None)
     elif isinstance(command, SyncGroup):
-        _sync(step, command, at)
+        _sync(step, command, moment)
     elif isinstance(command, Heartbeat):
-        step.answer(at.ticket, HeartbeatReply(_heartbeat(step, command)))
+        step.answer(moment.ticket, HeartbeatReply(_heartbeat(step, command)))
     else:
-        step.answer(at.ticket, _leave(step, command))
+        step.answer(moment.ticket, _leave(step, command))
     return step.decision()
 
 
@@ -87,7 +87,7 @@ def identity_error(group: Group, member_id: str, instance_id: str | None) -> Err
 # --- JoinGroup
 
 
-def _join(step: GroupStep, command: JoinGroup, at: GroupMoment, settings: GroupSettings, exists: bool) -> None:
+def _join(step: GroupStep, command: JoinGroup, moment: GroupMoment, settings: GroupSettings, exists: bool) -> None:
     is_new = command.member_id == NO_MEMBER
     error = _join_error(step.group, command, settings, exists)
     if error is not ErrorCode.NONE:
@@ -95,20 +95,20 @@ def _join(step: GroupStep, command: JoinGroup, at: GroupMoment, settings: GroupS
         if error is ErrorCode.GROUP_MAX_SIZE_REACHED:
             step.leave_out(answered_id)
             answered_id = NO_MEMBER
-        step.answer(at.ticket, JoinReply(error, answered_id))
+        step.answer(moment.ticket, JoinReply(error, answered_id))
     elif is_new and command.instance_id is not None:
-        _join_as_static(step, command, at)
+        _join_as_static(step, command, moment)
     elif is_new:
-        member_id = _member_id(command.client_id, at)
+        member_id = _member_id(command.client_id, moment)
         if command.needs_member_id:
             step.expect(member_id, command.session_timeout_ms)
-            step.answer(at.ticket, JoinReply(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+            step.answer(moment.ticket, JoinReply(ErrorCode.MEMBER_ID_REQUIRED, member_id))
         else:
-            _add(step, command, member_id, at.ticket)
+            _add(step, command, member_id, moment.ticket)
     elif command.member_id in step.group.pending:
-        _add(step, command, command.member_id, at.ticket)
+        _add(step, command, command.member_id, moment.ticket)
     else:
-        _join_again(step, command, at.ticket)
+        _join_again(step, command, moment.ticket)
 
 
 def _join_error(group: Group, command: JoinGroup, settings: GroupSettings, exists: bool) -> ErrorCode:
@@ -146,9 +146,9 @@ def _has_room(group: Group, member_id: str, max_size: int) -> bool:
     return member_id in group.members or len(group.members) < max_size
 
 
-def _member_id(called: str, at: GroupMoment) -> str:
+def _member_id(called: str, moment: GroupMoment) -> str:
     """A new member id. It begins with the client's own name, cut to the room that a string has."""
-    return f"{called[:_LONGEST_PREFIX]}-{at.fresh}"
+    return f"{called[:_LONGEST_PREFIX]}-{moment.fresh}"
 
 
 def _add(step: GroupStep, command: JoinGroup, member_id: str, ticket: int) -> None:
@@ -188,14 +188,14 @@ def _updated(member: Member, command: JoinGroup) -> Member:
     )
 
 
-def _join_as_static(step: GroupStep, command: JoinGroup, at: GroupMoment) -> None:
+def _join_as_static(step: GroupStep, command: JoinGroup, moment: GroupMoment) -> None:
     """Join a static member without a member id: a new member, or one that continues after a restart."""
     group, instance_id = step.group, command.instance_id
     assert instance_id is not None
-    member_id = _member_id(instance_id, at)
+    member_id = _member_id(instance_id, moment)
     old_id = group.static_member(instance_id)
     if old_id is None:
-        _add(step, command, member_id, at.ticket)
+        _add(step, command, member_id, moment.ticket)
         return
     leader = group.leader
     step.replace_member(old_id, member_id)
@@ -210,28 +210,28 @@ def _join_as_static(step: GroupStep, command: JoinGroup, at: GroupMoment) -> Non
                 reply = replace(reply, skip_assignment=group.leader == member_id)
             else:  # its answer names the former leader, so that it does not assign anew
                 reply = replace(reply, leader=leader or "", members=())
-            step.answer(at.ticket, reply)
+            step.answer(moment.ticket, reply)
             return
-    step.rejoin(member, at.ticket)
+    step.rejoin(member, moment.ticket)
     step.rebalance_or_complete()
 
 
 # --- SyncGroup
 
 
-def _sync(step: GroupStep, command: SyncGroup, at: GroupMoment) -> None:
+def _sync(step: GroupStep, command: SyncGroup, moment: GroupMoment) -> None:
     group = step.group
     error = _sync_error(group, command)
     if error is not ErrorCode.NONE:
-        step.answer(at.ticket, SyncReply(error))
+        step.answer(moment.ticket, SyncReply(error))
         return
     group.unsynced.discard(command.member_id)
     if not group.unsynced:
         step.stop(TimerKind.SYNC)
     if group.state is GroupState.STABLE:
-        step.answer(at.ticket, step.sync_reply(command.member_id))
+        step.answer(moment.ticket, step.sync_reply(command.member_id))
         return
-    step.park_sync(command.member_id, at.ticket)
+    step.park_sync(command.member_id, moment.ticket)
     if group.leader == command.member_id:
         step.assign(dict(command.assignments))
 

@@ -64,15 +64,15 @@ class Moment(NamedTuple):
     open_ms: int = 0
 
 
-def decide(table: TransactionTable, command: Command, at: Moment, settings: TransactionSettings) -> Decision:
+def decide(table: TransactionTable, command: Command, moment: Moment, settings: TransactionSettings) -> Decision:
     """Decide ``command`` in the state ``table``. Changes nothing."""
     entry = table.entries.get(command.transactional_id)
     if not command.transactional_id:
         return _refuse(ErrorCode.INVALID_REQUEST)
     if isinstance(command, InitProducerId):
-        return _init_producer_id(entry, command, at, settings)
+        return _init_producer_id(entry, command, moment, settings)
     if isinstance(command, TimeOut | Expire | MarkersWritten):
-        return _house_keeping(entry, command, at, settings)
+        return _house_keeping(entry, command, moment, settings)
     if isinstance(command, VerifyPartitions) and not _is_verified(table, command, settings):
         return Decision(Reply())
     if entry is None or not command.producer:
@@ -82,8 +82,8 @@ def decide(table: TransactionTable, command: Command, at: Moment, settings: Tran
     if entry.is_ended:
         return _refuse(ErrorCode.CONCURRENT_TRANSACTIONS)
     if isinstance(command, AddPartitions):
-        return _add_partitions(entry, command, at)
-    return _end_transaction(entry, command, at)
+        return _add_partitions(entry, command, moment)
+    return _end_transaction(entry, command, moment)
 
 
 def _refuse(error: ErrorCode) -> Decision:
@@ -94,7 +94,7 @@ def _refuse(error: ErrorCode) -> Decision:
 
 
 def _init_producer_id(
-    entry: TransactionRecorded | None, command: InitProducerId, at: Moment, settings: TransactionSettings
+    entry: TransactionRecorded | None, command: InitProducerId, moment: Moment, settings: TransactionSettings
 ) -> Decision:
     if command.keep_prepared and command.expected:
         return _refuse(ErrorCode.INVALID_REQUEST)  # the request of a process that recovers, and so has no identity
@@ -107,44 +107,44 @@ def _init_producer_id(
     if entry is None and len(command.transactional_id.encode()) > LONGEST_TRANSACTIONAL_ID:
         return _refuse(ErrorCode.INVALID_REQUEST)
     if entry is None:
-        return _introduce(command.transactional_id, timeout_ms, at)
+        return _introduce(command.transactional_id, timeout_ms, moment)
     if entry.is_ended:
         return _refuse(ErrorCode.CONCURRENT_TRANSACTIONS)
     if command.expected and command.expected not in (entry.client, entry.previous):
         return _refuse(ErrorCode.PRODUCER_FENCED)
     if entry.status is not TransactionStatus.ONGOING:
-        return _begin_session(entry, command, timeout_ms, at)
+        return _begin_session(entry, command, timeout_ms, moment)
     if command.keep_prepared:
-        return _keep_prepared(entry, timeout_ms, at)
+        return _keep_prepared(entry, timeout_ms, moment)
     # After the abort the same command begins the new session. If the current client sent it, the abort's bump is its
     # new epoch.
-    return _abort_by_coordinator(entry, at, asked_by=command.expected)._replace(reply=None)
+    return _abort_by_coordinator(entry, moment, asked_by=command.expected)._replace(reply=None)
 
 
-def _introduce(transactional_id: str, timeout_ms: int, at: Moment) -> Decision:
-    producer = ProducerIdentity(at.fresh_producer_id, 0)
-    fact = TransactionRecorded(transactional_id, producer, TransactionStatus.EMPTY, timeout_ms, at.now_ms)
+def _introduce(transactional_id: str, timeout_ms: int, moment: Moment) -> Decision:
+    producer = ProducerIdentity(moment.fresh_producer_id, 0)
+    fact = TransactionRecorded(transactional_id, producer, TransactionStatus.EMPTY, timeout_ms, moment.now_ms)
     return Decision(Reply(producer=producer), (fact,))
 
 
-def _begin_session(entry: TransactionRecorded, command: InitProducerId, timeout_ms: int, at: Moment) -> Decision:
+def _begin_session(entry: TransactionRecorded, command: InitProducerId, timeout_ms: int, moment: Moment) -> Decision:
     """Begin a session while no transaction is open: bump the epoch, which fences every earlier client. A retry gets the
     same epoch again."""
     if command.expected and command.expected == entry.previous:
         return Decision(Reply(producer=entry.client))
-    producer = _bumped(entry.client, at)
+    producer = _bumped(entry.client, moment)
     fact = TransactionRecorded(
         entry.transactional_id,
         producer,
         TransactionStatus.EMPTY,
         timeout_ms,
-        at.now_ms,
+        moment.now_ms,
         previous=command.expected,
     )
     return Decision(Reply(producer=producer), (fact,))
 
 
-def _keep_prepared(entry: TransactionRecorded, timeout_ms: int, at: Moment) -> Decision:
+def _keep_prepared(entry: TransactionRecorded, timeout_ms: int, moment: Moment) -> Decision:
     """KIP-939: the ongoing transaction keeps its identity for its markers; the client gets a new one.
 
     The client needs a fresh producer id if the ongoing epoch has no room for both (it is 32766, and the markers take
@@ -153,12 +153,12 @@ def _keep_prepared(entry: TransactionRecorded, timeout_ms: int, at: Moment) -> D
     """
     latest = entry.client
     used_up = latest.epoch >= (MAX_PRODUCER_EPOCH if entry.next_producer else MAX_PRODUCER_EPOCH - 1)
-    following = ProducerIdentity(at.fresh_producer_id, 0) if used_up else _successor(latest)
+    following = ProducerIdentity(moment.fresh_producer_id, 0) if used_up else _successor(latest)
     fact = entry._replace(
         next_producer=following,
         timeout_ms=max(entry.timeout_ms, timeout_ms),
         next_timeout_ms=timeout_ms if timeout_ms < entry.timeout_ms else -1,
-        updated_ms=at.now_ms,
+        updated_ms=moment.now_ms,
     )
     return Decision(Reply(producer=following, ongoing=entry.producer), (fact,))
 
@@ -166,7 +166,7 @@ def _keep_prepared(entry: TransactionRecorded, timeout_ms: int, at: Moment) -> D
 # --- partitions
 
 
-def _add_partitions(entry: TransactionRecorded, command: AddPartitions, at: Moment) -> Decision:
+def _add_partitions(entry: TransactionRecorded, command: AddPartitions, moment: Moment) -> Decision:
     error = _identity_error(entry, command.producer)
     if error is not ErrorCode.NONE:
         return _refuse(error)
@@ -175,13 +175,13 @@ def _add_partitions(entry: TransactionRecorded, command: AddPartitions, at: Mome
     if command.partitions <= entry.partitions:  # also if the command has none: the first partition begins it
         return Decision(Reply())
     if entry.status is TransactionStatus.ONGOING:
-        fact = entry._replace(partitions=entry.partitions | command.partitions, updated_ms=at.now_ms)
+        fact = entry._replace(partitions=entry.partitions | command.partitions, updated_ms=moment.now_ms)
     else:
         fact = entry._replace(
             status=TransactionStatus.ONGOING,
             partitions=command.partitions,
-            started_ms=at.now_ms,
-            updated_ms=at.now_ms,
+            started_ms=moment.now_ms,
+            updated_ms=moment.now_ms,
             previous=NO_PRODUCER,
         )
     return Decision(Reply(), (fact,))
@@ -221,7 +221,7 @@ def _identity_error(entry: TransactionRecorded, producer: ProducerIdentity) -> E
 # --- the end
 
 
-def _end_transaction(entry: TransactionRecorded, command: EndTransaction, at: Moment) -> Decision:
+def _end_transaction(entry: TransactionRecorded, command: EndTransaction, moment: Moment) -> Decision:
     if entry.status is not TransactionStatus.ONGOING and _is_retry(entry, command):
         if entry.status is _COMPLETED[command.result]:
             return Decision(Reply(producer=entry.producer))
@@ -232,7 +232,7 @@ def _end_transaction(entry: TransactionRecorded, command: EndTransaction, at: Mo
     without_partitions = command.version is TransactionVersion.TV2 and command.result is Marker.ABORT
     if entry.status is not TransactionStatus.ONGOING and not without_partitions:
         return _refuse(ErrorCode.INVALID_TXN_STATE)
-    return _prepare(entry, command.result, command.version, at)
+    return _prepare(entry, command.result, command.version, moment)
 
 
 def _is_retry(entry: TransactionRecorded, command: EndTransaction) -> bool:
@@ -246,29 +246,31 @@ def _is_retry(entry: TransactionRecorded, command: EndTransaction) -> bool:
     return command.producer == entry.client and command.version is TransactionVersion.TV1
 
 
-def _prepare(entry: TransactionRecorded, result: Marker, version: TransactionVersion, at: Moment) -> Decision:
+def _prepare(entry: TransactionRecorded, result: Marker, version: TransactionVersion, moment: Moment) -> Decision:
     """Decide the transaction. Its markers bump the epoch of its records under TV2, and also if the client has an
     identity of its own, because the partitions must fence the transaction's first owner."""
     client = entry.client
     bumps = version is TransactionVersion.TV2
     marker_producer = _successor(entry.producer) if bumps or entry.next_producer else entry.producer
-    following = _bumped(client, at) if bumps else client
+    following = _bumped(client, moment) if bumps else client
     fact = entry._replace(
         status=_PREPARED[result],
         producer=marker_producer,
         next_producer=following if following != marker_producer else NO_PRODUCER,
         previous=client if bumps else NO_PRODUCER,
         version=version,
-        started_ms=entry.started_ms if entry.partitions else at.now_ms,
-        updated_ms=at.now_ms,
+        started_ms=entry.started_ms if entry.partitions else moment.now_ms,
+        updated_ms=moment.now_ms,
     )
     return Decision(Reply(producer=following), (fact,), (markers_of(fact),))
 
 
-def _abort_by_coordinator(entry: TransactionRecorded, at: Moment, asked_by: ProducerIdentity = NO_PRODUCER) -> Decision:
+def _abort_by_coordinator(
+    entry: TransactionRecorded, moment: Moment, asked_by: ProducerIdentity = NO_PRODUCER
+) -> Decision:
     """Abort an abandoned transaction, and fence the client that began it: only ``asked_by`` may claim the bump in a
     retry."""
-    decision = _prepare(entry, Marker.ABORT, TransactionVersion.TV2, at)
+    decision = _prepare(entry, Marker.ABORT, TransactionVersion.TV2, moment)
     fact = _recorded(decision)._replace(previous=asked_by)
     return decision._replace(facts=(fact,))
 
@@ -287,24 +289,25 @@ def markers_of(entry: TransactionRecorded) -> WriteMarkers:
 def _house_keeping(
     entry: TransactionRecorded | None,
     command: TimeOut | Expire | MarkersWritten,
-    at: Moment,
+    moment: Moment,
     settings: TransactionSettings,
 ) -> Decision:
     """Decide a command of the broker itself. Does nothing if the reason of the command has ended meanwhile."""
     if entry is None:
         return Decision(Reply())
     if isinstance(command, MarkersWritten):
-        return _complete(entry, at) if entry.is_ended else Decision(Reply())
+        return _complete(entry, moment) if entry.is_ended else Decision(Reply())
     if isinstance(command, TimeOut):
-        ongoing = entry.status is TransactionStatus.ONGOING
-        return _abort_by_coordinator(entry, at) if ongoing and has_timed_out(entry, at.open_ms) else Decision(Reply())
+        if entry.status is not TransactionStatus.ONGOING or not has_timed_out(entry, moment.open_ms):
+            return Decision(Reply())
+        return _abort_by_coordinator(entry, moment)
     idle = entry.status is not TransactionStatus.ONGOING and not entry.is_ended
-    if idle and at.now_ms - entry.updated_ms >= settings.id_expiration_ms:
+    if idle and moment.now_ms - entry.updated_ms >= settings.id_expiration_ms:
         return Decision(Reply(), (TransactionForgotten(entry.transactional_id),))
     return Decision(Reply())
 
 
-def _complete(entry: TransactionRecorded, at: Moment) -> Decision:
+def _complete(entry: TransactionRecorded, moment: Moment) -> Decision:
     fact = entry._replace(
         status=_COMPLETED[_MARKER_OF[entry.status]],
         producer=entry.client,
@@ -312,7 +315,7 @@ def _complete(entry: TransactionRecorded, at: Moment) -> Decision:
         partitions=frozenset(),
         timeout_ms=entry.timeout_ms if entry.next_timeout_ms < 0 else entry.next_timeout_ms,
         next_timeout_ms=-1,
-        updated_ms=at.now_ms,
+        updated_ms=moment.now_ms,
     )
     return Decision(Reply(producer=fact.producer), (fact,))
 
@@ -324,8 +327,8 @@ def _successor(producer: ProducerIdentity) -> ProducerIdentity:
     return ProducerIdentity(producer.producer_id, producer.epoch + 1)
 
 
-def _bumped(client: ProducerIdentity, at: Moment) -> ProducerIdentity:
+def _bumped(client: ProducerIdentity, moment: Moment) -> ProducerIdentity:
     """The identity for the next transaction: the next epoch, or a fresh id if that epoch is reserved for markers."""
     if client.epoch >= MAX_PRODUCER_EPOCH - 1:
-        return ProducerIdentity(at.fresh_producer_id, 0)
+        return ProducerIdentity(moment.fresh_producer_id, 0)
     return _successor(client)

@@ -65,7 +65,7 @@ def belongs_to_log(name: str) -> bool:
     return name.endswith((LOG, UNFINISHED)) or name in _WITHOUT or _STEM.match(name) is not None
 
 
-def read_note(files: Files, path: Path) -> int:
+def read_mark(files: Files, path: Path) -> int:
     """The number in the note at ``path``, 0 if there is no such file.
 
     :raises CorruptLogError: if the file does not hold one number. A crash cannot cause that, and the number must not be
@@ -82,7 +82,7 @@ def read_note(files: Files, path: Path) -> int:
     return int(text)
 
 
-def write_note(files: Files, path: Path, number: int) -> None:
+def write_mark(files: Files, path: Path, number: int) -> None:
     """Write ``number`` to the note at ``path``, durably. A crash leaves the old number or the new one."""
     replace_file(files, path, b"%d\n" % number)
 
@@ -101,4 +101,4 @@ def replace_file(files: Files, path: Path, content: bytes) -> None:
 
 def read_recovery_point(files: Files, directory: Path) -> int:
     """The offset up to which the log in ``directory`` is known to be whole on disk; 0 without a recovery point."""
-    return read_note(files, directory / RECOVERY_POINT)
+    return read_mark(files, directory / RECOVERY_POINT)

@@ -21,7 +21,7 @@ from dualwrite.broker.log.layout import (
     LOG_START_OFFSET,
     RECOVERY_POINT,
     name_at,
-    write_note,
+    write_mark,
 )
 from dualwrite.broker.log.recovery import LogRecovery, OnSnapshot, remove_segment
 from dualwrite.broker.log.recovery_point import PendingIndexes, RecoveryPoint
@@ -185,7 +185,7 @@ class PartitionLog:
         :raises OSError: as :meth:`sync`.
         """
         self.sync()
-        write_note(self._files, self.directory / RECOVERY_POINT, self._end_offset)
+        write_mark(self._files, self.directory / RECOVERY_POINT, self._end_offset)
 
     @property
     def point_due(self) -> bool:
@@ -289,7 +289,7 @@ class PartitionLog:
             self._roll()
         elif self.unsynced:
             self.sync()  # after a power cut, the log must not end before its start
-        write_note(self._files, self.directory / LOG_START_OFFSET, offset)
+        write_mark(self._files, self.directory / LOG_START_OFFSET, offset)
         self.start_offset = offset
         removed = [segment for segment in self._segments[:-1] if segment.next_offset <= offset]
         self._segments = self._segments[len(removed) :]
@@ -337,7 +337,7 @@ class PartitionLog:
         assert tuple(self._segments[first : first + len(replacement.old)]) == replacement.old
         self.write_recovery_points()  # they may concern segments that will be removed
         if replacement.end_offset > self.cleaned_before:
-            write_note(self._files, self.directory / CLEANED_BEFORE, replacement.end_offset)
+            write_mark(self._files, self.directory / CLEANED_BEFORE, replacement.end_offset)
             self.cleaned_before = replacement.end_offset
         segment = swap_in(self._files, self.directory, replacement, aborted)
         self._segments = [*self._segments[:first], segment, *self._segments[first + len(replacement.old) :]]

@@ -26,7 +26,7 @@ from dualwrite.broker.log.layout import (
     TRANSACTION_INDEX,
     name_at,
     offsets_of,
-    read_note,
+    read_mark,
     read_recovery_point,
     segment_offsets,
 )
@@ -72,8 +72,8 @@ class LogRecovery:
         self._files.make_directory(self._directory)
         finish_replacements(self._files, self._directory)
         self.recovery_point = read_recovery_point(self._files, self._directory)
-        self.start_offset = read_note(self._files, self._directory / LOG_START_OFFSET)
-        self.cleaned_before = read_note(self._files, self._directory / CLEANED_BEFORE)
+        self.start_offset = read_mark(self._files, self._directory / LOG_START_OFFSET)
+        self.cleaned_before = read_mark(self._files, self._directory / CLEANED_BEFORE)
         base_offsets = segment_offsets(self._directory, self._files.list(self._directory)) or [self.start_offset]
         if base_offsets[0] > self.start_offset:
             raise CorruptLogError(

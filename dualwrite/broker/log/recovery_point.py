@@ -19,7 +19,7 @@ from dualwrite.broker.log.layout import (
     name_at,
     offsets_of,
     replace_file,
-    write_note,
+    write_mark,
 )
 from dualwrite.broker.log.segment import Segment
 from dualwrite.ports import Files
@@ -86,7 +86,7 @@ class RecoveryPoint:
             pending.write(files)
         # This also syncs the names of the indexes.
         replace_file(files, directory / name_at(self.offset, SNAPSHOT), self.snapshot)
-        write_note(files, directory / RECOVERY_POINT, self.offset)
+        write_mark(files, directory / RECOVERY_POINT, self.offset)
         older = [offset for offset in offsets_of(files.list(directory), SNAPSHOT) if offset <= self.offset]
         for offset in older[:-_KEPT_SNAPSHOTS]:
             files.remove(directory / name_at(offset, SNAPSHOT))

@@ -143,7 +143,7 @@ class ConnectionMemory:
         the connections that have read nothing for longest. Their memory is free after :meth:`release_answer`."""
         self._answers[user] = size
         self._answer_bytes += size
-        staying = {each: held for each, held in self._answers.items() if each not in self._closing}
+        staying = {connection: held for connection, held in self._answers.items() if connection not in self._closing}
         excess = sum(staying.values()) - self._most_bytes
         while excess > 0:
             last = slowest(staying.items())

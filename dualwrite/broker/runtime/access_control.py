@@ -94,12 +94,12 @@ class AccessControl:
         """Delete the ACLs that ``filters`` find, and return them for each filter. The caller waits at the flusher's
         barrier before it replies."""
         stored = self._cluster.state.acls
-        found = [{acl_id: acl for acl_id, acl in stored.items() if wanted.finds(acl)} for wanted in filters]
-        leaving = dict.fromkeys(acl_id for each in found for acl_id in each)
+        matches = [{acl_id: acl for acl_id, acl in stored.items() if wanted.finds(acl)} for wanted in filters]
+        leaving = dict.fromkeys(acl_id for matching in matches for acl_id in matching)
         if leaving:
             self._cluster.record(*map(AclDeleted, leaving))
             self._changed()
-        return [list(each.values()) for each in found]
+        return [list(matching.values()) for matching in matches]
 
     def _changed(self) -> None:
         self._authorizer.replace(self._cluster.state.acls.values())

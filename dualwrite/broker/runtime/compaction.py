@@ -16,7 +16,7 @@ from weakref import WeakSet
 from dualwrite.broker.facts.transaction_index import IndexedTransaction
 from dualwrite.broker.log.cleaner import Cleaned, CleaningPlan, clean
 from dualwrite.broker.log.compaction import AbortedRange, ActiveProducer
-from dualwrite.broker.log.layout import CLEANER_OFFSET, read_note, write_note
+from dualwrite.broker.log.layout import CLEANER_OFFSET, read_mark, write_mark
 from dualwrite.broker.log.segment import Segment
 from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.flusher import Flusher
@@ -103,7 +103,7 @@ class Compaction:
 
     def _first_dirty(self, partition: Partition) -> int:
         try:
-            return read_note(self._files, partition.log.directory / CLEANER_OFFSET)
+            return read_mark(self._files, partition.log.directory / CLEANER_OFFSET)
         except CorruptLogError as error:
             logger.warning("%s: cleaned from its start: %s", partition.name, error)
             return 0  # without the note a cleaning has more work, and the same result
@@ -143,7 +143,7 @@ class Compaction:
             partition.state.forget_aborted(lambda ended: _as_range(ended) in cleaned.forgotten)
             # This comes last. After a crash before it, the next cleaning begins at the old offset, which changes
             # nothing.
-            write_note(self._files, partition.log.directory / CLEANER_OFFSET, cleaned.clean_before)
+            write_mark(self._files, partition.log.directory / CLEANER_OFFSET, cleaned.clean_before)
         return True
 
 

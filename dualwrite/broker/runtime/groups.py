@@ -8,7 +8,7 @@ import logging
 import uuid
 from collections.abc import Callable
 from itertools import count
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from dualwrite.broker.core.group_commands import (
     GroupAnswer,
@@ -44,6 +44,7 @@ class Timer(Protocol):
 
 
 CallLater = Callable[[float, Callable[[], None]], Timer]
+R = TypeVar("R", JoinReply, SyncReply, HeartbeatReply, LeaveReply)
 """Calls a function after a number of seconds: an event loop's ``call_later``, or a simulation's replacement."""
 
 
@@ -84,29 +85,21 @@ class GroupCoordinator:
 
     async def join(self, command: JoinGroup) -> JoinReply:
         """Wait for the group's next generation, or for the error that keeps the member out of it."""
-        reply = await self._execute(command, JoinReply(ErrorCode.NOT_COORDINATOR, command.member_id))
-        assert isinstance(reply, JoinReply)
-        return reply
+        return await self._execute(command, JoinReply(ErrorCode.NOT_COORDINATOR, command.member_id))
 
     async def sync(self, command: SyncGroup) -> SyncReply:
         """Wait for the member's assignment."""
-        reply = await self._execute(command, SyncReply(ErrorCode.NOT_COORDINATOR))
-        assert isinstance(reply, SyncReply)
-        return reply
+        return await self._execute(command, SyncReply(ErrorCode.NOT_COORDINATOR))
 
     async def heartbeat(self, command: Heartbeat) -> HeartbeatReply:
         """Check whether the member's generation is still the current one."""
-        reply = await self._execute(command, HeartbeatReply(ErrorCode.NOT_COORDINATOR))
-        assert isinstance(reply, HeartbeatReply)
-        return reply
+        return await self._execute(command, HeartbeatReply(ErrorCode.NOT_COORDINATOR))
 
     async def leave(self, command: LeaveGroup) -> LeaveReply:
         """Remove members."""
-        reply = await self._execute(command, LeaveReply(ErrorCode.NOT_COORDINATOR))
-        assert isinstance(reply, LeaveReply)
-        return reply
+        return await self._execute(command, LeaveReply(ErrorCode.NOT_COORDINATOR))
 
-    async def _execute(self, command: GroupCommand, at_stop: GroupReply) -> GroupReply:
+    async def _execute(self, command: GroupCommand, at_stop: R) -> R:
         """Carry out ``command``, and wait for other members if necessary. The caller may send the reply at once.
 
         :param at_stop: the reply if the broker stops first.
@@ -121,6 +114,7 @@ class GroupCoordinator:
             result = await reply
         finally:
             self._parked.pop(ticket, None)
+        assert isinstance(result, type(at_stop))
         await self._flusher.barrier()
         return result
 

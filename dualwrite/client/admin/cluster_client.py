@@ -123,7 +123,7 @@ class ClusterClient:
             endpoint = self._coordinator(coordinator, deadline)
             try:
                 answer = self.ask(endpoint, call, deadline)
-                raise_if_retriable(call.api_key, f"{call.what}: broker {endpoint}", code_of(answer))
+                raise_if_retriable(call.api_key, f"{call.operation}: broker {endpoint}", code_of(answer))
             except KafkaUnavailableError:
                 self._known.coordinators.pop(coordinator, None)
                 raise
@@ -244,7 +244,7 @@ class ClusterClient:
         if of not in self._known.coordinators:
             call = find_coordinator(of)
             answer = self.ask_any(call, deadline)
-            raise_for(call.api_key, call.what, answer.error_code)
+            raise_for(call.api_key, call.operation, answer.error_code)
             self._known.coordinators[of] = coordinator_in(answer)
         return self._known.coordinators[of]
 

@@ -111,7 +111,7 @@ class ControlPlane:
             expected=expected,
         )
         answer = self._cluster.ask_coordinator(transactional_id, call)
-        raise_for(call.api_key, call.what, answer.error_code, two_phase=call.needs_two_phase)
+        raise_for(call.api_key, call.operation, answer.error_code, two_phase=call.needs_two_phase)
         return initialized_in(answer)
 
     def end_txn(
@@ -136,7 +136,7 @@ class ControlPlane:
         """
         call = end_txn(transactional_id, producer, committed, bumps_epoch=bumps_epoch, repeatable=repeatable)
         answer = self._cluster.ask_coordinator(transactional_id, call)
-        raise_for(call.api_key, call.what, answer.error_code)
+        raise_for(call.api_key, call.operation, answer.error_code)
         return identity_in(answer) or producer
 
     def describe_transaction(self, transactional_id: str) -> TransactionDescription | None:
@@ -146,7 +146,7 @@ class ControlPlane:
         described = _only_state(answer)
         if described.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
             return None
-        raise_for(call.api_key, call.what, described.error_code)
+        raise_for(call.api_key, call.operation, described.error_code)
         return TransactionDescription(
             described.transaction_state,
             identity_in(described),
@@ -196,7 +196,7 @@ class ControlPlane:
             call, listed = list_transactions(), []
             for endpoint in self._cluster.brokers(deadline):
                 answer = self._cluster.ask(endpoint, call, deadline)
-                raise_for(call.api_key, f"{call.what}: broker {endpoint}", answer.error_code)
+                raise_for(call.api_key, f"{call.operation}: broker {endpoint}", answer.error_code)
                 listed += [
                     TransactionListing(entry.transactional_id, entry.producer_id, entry.transaction_state)
                     for entry in answer.transaction_states

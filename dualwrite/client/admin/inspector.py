@@ -51,7 +51,7 @@ class Inspector(ControlPlane):
             for node, endpoint in sorted(self._cluster.nodes(deadline).items()):
                 call = describe_configs(node, names)
                 (result,) = self._cluster.ask(endpoint, call, deadline).results
-                raise_for(call.api_key, call.what, result.error_code)
+                raise_for(call.api_key, call.operation, result.error_code)
                 settings[node] = {entry.name: entry.value for entry in result.configs if entry.name in names}
             return settings
 
@@ -68,7 +68,7 @@ class Inspector(ControlPlane):
             for node, endpoint in sorted(self._cluster.nodes(deadline).items()):
                 call = describe_log_dirs(node)
                 for entry in self._cluster.ask(endpoint, call, deadline).results:
-                    raise_for(call.api_key, call.what, entry.error_code)
+                    raise_for(call.api_key, call.operation, entry.error_code)
                     directories.append(LogDirectory(endpoint.host, str(entry.log_dir)))
             return directories
 
@@ -93,7 +93,7 @@ class Inspector(ControlPlane):
                 for topic in self._cluster.ask(endpoint, call, deadline).topics:
                     for entry in topic.partitions:
                         partition = TopicPartition(topic.name, entry.partition_index)
-                        raise_for(call.api_key, f"{call.what} of {partition}", entry.error_code)
+                        raise_for(call.api_key, f"{call.operation} of {partition}", entry.error_code)
                         offsets[partition] = int(entry.offset)
             missing = set(leaders) - set(offsets)
             if missing:

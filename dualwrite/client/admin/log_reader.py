@@ -78,8 +78,8 @@ class LogReader:
             topics = answer.responses if call.api_key is ApiKey.FETCH else answer.topics
             entry = next((entry for topic in topics for entry in topic.partitions), None)
             if entry is None:
-                raise KafkaUnavailableError(f"{call.what} of {partition}: the answer leaves it out")
-            raise_if_retriable(call.api_key, f"{call.what} of {partition}: broker {endpoint}", entry.error_code)
+                raise KafkaUnavailableError(f"{call.operation} of {partition}: the answer leaves it out")
+            raise_if_retriable(call.api_key, f"{call.operation} of {partition}: broker {endpoint}", entry.error_code)
             return entry
 
         return self._cluster.persist(attempt, timeout=self._timeout)

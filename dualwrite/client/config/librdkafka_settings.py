@@ -97,7 +97,7 @@ def _one_name(config: Mapping[str, Any], key: str) -> str:
 
     :raises ConfigurationError: if it is given under two names with two values, of which librdkafka would take the last.
     """
-    given = [name for name in names_of(key) if config.get(name) is not None]
-    if len({str(config[name]) for name in given}) > 1:
-        raise ConfigurationError(f"{' and '.join(given)} are one setting with two values: give one of them")
-    return given[0] if given else key
+    names = [name for name in names_of(key) if config.get(name) is not None]
+    if len({str(config[name]) for name in names}) > 1:
+        raise ConfigurationError(f"{' and '.join(names)} are one setting with two values: give one of them")
+    return names[0] if names else key

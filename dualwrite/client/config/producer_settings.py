@@ -98,11 +98,11 @@ class ProducerSettings:
         :raises ConfigurationError: if a setting is missing, unknown, refused, out of its range, or contradicts another;
             the message names it, and what is allowed.
         """
-        given = _given(config)
-        values = {name: key.default for name, key in KEYS.items() if key.use is Use.TAKEN} | given
+        parsed = _parsed(config)
+        values = {name: key.default for name, key in KEYS.items() if key.use is Use.TAKEN} | parsed
         two_phase = values[TWO_PHASE_KEY]
-        transaction_ms = transaction_timeout_ms(given.get(TIMEOUT_KEY), two_phase)
-        delivery_ms = delivery_timeout_ms(DELIVERY_KEY, given.get(DELIVERY_KEY), transaction_ms)
+        transaction_ms = transaction_timeout_ms(parsed.get(TIMEOUT_KEY), two_phase)
+        delivery_ms = delivery_timeout_ms(DELIVERY_KEY, parsed.get(DELIVERY_KEY), transaction_ms)
         if (values["linger.ms"] or 0) >= delivery_ms:
             raise ConfigurationError(
                 f"linger.ms {values['linger.ms']:g}: must be less than {DELIVERY_KEY}, {delivery_ms}"
@@ -117,8 +117,8 @@ class ProducerSettings:
             ack_timeout_ms=values["request.timeout.ms"],
             max_in_flight=values["max.in.flight.requests.per.connection"],
             retries=values["retries"],
-            **_backoff("retry.backoff", given, values),
-            **_backoff("reconnect.backoff", given, values),
+            **_backoff("retry.backoff", parsed, values),
+            **_backoff("reconnect.backoff", parsed, values),
             max_message_bytes=values["message.max.bytes"],
             batch_size=min(values["batch.size"], values["message.max.bytes"]),
             batch_records=values["batch.num.messages"],
@@ -137,11 +137,11 @@ class ProducerSettings:
         )
 
 
-def _given(config: Mapping[str, Any]) -> dict[str, Any]:
+def _parsed(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that have an effect, parsed, under the names of ``KEYS``."""
     if not isinstance(config, Mapping):
         raise ConfigurationError(f"the configuration is of type {type(config).__name__}: allowed: a dict of settings")
-    given: dict[str, Any] = {}
+    parsed: dict[str, Any] = {}
     spelt: dict[str, str] = {}
     for name, value in config.items():
         known = ALIASES.get(name, name)
@@ -157,12 +157,12 @@ def _given(config: Mapping[str, Any]) -> dict[str, Any]:
         except (TypeError, ValueError, OverflowError):
             shown = f"of type {type(value).__name__}" if key.rule.is_secret else repr(value)
             raise ConfigurationError(f"{name} {shown}: allowed: {key.rule.kind}{key.rule.says}") from None
-        if given.get(known, read) != read:
+        if parsed.get(known, read) != read:
             raise ConfigurationError(f"{spelt[known]} and {name} are one setting with two values: give one of them")
         spelt[known] = name
         if key.use is Use.TAKEN:
-            given[known] = read
-    return given
+            parsed[known] = read
+    return parsed
 
 
 def _unknown(name: Any) -> str:
@@ -183,12 +183,12 @@ def _of_client(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _backoff(name: str, given: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, float]:
+def _backoff(name: str, parsed: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, float]:
     """The two settings of one kind of pause. If only one is given, the default of the other gives way to it."""
     first, longest = f"{name}.ms", f"{name}.max.ms"
-    if first in given and longest in given and given[first] > given[longest]:
-        raise ConfigurationError(f"{first} {given[first]}: at most {longest}, {given[longest]}")
-    highest = max(values[first], values[longest]) if first in given else values[longest]
+    if first in parsed and longest in parsed and parsed[first] > parsed[longest]:
+        raise ConfigurationError(f"{first} {parsed[first]}: at most {longest}, {parsed[longest]}")
+    highest = max(values[first], values[longest]) if first in parsed else values[longest]
     field = name.replace(".", "_")
     return {field: min(values[first], highest) / _MILLISECONDS, f"{field}_max": highest / _MILLISECONDS}
 

@@ -18,6 +18,10 @@ TIMEOUT_KEY = "transaction.timeout.ms"
 ID_KEY = "transactional.id"
 TWO_PHASE_KEY = "transaction.two.phase.commit.enable"
 
+STEP_TIMEOUT = 30.0
+"""The longest timeout in seconds of a step that ends a transaction, and of a control plane request; see
+step_timeout."""
+
 
 def names_of(key: str) -> tuple[str, ...]:
     """All names of the setting ``key``, its own first."""
@@ -73,6 +77,23 @@ def milliseconds_in(config: Mapping[str, Any], key: str) -> int | None:
         raise ConfigurationError(f"{name} {config[name]!r}: give milliseconds") from None
 
 
+def servers_in(config: Mapping[str, Any]) -> str:
+    """The brokers to begin with.
+
+    :raises ConfigurationError: if they are missing, or not one text.
+    """
+    servers = next((config[name] for name in names_of(BOOTSTRAP_KEY) if config.get(name)), None)
+    if servers is None:
+        if "bootstrap_servers" in config:
+            raise ConfigurationError('"bootstrap_servers" is no setting: write "bootstrap.servers"')
+        raise ConfigurationError(f"{BOOTSTRAP_KEY} is not set: name at least one broker as HOST:PORT")
+    if not isinstance(servers, str):
+        raise ConfigurationError(
+            f'"{BOOTSTRAP_KEY}" is a {type(servers).__name__}: give one text, as "HOST:PORT,HOST:PORT"'
+        )
+    return servers
+
+
 def is_two_phase(config: Mapping[str, Any]) -> bool:
     """Whether ``config`` enables two-phase commit (KIP-939), as it does if it does not say.
 
@@ -92,27 +113,32 @@ def transactional_id_in(config: Mapping[str, Any]) -> str:
     return validated_transactional_id(str(transactional_id))
 
 
-def transaction_timeout_ms(given: int | None, two_phase: bool) -> int:
+def transaction_timeout_ms(timeout_ms: int | None, two_phase: bool) -> int:
     """The timeout that InitProducerId asks for.
 
     :raises ConfigurationError: if one is given for transactions that never expire.
     """
     if not two_phase:
-        return int(KEYS[TIMEOUT_KEY].default) if given is None else given
-    if given is not None:
+        return int(KEYS[TIMEOUT_KEY].default) if timeout_ms is None else timeout_ms
+    if timeout_ms is not None:
         raise ConfigurationError(
-            f"{TIMEOUT_KEY} {given}: not together with {TWO_PHASE_KEY}=true, the default: a transaction in"
+            f"{TIMEOUT_KEY} {timeout_ms}: not together with {TWO_PHASE_KEY}=true, the default: a transaction in"
             " two-phase commit never expires; remove one of the two"
         )
     return TWO_PHASE_TIMEOUT_MS
 
 
-def delivery_timeout_ms(name: str, given: int | None, longest: int) -> int:
+def delivery_timeout_ms(name: str, timeout_ms: int | None, longest: int) -> int:
     """How long a record may stay unacknowledged: at most as long as a transaction may last.
 
     :param name: the name under which it is given.
     :raises ConfigurationError: if the given one is longer.
     """
-    if given is not None and given > longest:
-        raise ConfigurationError(f"{name} {given}: at most {TIMEOUT_KEY}, {longest}")
-    return min(int(KEYS[DELIVERY_KEY].default), longest) if given is None else given
+    if timeout_ms is not None and timeout_ms > longest:
+        raise ConfigurationError(f"{name} {timeout_ms}: at most {TIMEOUT_KEY}, {longest}")
+    return min(int(KEYS[DELIVERY_KEY].default), longest) if timeout_ms is None else timeout_ms
+
+
+def step_timeout(delivery_timeout: float) -> float:
+    """Timeout in seconds of a step that ends a transaction: ``delivery_timeout``, but STEP_TIMEOUT at most."""
+    return min(STEP_TIMEOUT, delivery_timeout)

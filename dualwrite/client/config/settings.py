@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dualwrite.client.config.native_keys import KEYS
-from dualwrite.client.config.reading import BOOTSTRAP_KEY, flag_in, milliseconds_in, names_of, text_in, value_in
+from dualwrite.client.config.reading import flag_in, milliseconds_in, servers_in, text_in, value_in
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.client.terms.oauth import TokenSource
 from dualwrite.errors import ConfigurationError
@@ -87,14 +87,12 @@ class ClientSettings:
 
         :raises ConfigurationError: if bootstrap.servers is missing, or a setting is malformed or cannot be honoured.
         """
-        servers = next((config[name] for name in names_of(BOOTSTRAP_KEY) if config.get(name)), None)
-        if servers is None:
-            raise ConfigurationError(f"{BOOTSTRAP_KEY} is not set: name one or more brokers as HOST:PORT")
+        servers = servers_in(config)
         protocol = str(value_in(config, "security.protocol")).upper()
         if protocol not in _SECURITY_PROTOCOLS:
             raise ConfigurationError(f"security.protocol {protocol!r}: use one of {', '.join(_SECURITY_PROTOCOLS)}")
         return cls(
-            bootstrap=tuple(Endpoint.parse(part, protocol) for part in str(servers).split(",") if part.strip()),
+            bootstrap=tuple(Endpoint.parse(part, protocol) for part in servers.split(",") if part.strip()),
             client_id=str(value_in(config, "client.id")),
             tls=_tls(config) if protocol.endswith("SSL") else None,
             sasl=_sasl(config) if protocol.startswith("SASL") else None,
@@ -118,8 +116,8 @@ def _tls(config: Mapping[str, Any]) -> TlsSettings:
     location = text_in(config, "ssl.ca.location")
     certificate, key = text_in(config, "ssl.certificate.location"), text_in(config, "ssl.key.location")
     password = text_in(config, "ssl.key.password")
-    for name, given in (("ssl.key.location", key), ("ssl.key.password", password)):
-        if given is not None and certificate is None:
+    for name, value in (("ssl.key.location", key), ("ssl.key.password", password)):
+        if value is not None and certificate is None:
             raise ConfigurationError(f"{name}: of no use without ssl.certificate.location, the key's certificate")
     algorithm = str(value_in(config, "ssl.endpoint.identification.algorithm"))
     if algorithm not in ("https", "none"):
@@ -171,8 +169,9 @@ def _bytes(config: Mapping[str, Any], key: str) -> int:
 
 
 def _seconds(config: Mapping[str, Any], key: str) -> float:
-    given = milliseconds_in(config, key)
-    milliseconds = int(KEYS[key].default) if given is None else given
+    milliseconds = milliseconds_in(config, key)
+    if milliseconds is None:
+        milliseconds = int(KEYS[key].default)
     if milliseconds <= 0:
         raise ConfigurationError(f"{key} {milliseconds}: must be positive")
     return milliseconds / 1000

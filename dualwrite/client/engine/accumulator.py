@@ -30,9 +30,9 @@ class ProducerBatch:
         "builder",
         "data",
         "deadline",
+        "dropped_connections",
         "last_code",
         "last_error",
-        "losses",
         "number",
         "queue",
         "sequence",
@@ -55,7 +55,7 @@ class ProducerBatch:
         """The batch's number in its queue; -1 until it is sent."""
         self.last_code = 0
         self.last_error = ""
-        self.losses = 0
+        self.dropped_connections = 0
         """How many connections were lost with this batch since a broker last answered."""
         self.weight = 0
         self.tracked: list[Any] = []
@@ -161,10 +161,10 @@ class RecordAccumulator:
 
     def queue(self, topic: str, partition: int) -> PartitionQueue:
         """The queue of a partition."""
-        found = self._lanes.get((topic, partition))
-        if found is None:
-            found = self._lanes[topic, partition] = PartitionQueue(topic, partition)
-        return found
+        queue = self._lanes.get((topic, partition))
+        if queue is None:
+            queue = self._lanes[topic, partition] = PartitionQueue(topic, partition)
+        return queue
 
     def append(
         self, queue: PartitionQueue, record: OutgoingRecord, content_size: int, timestamp_ms: int, now: float

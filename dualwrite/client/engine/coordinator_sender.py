@@ -113,9 +113,9 @@ class CoordinatorSender:
         try:
             return connection.version(request.api_key, request.floor, request.cap)
         except NoCommonVersionError as error:
-            what = f"{call.request.what}: broker {connection.endpoint}: {error}"
+            operation = f"{call.request.operation}: broker {connection.endpoint}: {error}"
             code, two_phase = ErrorCode.UNSUPPORTED_VERSION, request.needs_two_phase
-            self._give_up(error_for(request.api_key, what, code, two_phase=two_phase), ErrorClass.FATAL)
+            self._give_up(error_for(request.api_key, operation, code, two_phase=two_phase), ErrorClass.FATAL)
             return None
 
     # --- answers
@@ -131,8 +131,8 @@ class CoordinatorSender:
             if error_class.is_retriable:
                 self._again(call, now, f"FindCoordinator: {error_name(code)}")
             else:
-                what = f"FindCoordinator of {whose.key}"
-                self._give_up(error_for(ApiKey.FIND_COORDINATOR, what, code), error_class)
+                operation = f"FindCoordinator of {whose.key}"
+                self._give_up(error_for(ApiKey.FIND_COORDINATOR, operation, code), error_class)
 
     def answered(self, call: CoordinatorRequest, answer: Message, now: float) -> None:
         """A coordinator has answered ``call``."""
@@ -153,18 +153,18 @@ class CoordinatorSender:
             self._again(call, now, _in_words(place, error_name(code)), BUSY_PAUSE if is_soon else 0.0)
             call.last_code = code
         else:
-            what, two_phase = _in_words(call.request.what, place), call.request.needs_two_phase
-            self._give_up(error_for(call.request.api_key, what, code, two_phase=two_phase), error_class)
+            operation, two_phase = _in_words(call.request.operation, place), call.request.needs_two_phase
+            self._give_up(error_for(call.request.api_key, operation, code, two_phase=two_phase), error_class)
 
     def lost(self, asked: list[InFlight], why: str, now: float) -> None:
         """A connection is gone, and with it the answers to ``asked``."""
-        for each in asked:
-            if each.api_key is ApiKey.FIND_COORDINATOR:
-                self._looking_for.discard(each.about)
-                if self._call is not None and self._call.coordinator == each.about:
+        for sent in asked:
+            if sent.api_key is ApiKey.FIND_COORDINATOR:
+                self._looking_for.discard(sent.about)
+                if self._call is not None and self._call.coordinator == sent.about:
                     self._again(self._call, now, f"FindCoordinator: {why}")
-            elif self._call is not None and each.about is self._call:
-                if each.api_key is ApiKey.TXN_OFFSET_COMMIT:
+            elif self._call is not None and sent.about is self._call:
+                if sent.api_key is ApiKey.TXN_OFFSET_COMMIT:
                     self._machine.stray_offsets.add(self._call.coordinator.key)
                 self._again(self._call, now, why)
 
@@ -177,14 +177,15 @@ class CoordinatorSender:
         is_content = call.request.api_key is ApiKey.TXN_OFFSET_COMMIT
         seconds = self._settings.delivery_timeout
         if is_content and call.last_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            what = f"{call.request.what}: refused for {seconds:g} s: {call.last_error.partition(': ')[0]}"
-            self._give_up(KafkaRefusedError(what, call.last_code, error_name(call.last_code)), ErrorClass.ABORTABLE)
+            operation = f"{call.request.operation}: refused for {seconds:g} s: {call.last_error.partition(': ')[0]}"
+            refusal = KafkaRefusedError(operation, call.last_code, error_name(call.last_code))
+            self._give_up(refusal, ErrorClass.ABORTABLE)
             return
         reasons = "; ".join(
             dict.fromkeys(reason for reason in (call.last_error, self._connections.why_not()) if reason)
         )
         kind = AnswerLostError if call.decides else KafkaUnavailableError
-        error = kind(f"{call.request.what}: no answer in {seconds:g} s: {reasons or self._silence(call)}")
+        error = kind(f"{call.request.operation}: no answer in {seconds:g} s: {reasons or self._silence(call)}")
         self._give_up(error, ErrorClass.ABORTABLE if is_content else ErrorClass.FATAL)
 
     def _silence(self, call: CoordinatorRequest) -> str:

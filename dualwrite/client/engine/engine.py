@@ -69,9 +69,9 @@ class Engine:
         return self._machine.state
 
     @property
-    def kept(self) -> ProducerIdentity:
+    def ongoing(self) -> ProducerIdentity:
         """The identity of the predecessor's transaction that was kept; falsy if there is none."""
-        return self._machine.kept
+        return self._machine.ongoing
 
     @property
     def has_news(self) -> bool:
@@ -159,8 +159,8 @@ class Engine:
         self._verb.start(Verb.SEND_OFFSETS)
         operation = self._verb.wait().operation
         if offsets and member.group_id in self._machine.stray_offsets:
-            what = f"offsets of group {member.group_id}: some that were sent before may still be under way"
-            self._fail_transaction(PrepareFailedError(f"{what}; abort"), ErrorClass.ABORTABLE)
+            reason = f"offsets of group {member.group_id}: some that were sent before may still be under way"
+            self._fail_transaction(PrepareFailedError(f"{reason}; abort"), ErrorClass.ABORTABLE)
         elif offsets:
             self._machine.has_content = True
             identity = self._machine.identity
@@ -304,7 +304,7 @@ class Engine:
         kind = AnswerLostError if machine.state is ProducerState.FAILED else PrepareFailedError
         error = kind(f"producer of {self._settings.transactional_id}: interrupted in the middle of a call")
         if machine.failure is None and machine.state in UNFINISHED:
-            machine.doom(error, ErrorClass.ABORTABLE)
+            machine.fail(error, ErrorClass.ABORTABLE)
         self._sender.drop(error)
         reports = self._sender.reports
         self._begin_afresh()
@@ -319,7 +319,7 @@ class Engine:
 
     def _fail_transaction(self, error: DualWriteError, error_class: ErrorClass) -> None:
         """Fail the transaction or the producer, and with it the verb in progress."""
-        self._machine.doom(error, error_class)
+        self._machine.fail(error, error_class)
         self._sender.drop(error)
         if self._machine.state is ProducerState.FAILED:
             self.metadata.want_nothing()

@@ -137,10 +137,11 @@ class ProducerMetadata(ClusterMetadata):
         return refused
 
     def _learn_topic(self, entry: Message, now: float) -> None:
-        leaders = [_NO_LEADER] * (1 + max((each.partition_index for each in entry.partitions), default=-1))
+        leaders = [_NO_LEADER] * (1 + max((partition.partition_index for partition in entry.partitions), default=-1))
         epochs = leaders.copy()
-        for each in entry.partitions:
-            leaders[each.partition_index], epochs[each.partition_index] = each.leader_id, each.leader_epoch
+        for partition in entry.partitions:
+            leaders[partition.partition_index] = partition.leader_id
+            epochs[partition.partition_index] = partition.leader_epoch
         if not leaders:
             self._missing.add(entry.name)
             self.is_stale = True

@@ -26,7 +26,7 @@ PRODUCE_VERSION = 12
 """The version of Produce in TV2 that names topics."""
 _NEVER_DROPPED = 1024 * 1024
 """Bytes of a request that every broker accepts (Kafka: message.max.bytes; socket.request.max.bytes is larger)."""
-_LOSSES = 5
+_MOST_DROPS = 5
 """How many connections must be lost in a row over a larger request before it counts as refused."""
 _RECORD_OVERHEAD = 70
 """The least number of bytes of a batch of one record, beside the record's key, value and headers."""
@@ -117,8 +117,8 @@ class Sender:
         topic, value, key, partition, _, headers, on_delivery = record
         known = self._metadata.topics.get(topic)
         if known is None and not is_legal_topic(topic):
-            what = f"record for topic {topic!r}: a name has 1 to 249 letters, digits, dots, underscores and hyphens"
-            raise self._unfit(what, ErrorCode.INVALID_TOPIC_EXCEPTION)
+            rule = "a name has 1 to 249 letters, digits, dots, underscores and hyphens"
+            raise self._unfit(f"record for topic {topic!r}: {rule}", ErrorCode.INVALID_TOPIC_EXCEPTION)
         content_size = (len(value) if value else 0) + (len(key) if key else 0)
         if content_size > self._largest:
             raise self._unfit(f"record for {topic}: over message.max.bytes", ErrorCode.MESSAGE_TOO_LARGE)
@@ -139,8 +139,8 @@ class Sender:
             known.sticky.renew()
             self.has_news = True
 
-    def _unfit(self, what: str, code: int) -> DualWriteError:
-        error = error_for(ApiKey.PRODUCE, what, code)
+    def _unfit(self, operation: str, code: int) -> DualWriteError:
+        error = error_for(ApiKey.PRODUCE, operation, code)
         self._fail_transaction(error, ErrorClass.ABORTABLE)
         return error
 
@@ -210,12 +210,12 @@ class Sender:
                 break
 
     def _give_up(self, where: str, code: int, why: str, seconds: float) -> None:
-        what = f"{self._records} not acknowledged in {seconds:g} s: {where}"
+        operation = f"{self._records} not acknowledged in {seconds:g} s: {where}"
         reasons = ": ".join(reason for reason in (why, self._connections.why_not()) if reason)
         if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            self._fail_transaction(KafkaRefusedError(what, code, error_name(code)), ErrorClass.ABORTABLE)
+            self._fail_transaction(KafkaRefusedError(operation, code, error_name(code)), ErrorClass.ABORTABLE)
         else:
-            self._fail_transaction(PrepareFailedError(f"{what}: {reasons or 'no answer'}"), ErrorClass.ABORTABLE)
+            self._fail_transaction(PrepareFailedError(f"{operation}: {reasons or 'no answer'}"), ErrorClass.ABORTABLE)
 
     # --- metadata
 
@@ -245,15 +245,13 @@ class Sender:
         self._connections.forget_back_offs(self._metadata.endpoints())
         self._topic_errors = {entry.name: entry.error_code for entry in answer.topics if entry.error_code}
         for topic in [topic for topic in self._waiting if topic in refused]:
-            what = f"{self._records} not acknowledged: topic {topic!r}"
-            self._fail_transaction(error_for(ApiKey.PRODUCE, what, refused[topic]), ErrorClass.ABORTABLE)
+            operation = f"{self._records} not acknowledged: topic {topic!r}"
+            self._fail_transaction(error_for(ApiKey.PRODUCE, operation, refused[topic]), ErrorClass.ABORTABLE)
             return
         for topic in [topic for topic in self._waiting if topic in self._metadata.topics]:
             self._assign(topic, asked_at or now)
-        waiting = (each for records in self._waiting.values() for each in records)
-        self._waiting_bytes = sum(
-            record_size(each.record.key, each.record.value, each.record.headers) for each in waiting
-        )
+        records = (waiting.record for topic in self._waiting.values() for waiting in topic)
+        self._waiting_bytes = sum(record_size(record.key, record.value, record.headers) for record in records)
         if any(
             self._metadata.leader(queue.topic, queue.partition) is None for queue in self._accumulator.queues_to_send()
         ):
@@ -273,25 +271,25 @@ class Sender:
         try:
             self._waiting.pop(topic, None)
             self._flushed_at.pop(topic, None)
-            for place, each in enumerate(records):
-                if each.record.partition >= len(self._metadata.topics[topic].leaders):
+            for place, waiting in enumerate(records):
+                if waiting.record.partition >= len(self._metadata.topics[topic].leaders):
                     self._waiting[topic] = records[place:]
-                    self._lacks_partition(each, asked_at)
+                    self._lacks_partition(waiting, asked_at)
                     return
-                self.append(each.record, each.timestamp_ms, each.since)
+                self.append(waiting.record, waiting.timestamp_ms, waiting.since)
         except BaseException as error:  # after an interrupt, one of them may be in no batch and would be lost
             self._waiting[topic] = records[place:]
-            what = f"{self._records} not acknowledged: {topic}: {type(error).__name__}"
-            self._fail_transaction(PrepareFailedError(what), ErrorClass.ABORTABLE)
+            operation = f"{self._records} not acknowledged: {topic}: {type(error).__name__}"
+            self._fail_transaction(PrepareFailedError(operation), ErrorClass.ABORTABLE)
             raise
 
     def _lacks_partition(self, waiting: _WaitingRecord, asked_at: float) -> None:
         if waiting.since > asked_at:
             self._metadata.is_stale = True  # the answer may be older than the partition
         else:
-            what = f"{self._records} not acknowledged: {waiting.record.topic}-{waiting.record.partition}"
+            operation = f"{self._records} not acknowledged: {waiting.record.topic}-{waiting.record.partition}"
             self._fail_transaction(
-                error_for(ApiKey.PRODUCE, what, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), ErrorClass.ABORTABLE
+                error_for(ApiKey.PRODUCE, operation, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), ErrorClass.ABORTABLE
             )
 
     def _pause_metadata(self, now: float) -> None:
@@ -361,7 +359,7 @@ class Sender:
     def _batch_answered(self, batch: ProducerBatch, entry: Message, nodes: Sequence[Message], now: float) -> None:
         code = entry.error_code
         error_class = class_of(ApiKey.PRODUCE, code)
-        batch.losses = 0
+        batch.dropped_connections = 0
         if error_class is ErrorClass.SUCCESS:
             self._accumulator.acknowledge(batch)
             self._machine.acknowledged(batch.queue.topic, batch.queue.partition, entry.base_offset)
@@ -379,21 +377,21 @@ class Sender:
         else:
             where = f"{batch.queue.topic}-{batch.queue.partition}"
             reason = f": {entry.error_message}" if entry.error_message else ""
-            what = f"{self._records} not acknowledged: {where}{reason}"
-            self._fail_transaction(error_for(ApiKey.PRODUCE, what, code), error_class)
+            operation = f"{self._records} not acknowledged: {where}{reason}"
+            self._fail_transaction(error_for(ApiKey.PRODUCE, operation, code), error_class)
 
     def lost(self, asked: list[InFlight], why: str, now: float, is_broken: bool = True) -> None:
         """A connection is lost, and with it the answers to ``asked``.
 
         :param is_broken: False if this client closed it.
         """
-        for each in asked:
-            if each.api_key is ApiKey.METADATA:
+        for sent in asked:
+            if sent.api_key is ApiKey.METADATA:
                 self._asked_metadata_at = None
                 self._metadata.is_stale = True
                 self._pause_metadata(now)
-            elif each.api_key is ApiKey.PRODUCE and not (is_broken and self._is_dropped_for_size(each.about)):
-                for batch in each.about:
+            elif sent.api_key is ApiKey.PRODUCE and not (is_broken and self._is_dropped_for_size(sent.about)):
+                for batch in sent.about:
                     if self._accumulator.is_waiting_for(batch):
                         self._again(batch, now, why)
 
@@ -403,23 +401,24 @@ class Sender:
         answer. Then the transaction is lost."""
         waiting = [batch for batch in batches if self._accumulator.is_waiting_for(batch)]
         for batch in waiting:
-            batch.losses += 1
+            batch.dropped_connections += 1
         size = sum(len(batch.data) for batch in batches)
-        if not waiting or size < _NEVER_DROPPED or min(batch.losses for batch in waiting) < _LOSSES:
+        if not waiting or size < _NEVER_DROPPED or min(batch.dropped_connections for batch in waiting) < _MOST_DROPS:
             return False
         where = f"{waiting[0].queue.topic}-{waiting[0].queue.partition}"
-        what = (
-            f"{self._records} not acknowledged: {where}: the broker has closed the connection {waiting[0].losses} times"
-            f" over {size} bytes of records; its socket.request.max.bytes may be less"
+        operation = (
+            f"{self._records} not acknowledged: {where}: the broker has closed the connection"
+            f" {waiting[0].dropped_connections} times over {size} bytes of records; its socket.request.max.bytes may be"
+            " less"
         )
-        self._fail_transaction(error_for(ApiKey.PRODUCE, what, ErrorCode.MESSAGE_TOO_LARGE), ErrorClass.ABORTABLE)
+        self._fail_transaction(error_for(ApiKey.PRODUCE, operation, ErrorCode.MESSAGE_TOO_LARGE), ErrorClass.ABORTABLE)
         return True
 
     def _again(self, batch: ProducerBatch, now: float, why: str, pause: float | None = None, code: int = 0) -> None:
         if batch.attempts > self._settings.retries:
             where = f"{batch.queue.topic}-{batch.queue.partition}"
-            what = f"{self._records} not acknowledged after {batch.attempts} attempts: {where}"
-            self._fail_transaction(PrepareFailedError(f"{what}: {why}"), ErrorClass.ABORTABLE)
+            operation = f"{self._records} not acknowledged after {batch.attempts} attempts: {where}"
+            self._fail_transaction(PrepareFailedError(f"{operation}: {why}"), ErrorClass.ABORTABLE)
             return
         if pause is None:
             pause = self._settings.pause_after(batch.attempts)

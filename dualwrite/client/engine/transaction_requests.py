@@ -47,7 +47,7 @@ class TransactionRequests:
         machine, pending = self._machine, self._verb.pending or self._verb.wait()
         if not commits:
             self._sender.drop(machine.failure or PrepareFailedError("the transaction was aborted"))
-        is_open = bool(machine.kept) if before is ProducerState.KEPT else machine.may_be_open
+        is_open = bool(machine.ongoing) if before is ProducerState.KEPT else machine.may_be_open
         if is_open:
             machine.deciding()
             answered = partial(self._ended, commits)
@@ -63,9 +63,9 @@ class TransactionRequests:
         self._verb.finish(TransactionResult.COMMITTED if commits else TransactionResult.ABORTED)
 
     def _initialized(self, keeps: bool, now: float, answer: Message) -> None:
-        producer, kept = initialized_in(answer)
-        self._machine.initialized(producer, kept or NO_PRODUCER)
-        if kept and not keeps:
+        producer, ongoing = initialized_in(answer)
+        self._machine.initialized(producer, ongoing or NO_PRODUCER)
+        if ongoing and not keeps:
             aborted = end_request(self._settings, self._machine.identity, False, self._predecessor_aborted)
             self._requests.call(aborted, now)
         else:

@@ -28,7 +28,7 @@ class TransactionManager:
     def __init__(self) -> None:
         self.identity = NO_PRODUCER
         """The identity under which the producer writes the transaction's records and ends it."""
-        self.kept = NO_PRODUCER
+        self.ongoing = NO_PRODUCER
         """The identity of the predecessor's transaction, which init_transactions(keep_prepared_txn=True) kept."""
         self.failure: DualWriteError | None = None
         """The error that ended this transaction, or the producer, outside of any verb."""
@@ -106,22 +106,22 @@ class TransactionManager:
         After any failure now, the transaction can be aborted."""
         self._order.state = ProducerState.ABORTABLE
 
-    def initialized(self, identity: ProducerIdentity, kept: ProducerIdentity) -> None:
+    def initialized(self, identity: ProducerIdentity, ongoing: ProducerIdentity) -> None:
         """Take the answer to InitProducerId."""
-        self.identity, self.kept = identity, kept
+        self.identity, self.ongoing = identity, ongoing
         self._forget()
 
     def ended(self, following: ProducerIdentity) -> None:
         """The transaction has ended; ``following`` is the identity of the next one."""
         self.identity = following or self.identity
-        self.kept = NO_PRODUCER
+        self.ongoing = NO_PRODUCER
         self._forget()
 
     def begun(self) -> None:
         """A transaction has begun."""
         self._forget()
 
-    def doom(self, error: DualWriteError, error_class: ErrorClass) -> None:
+    def fail(self, error: DualWriteError, error_class: ErrorClass) -> None:
         """Mark the transaction, or the producer, as lost."""
         if self._order.state is ProducerState.CLOSED:
             return
@@ -143,7 +143,7 @@ class TransactionManager:
         it. Only the partition leaders can tell, so the caller must have asked them.
         """
         if before is ProducerState.KEPT:
-            return bool(self.kept) and PreparedTxnState(state.producer).identifies(OngoingTransaction(self.kept))
+            return bool(self.ongoing) and PreparedTxnState(state.producer).identifies(OngoingTransaction(self.ongoing))
         return state == self.prepared
 
     def _forget(self) -> None:

@@ -6,26 +6,31 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from dualwrite.client.terms.error_classes import FENCING_CODES, REFUSES_THE_RECORD, RETRIABLE_CODES, TAKEN_OVER, advice
+from dualwrite.client.terms.error_classes import REFUSES_THE_RECORD, ErrorClass, class_of, error_for
 from dualwrite.errors import (
     DualWriteError,
     FencedError,
     KafkaRefusedError,
     KafkaUnavailableError,
-    PrepareFailedError,
-    TwoPhaseCommitUnavailableError,
 )
+from dualwrite.wire.apis import ApiKey
+from dualwrite.wire.error_codes import ErrorCode
 
-_FENCED = FENCING_CODES | {KafkaError._FENCED}
-_NO_TWO_PHASE = frozenset({KafkaError.INVALID_TRANSACTION_TIMEOUT, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
-_UNAVAILABLE = RETRIABLE_CODES | {
-    KafkaError._TIMED_OUT,
-    KafkaError._MSG_TIMED_OUT,
-    KafkaError._TRANSPORT,
-    KafkaError._ALL_BROKERS_DOWN,
-    KafkaError._RESOLVE,
-    KafkaError._QUEUE_FULL,
+_KAFKA_CODES: dict[int, int] = {
+    KafkaError._FENCED: ErrorCode.PRODUCER_FENCED,
+    **dict.fromkeys(
+        (
+            KafkaError._TIMED_OUT,
+            KafkaError._MSG_TIMED_OUT,
+            KafkaError._TRANSPORT,
+            KafkaError._ALL_BROKERS_DOWN,
+            KafkaError._RESOLVE,
+            KafkaError._QUEUE_FULL,
+        ),
+        ErrorCode.REQUEST_TIMED_OUT,
+    ),
 }
+"""librdkafka's own codes, as those of Kafka that mean the same."""
 _PERMANENT = REFUSES_THE_RECORD | {KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC}
 _FAILED_CONNECTION = "FAIL"
 _WAS_UP = "in state UP"
@@ -54,7 +59,7 @@ class ConnectionWatch:
 
 def is_fenced(error: KafkaError) -> bool:
     """True if ``error`` says that another producer has taken over."""
-    return error.code() in _FENCED
+    return class_of(ApiKey.END_TXN, _kafka_code(error)) is ErrorClass.FENCED
 
 
 def is_purged(error: KafkaError) -> bool:
@@ -73,16 +78,27 @@ def translated(operation: str, error: KafkaError, *, two_phase: bool = True) -> 
     :param operation: a description of the operation that failed, for the message.
     :param two_phase: True if the producer asked for two-phase commit, which the broker may have refused.
     """
-    text = f"{operation}: {error.str()} ({error.name()})"
-    if is_fenced(error):
-        return FencedError(f"{text}: {TAKEN_OVER}")
-    if error.code() == KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER:  # in one session, as after a topic was created anew
-        return PrepareFailedError(text)
-    if error.code() in _NO_TWO_PHASE and two_phase:
-        return TwoPhaseCommitUnavailableError(text)
-    if error.code() in _UNAVAILABLE or error.retriable():
-        return KafkaUnavailableError(text)
-    return KafkaRefusedError(f"{operation}: {error.str()}{advice(error.code())}", error.code(), error.name())
+    code = _kafka_code(error)
+    if two_phase and code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+        # librdkafka asks for two-phase commit by a timeout, which a broker that does not offer it refuses.
+        code = ErrorCode.UNSUPPORTED_VERSION
+    return error_for(
+        _request_of(code),
+        f"{operation}: {error.str()}",
+        code,
+        two_phase=two_phase and error.code() != ErrorCode.UNSUPPORTED_VERSION,
+        name=error.name(),
+        is_retriable=error.retriable(),
+    )
+
+
+def _kafka_code(error: KafkaError) -> int:
+    return _KAFKA_CODES.get(error.code(), error.code())
+
+
+def _request_of(code: int) -> ApiKey:
+    """The request that was answered, which librdkafka does not tell: one that carries the producer's identity."""
+    return ApiKey.PRODUCE if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER else ApiKey.END_TXN
 
 
 def as_kafka_error(error: DualWriteError) -> KafkaError:

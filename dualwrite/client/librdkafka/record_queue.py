@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from dualwrite.client.librdkafka.bounded_calls import HeldCallbacks
+from dualwrite.client.librdkafka.deadline_calls import HeldCallbacks
 from dualwrite.client.librdkafka.deliveries import Deliveries, reporter
 from dualwrite.errors import KafkaUnavailableError
 from dualwrite.records.outgoing import OnDelivery, OutgoingRecord

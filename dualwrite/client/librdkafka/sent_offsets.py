@@ -23,17 +23,17 @@ class SentOffsets:
         self.groups = set()
 
     @contextmanager
-    def sending(self, what: str, group: str) -> Iterator[None]:
+    def sending(self, operation: str, group: str) -> Iterator[None]:
         """Send the offsets of ``group`` within the block, and translate librdkafka's errors.
 
-        :param what: the call, for messages.
+        :param operation: the call, for messages.
         """
         self.groups.add(group)
         self.may_be_in_flight = True
         try:
             yield
         except KafkaException as error:
-            refusal = translated(what, error.args[0])
+            refusal = translated(operation, error.args[0])
             if not isinstance(refusal, KafkaRefusedError):
                 raise refusal from error  # e.g. a timeout: the broker may have them, or get them later
             if refusal.code < 0:  # librdkafka's own error, after a record that was not acknowledged

@@ -73,8 +73,8 @@ class BlockingConnection:
         try:
             version = self.versions.of(call.api_key, call.floor, call.cap)
         except NoCommonVersionError as error:
-            what, code = f"{call.what}: broker {self.endpoint}: {error}", ErrorCode.UNSUPPORTED_VERSION
-            raise error_for(call.api_key, what, code, two_phase=call.needs_two_phase) from error
+            operation, code = f"{call.operation}: broker {self.endpoint}: {error}", ErrorCode.UNSUPPORTED_VERSION
+            raise error_for(call.api_key, operation, code, two_phase=call.needs_two_phase) from error
         limit = self._settings.request_timeout if timeout is None else min(timeout, self._settings.request_timeout)
         try:
             return self._exchange(call.api_key, version, call.message, limit)

@@ -101,13 +101,13 @@ class AsyncTwoPhaseProducer(BaseProducer):
     async def poll(self, timeout: float = 0.0) -> int:
         """Call the delivery callbacks that are due; see TwoPhaseProducer. While the loop runs, the producer sends and
         receives without poll()."""
-        before = self._told
+        before = self._reported
         if self._is_driven():
             self._driver.pump()
         self._report()
-        if timeout != 0 and self._told == before and self._can_wait_for_a_report:
+        if timeout != 0 and self._reported == before and self._can_wait_for_a_report:
             await self._wait(self._engine.await_report, until=deadline_of(timeout))
-        return self._told - before
+        return self._reported - before
 
     async def flush(self, timeout: float | None = None) -> int:
         """Send every record and wait for the acknowledgements; see TwoPhaseProducer."""

@@ -39,7 +39,7 @@ class BaseProducer:
         self._process = os.getpid()
         self._is_telling = False
         """True while delivery callbacks are being called."""
-        self._told = 0
+        self._reported = 0
         """How many delivery callbacks were called."""
         self._objection: BaseException | None = None
         """The error that a delivery callback raised in the last call."""
@@ -139,7 +139,7 @@ class BaseProducer:
         callback that produces may make others due: they are called after it has returned, not within it."""
         if self._is_telling or not self._engine.has_reports:
             return 0
-        before = self._told
+        before = self._reported
         self._objection = None
         self._is_telling = True
         try:
@@ -147,14 +147,14 @@ class BaseProducer:
                 self._call_back(reports)
         finally:
             self._is_telling = False
-        return self._told - before
+        return self._reported - before
 
     def _call_back(self, reports: list[Report]) -> None:
         called = 0
         try:
             for on_delivery, error, record in reports:
                 called += 1
-                self._told += 1
+                self._reported += 1
                 on_delivery(error, record)
         except BaseException as error:
             self._objection = error
@@ -184,19 +184,19 @@ class BaseProducer:
 
     def _is_anchored(self, state: PreparedTxnState) -> bool:
         """True if the partition leaders must be asked about ``state``: see :meth:`_look_up_anchor`."""
-        return state.anchor is not None and state.producer == self._engine.kept
+        return state.anchor is not None and state.producer == self._engine.ongoing
 
     def _look_up_anchor(self, state: PreparedTxnState) -> PreparedTxnState:
         """``state`` in a form that the engine can judge. A librdkafka producer writes states with an anchor, and
         several of its transactions may share one identity: the partition leaders tell which of them is open
         (ids.py)."""
-        kept = self._engine.kept
+        identity = self._engine.ongoing
         control = ControlPlane(self._config, timeout=self._delivery_timeout)
         try:
-            ongoing = ongoing_transaction(control, self._transactional_id, kept, state)
+            ongoing = ongoing_transaction(control, self._transactional_id, identity, state)
         finally:
             control.close()
-        return PreparedTxnState(kept) if state.identifies(ongoing) else PreparedTxnState()
+        return PreparedTxnState(identity) if state.identifies(ongoing) else PreparedTxnState()
 
 
 def deadline_of(timeout: float | None) -> float:

@@ -165,13 +165,13 @@ class TwoPhaseProducer(BaseProducer):
             Waiting sends the gathered records, unless they linger (linger.ms).
         :raises InvalidTransactionStateError: if the producer is closed.
         """
-        before = self._told
+        before = self._reported
         if self._is_driven():
             self._driver.pump()
         self._report()
-        if timeout != 0 and self._told == before and self._can_wait_for_a_report:
+        if timeout != 0 and self._reported == before and self._can_wait_for_a_report:
             self._wait(self._engine.await_report, until=deadline_of(timeout))
-        return self._told - before
+        return self._reported - before
 
     def send_records(self) -> None:
         """Send every record of the transaction, as far as that needs no waiting. A later verb waits for the answers, so

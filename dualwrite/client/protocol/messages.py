@@ -99,7 +99,7 @@ class ClientProtocol:
         """Take the answer to ApiVersions. Returns None if the broker's versions are known now, otherwise the version in
         which to send ApiVersions again (KIP-511: a broker that lacks the version tells its own range in the v0 format).
         """
-        offered = Versions.told_by(response)
+        offered = Versions.from_response(response)
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
             theirs = offered.ranges.get(ApiKey.API_VERSIONS, VersionRange(0, 0))
             return min(OPENING_VERSION - 1, theirs.highest)

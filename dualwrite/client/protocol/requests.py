@@ -31,14 +31,14 @@ _NO_SESSION = -1
 class VersionedRequest(NamedTuple):
     """One request and its versions.
 
-    :param what: the request in words, for errors.
+    :param operation: the request in words, for errors.
     :param floor: the lowest version in which it may be sent.
     :param cap: the highest; None for any that both sides know.
     :param repeatable: True if carrying it out twice is the same as once, so that it may be sent again after a lost
         answer.
     """
 
-    what: str
+    operation: str
     api_key: ApiKey
     message: Message
     floor: int = 0
@@ -169,13 +169,15 @@ def end_txn(
         leaves the identity as it is.
     :param repeatable: as in :class:`VersionedRequest`: True only if no transaction will ever begin under ``producer``.
     """
-    what = f"EndTxn ({'commit' if committed else 'abort'}) of {transactional_id}"
+    operation = f"EndTxn ({'commit' if committed else 'abort'}) of {transactional_id}"
     fields = transactional_id, producer.producer_id, producer.epoch, committed
     if bumps_epoch:
-        return VersionedRequest(what, ApiKey.END_TXN, TransactionEnd(*fields), _FIRST_OF_TV2, _FIRST_OF_TV2, repeatable)
+        return VersionedRequest(
+            operation, ApiKey.END_TXN, TransactionEnd(*fields), _FIRST_OF_TV2, _FIRST_OF_TV2, repeatable
+        )
     names = "transactional_id", "producer_id", "producer_epoch", "committed"
     message = APIS[ApiKey.END_TXN].request(**dict(zip(names, fields, strict=True)))
-    return VersionedRequest(what, ApiKey.END_TXN, message, 0, _FIRST_OF_TV2 - 1, repeatable)
+    return VersionedRequest(operation, ApiKey.END_TXN, message, 0, _FIRST_OF_TV2 - 1, repeatable)
 
 
 def txn_offset_commit(
@@ -185,13 +187,13 @@ def txn_offset_commit(
     request = APIS[ApiKey.TXN_OFFSET_COMMIT].request
     topic_class = request.TxnOffsetCommitRequestTopic
     topics: dict[str, list[Message]] = {}
-    for each in offsets:
-        topics.setdefault(each.topic, []).append(
+    for committed in offsets:
+        topics.setdefault(committed.topic, []).append(
             topic_class.TxnOffsetCommitRequestPartition(
-                partition_index=each.partition,
-                committed_offset=each.offset,
-                committed_leader_epoch=each.leader_epoch,
-                committed_metadata=each.metadata,
+                partition_index=committed.partition,
+                committed_offset=committed.offset,
+                committed_leader_epoch=committed.leader_epoch,
+                committed_metadata=committed.metadata,
             )
         )
     message = request(
@@ -204,8 +206,8 @@ def txn_offset_commit(
         group_instance_id=member.group_instance_id,
         topics=[topic_class(name=name, partitions=partitions) for name, partitions in topics.items()],
     )
-    what = f"TxnOffsetCommit of group {member.group_id} in {transactional_id}"
-    return VersionedRequest(what, ApiKey.TXN_OFFSET_COMMIT, message, _FIRST_OF_TV2, _FIRST_OF_TV2)
+    operation = f"TxnOffsetCommit of group {member.group_id} in {transactional_id}"
+    return VersionedRequest(operation, ApiKey.TXN_OFFSET_COMMIT, message, _FIRST_OF_TV2, _FIRST_OF_TV2)
 
 
 def code_in(api_key: ApiKey, answer: Message) -> tuple[int, str]:

@@ -185,36 +185,41 @@ def class_of(api_key: ApiKey, code: int) -> ErrorClass:
     return ERROR_CLASSES.get(api_key, _COMMON).get(code) or _OTHERWISE.get(api_key, ErrorClass.FATAL)
 
 
-def error_for(api_key: ApiKey, what: str, code: int, *, two_phase: bool = False) -> DualWriteError:
-    """The exception for ``code``, with which ``what`` is given up: its class tells whether another attempt can succeed.
+def error_for(
+    api_key: ApiKey, operation: str, code: int, *, two_phase: bool = False, name: str = "", is_retriable: bool = False
+) -> DualWriteError:
+    """The exception for ``code``, with which ``operation`` is given up: its class tells whether another attempt can
+    succeed.
 
     :param api_key: the request that was answered; Produce for a record, even if the client itself refused it.
-    :param what: the beginning of the message: the request, or how many records, and where.
+    :param operation: the beginning of the message: the request, or how many records, and where.
     :param two_phase: True if two-phase commit was requested, which may be what is refused.
+    :param name: the name of ``code``, if it is not one of Kafka's.
+    :param is_retriable: True if the client that got ``code`` knows that the request may be sent again.
     """
-    name, error_class = error_name(code), class_of(api_key, code)
+    name, error_class = name or error_name(code), class_of(api_key, code)
     if two_phase and code in _NO_TWO_PHASE:
-        return TwoPhaseCommitUnavailableError(f"{what}: {name}: {_NO_TWO_PHASE[code]}")
+        return TwoPhaseCommitUnavailableError(f"{operation}: {name}: {_NO_TWO_PHASE[code]}")
     if error_class is ErrorClass.FENCED:
-        return FencedError(f"{what}: {name} ({code}): {TAKEN_OVER}")
+        return FencedError(f"{operation}: {name} ({code}): {TAKEN_OVER}")
     is_record = api_key is ApiKey.PRODUCE
     if (api_key, code) == _EXPIRED_AT_THE_GROUP or (is_record and code not in REFUSES_THE_RECORD):
-        return PrepareFailedError(f"{what}: {name} ({code}){advice(code)}")
-    if error_class.is_retriable and not is_record:
-        return KafkaUnavailableError(f"{what}: {name}")
-    return KafkaRefusedError(f"{what}{advice(code)}", code, name)
+        return PrepareFailedError(f"{operation}: {name} ({code}){advice(code)}")
+    if (is_retriable or error_class.is_retriable) and not is_record:
+        return KafkaUnavailableError(f"{operation}: {name}")
+    return KafkaRefusedError(f"{operation}{advice(code)}", code, name)
 
 
-def raise_for(api_key: ApiKey, what: str, code: int, *, two_phase: bool = False) -> None:
+def raise_for(api_key: ApiKey, operation: str, code: int, *, two_phase: bool = False) -> None:
     """Raise the exception of :func:`error_for`, unless ``code`` is success."""
     if code:
-        raise error_for(api_key, what, code, two_phase=two_phase)
+        raise error_for(api_key, operation, code, two_phase=two_phase)
 
 
-def raise_if_retriable(api_key: ApiKey, what: str, code: int) -> None:
+def raise_if_retriable(api_key: ApiKey, operation: str, code: int) -> None:
     """Raise KafkaUnavailableError if the request may be sent again."""
     if class_of(api_key, code).is_retriable:
-        raise error_for(api_key, what, code)
+        raise error_for(api_key, operation, code)
 
 
 def advice(code: int) -> str:

@@ -53,26 +53,26 @@ class TokenSource:
         if kept is not None and now < self._renewed_at:
             return kept
         try:
-            given = self._callback(self._config)
+            result = self._callback(self._config)
         except Exception as error:
             if kept is not None and now < kept.expires_at:
                 return kept
             raise KafkaUnavailableError(f"oauth_cb: {type(error).__name__}: {error}") from error
-        fresh = _checked(given, now)
+        fresh = _checked(result, now)
         self._renewed_at = now + _KEPT_FOR * (fresh.expires_at - now)
         self._token = fresh
         return fresh
 
 
-def _checked(given: Any, now: float) -> Token:
-    """``given`` as a token. Error messages never contain it."""
-    if not isinstance(given, tuple) or not 2 <= len(given) <= 4:
+def _checked(result: Any, now: float) -> Token:
+    """``result`` as a token. Error messages never contain it."""
+    if not isinstance(result, tuple) or not 2 <= len(result) <= 4:
         raise ConfigurationError(
-            f"oauth_cb gave a value of type {type(given).__name__}: allowed: (token, expiry in seconds since the epoch"
+            f"oauth_cb gave a value of type {type(result).__name__}: allowed: (token, expiry in seconds since the epoch"
             "[, principal, extensions])"
         )
-    value, expires_at = given[0], given[1]
-    extensions = given[3] if len(given) > 3 else {}
+    value, expires_at = result[0], result[1]
+    extensions = result[3] if len(result) > 3 else {}
     if not isinstance(value, str) or not _TOKEN.fullmatch(value):
         raise ConfigurationError("oauth_cb gave a token with characters that a bearer token cannot have (RFC 6750)")
     if not isinstance(expires_at, int | float) or not expires_at > now:

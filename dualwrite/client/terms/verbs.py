@@ -88,8 +88,8 @@ def init_verb(keep_prepared_txn: object) -> Verb:
         would keep a predecessor's transaction.
     """
     if not isinstance(keep_prepared_txn, bool):
-        given = f"{keep_prepared_txn!r} of type {type(keep_prepared_txn).__name__}"
-        raise TypeError(f"init_transactions(): keep_prepared_txn {given}: give True or False; there is no timeout")
+        shown = f"{keep_prepared_txn!r} of type {type(keep_prepared_txn).__name__}"
+        raise TypeError(f"init_transactions(): keep_prepared_txn {shown}: give True or False; there is no timeout")
     return Verb.INIT_KEEPING if keep_prepared_txn else Verb.INIT
 
 

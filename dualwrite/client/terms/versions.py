@@ -35,7 +35,7 @@ class Versions(NamedTuple):
     features_epoch: int = -1
 
     @classmethod
-    def told_by(cls, response: Message) -> "Versions":
+    def from_response(cls, response: Message) -> "Versions":
         """The versions in an ApiVersions response (KIP-584: features are valid only with an epoch of 0 or more)."""
         ranges = {entry.api_key: VersionRange(entry.min_version, entry.max_version) for entry in response.api_keys}
         epoch = response.finalized_features_epoch

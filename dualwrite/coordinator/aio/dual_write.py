@@ -18,8 +18,8 @@ from dualwrite.coordinator.manager.settings import Completion, ManagerSettings
 from dualwrite.coordinator.ports.kafka import KafkaParticipant
 from dualwrite.coordinator.process.greenlets import greenlet_spawn, wait_for
 from dualwrite.coordinator.process.this_process import THIS_PROCESS
-from dualwrite.coordinator.recovery.two_phase import TwoPhase
 from dualwrite.coordinator.rules.recovery_decision import Outcome
+from dualwrite.coordinator.rules.two_phase import TwoPhase
 from dualwrite.coordinator.slots.slot import Counters
 from dualwrite.coordinator.slots.usage import PoolSettings, Usage
 from dualwrite.coordinator.sql.error_meanings import transient_errors_of

@@ -120,13 +120,13 @@ class AsyncUnitManager(UnitManager):
     def end_orphans(self) -> None:
         """End the units of work that no block will end. An interrupt may come where no code can handle it, and its
         exception keeps the block alive, which would end its unit if it were collected."""
-        here = current_task()
+        this_task = current_task()
         error = InvalidTransactionStateError("the block was never left")
         for unit in self.process.pool.users():
             if not isinstance(unit, Unit) or (unit.ending is not None and not unit.ending.done()):
                 continue
-            task = unit.place() if isinstance(unit.place, weakref.ref) else None
-            if task is None or task is here or task.done() or self._loop is None or self._loop.is_closed():
+            task = unit.owner() if isinstance(unit.owner, weakref.ref) else None
+            if task is None or task is this_task or task.done() or self._loop is None or self._loop.is_closed():
                 self.force_end_later(unit, error)
 
     def know_database(self) -> None:

@@ -23,7 +23,7 @@ from dualwrite.coordinator.process.greenlets import current_task, greenlet_spawn
 from dualwrite.coordinator.rules.machine import Result
 from dualwrite.coordinator.unit.block import BaseBlock
 from dualwrite.coordinator.unit.session import UnitSession
-from dualwrite.coordinator.unit.transaction import BaseTransaction, Parameters
+from dualwrite.coordinator.unit.transaction import BaseTransaction, Parameters, driver_of
 from dualwrite.coordinator.unit.unit_of_work import Unit, UnitLifecycle
 from dualwrite.errors import InDoubtError, InvalidTransactionStateError
 from dualwrite.records.outgoing import HeadersGiven, OnDelivery, OutgoingRecord
@@ -93,7 +93,7 @@ class AsyncTransaction(BaseTransaction):
     @property
     def connection(self) -> AsyncConnection:
         """The SQLAlchemy AsyncConnection of this unit's database transaction."""
-        connection = self.running().connection
+        connection = self._driver.connection
         if self._connection is None:
             self._connection = AsyncConnection(self._units.async_engine, connection)
         return self._connection
@@ -104,7 +104,7 @@ class AsyncTransaction(BaseTransaction):
 
         Its ``commit()`` raises; its ``rollback()`` makes the whole unit of work fail.
         """
-        session = self.running().session
+        session = self._driver.session
         if self._session is None:
             self._session = UnitAsyncSession(sync_session_class=cast(type[Session], lambda **_: session))
         return self._session
@@ -150,12 +150,12 @@ class AsyncTransaction(BaseTransaction):
             record = OutgoingRecord(topic, value, key, partition, timestamp, headers, on_delivery)
         except BaseException:  # the headers may be the user's iterator, which may raise anything
             async with self._alone("produce()"):
-                await greenlet_spawn(self.running().refuse_record)
+                await greenlet_spawn(self._driver.refuse_record)
             raise
-        if self.running().produce_at_once(record):
+        if self._driver.produce_at_once(record):
             return
         async with self._alone("produce()"):
-            await greenlet_spawn(self.running().produce, record)
+            await greenlet_spawn(self._driver.produce, record)
 
     @_to_be_awaited
     async def send_offsets(self, consumer: Any, offsets: Iterable[Any] | None = None) -> None:
@@ -164,7 +164,7 @@ class AsyncTransaction(BaseTransaction):
         :param consumer: confluent_kafka.aio.AIOConsumer, or confluent_kafka.Consumer.
         """
         async with self._alone("send_offsets()"):
-            await greenlet_spawn(self._offsets().send, self.running(), self._units.awaited(consumer), offsets)
+            await greenlet_spawn(self._offsets().send, self._driver, self._units.awaited(consumer), offsets)
 
     @_to_be_awaited
     async def store_offsets(self, consumer: Any, offsets: Iterable[Any] | None = None) -> None:
@@ -173,7 +173,7 @@ class AsyncTransaction(BaseTransaction):
         :param consumer: confluent_kafka.aio.AIOConsumer, or confluent_kafka.Consumer.
         """
         async with self._alone("store_offsets()"):
-            await greenlet_spawn(self._offsets().store, self.running(), self._units.awaited(consumer), offsets)
+            await greenlet_spawn(self._offsets().store, self._driver, self._units.awaited(consumer), offsets)
 
     @asynccontextmanager
     async def _alone(self, verb: str) -> AsyncIterator[None]:
@@ -193,11 +193,11 @@ class AsyncTransaction(BaseTransaction):
         self._forget_begun()
 
     def _forget_begun(self) -> None:
-        self._made = [each for each in self._made if inspect.getcoroutinestate(each[1]) == inspect.CORO_CREATED]
+        self._made = [call for call in self._made if inspect.getcoroutinestate(call[1]) == inspect.CORO_CREATED]
 
-    async def wait_for_calls(self) -> InvalidTransactionStateError | None:
+    async def _wait_for_calls(self) -> InvalidTransactionStateError | None:
         """Wait for a call that is still in progress at the block's end. Return the error for it, or for a call that
-        never began. For the block only."""
+        never began."""
         self._forget_begun()
         forgotten, self._made = self._made, []
         if self._call is not None:
@@ -228,7 +228,7 @@ class AsyncBlock(BaseBlock[AsyncTransaction]):
         self._is_repeated = is_repeated
 
     @staticmethod
-    def _here() -> object:
+    def _current_context() -> object:
         return weakref.ref(current_task())  # weak: a task that is collected lets go of its unit
 
     if not TYPE_CHECKING:
@@ -245,14 +245,14 @@ class AsyncBlock(BaseBlock[AsyncTransaction]):
         joined = self._join()
         if joined is not None:
             return joined
-        self._unit = unit = Unit(self._here(), is_repeated=self._is_repeated)
+        self._unit = unit = Unit(self._current_context(), is_repeated=self._is_repeated)
         try:
             await greenlet_spawn(units.enter, unit)
         except BaseException as error:
             await self._let_go(unit, error)
             raise
         transaction = AsyncTransaction(unit, units)
-        self._note_open(transaction)
+        self._register(transaction)
         unit.has_run = True
         return transaction
 
@@ -261,7 +261,7 @@ class AsyncBlock(BaseBlock[AsyncTransaction]):
     ) -> None:
         if self._joined is not None:
             if error is not None:
-                self._joined.running().doom(error)
+                driver_of(self._joined).require_rollback(error)
             return
         unit = self._to_leave()
         try:
@@ -270,7 +270,7 @@ class AsyncBlock(BaseBlock[AsyncTransaction]):
             else:
                 await self._end(unit, error)
         finally:
-            self._note_left()
+            self._unregister()
 
     async def _let_go(self, unit: Unit, error: BaseException) -> None:
         if isinstance(error, GeneratorExit):  # the coroutine is being closed, perhaps without a loop: it cannot await
@@ -297,7 +297,7 @@ class AsyncBlock(BaseBlock[AsyncTransaction]):
 
     async def _finish(self, unit: Unit, error: BaseException | None) -> None:
         assert self._transaction is not None
-        left_alone = await self._transaction.wait_for_calls()
+        left_alone = await self._transaction._wait_for_calls()
         await greenlet_spawn(self._async_units.end, unit, error or left_alone)
         if left_alone is not None and error is None:
             raise left_alone

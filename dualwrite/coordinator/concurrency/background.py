@@ -45,7 +45,7 @@ class Background:
         return self._closed
 
     @property
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """True while the work is not done."""
         return self._has_more() or self._worker.is_running
 
@@ -66,7 +66,7 @@ class Background:
     def hurry(self) -> None:
         """Try at once if it was sleeping, and begin if its start was interrupted."""
         self.resume()
-        if self.running:
+        if self.is_running:
             self._hurry.set()
 
     def wait(self, timeout: float) -> bool:

@@ -29,5 +29,5 @@ def _is_root(kind: type) -> bool:
     """True for the base class of a driver's errors. PEP 249 calls it Error, and derives the others from it."""
     if kind.__name__ == "Error":
         derived: list[type] = kind.__subclasses__()
-        return {each.__name__ for each in derived} >= _OF_PEP_249
+        return {kind.__name__ for kind in derived} >= _OF_PEP_249
     return kind.__name__ in _OF_ASYNCPG and kind.__module__.partition(".")[0] == "asyncpg"

@@ -7,10 +7,11 @@ from typing import Any
 
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.config.librdkafka_settings import LibrdkafkaSettings
+from dualwrite.client.config.reading import step_timeout
 from dualwrite.coordinator.ports.kafka import KafkaParticipant
 from dualwrite.coordinator.process.this_process import THIS_PROCESS
 from dualwrite.coordinator.recovery.bulk import Recoverer
-from dualwrite.coordinator.recovery.two_phase import PredecessorTransaction, predecessor_transactions, step_timeout
+from dualwrite.coordinator.recovery.predecessor import PredecessorTransaction, predecessor_transactions
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.ids import PreparedTxnState
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from dualwrite.client.admin.inspector import Inspector
 from dualwrite.client.config.librdkafka_settings import LibrdkafkaSettings
-from dualwrite.coordinator.recovery.two_phase import step_timeout
+from dualwrite.client.config.reading import step_timeout
 from dualwrite.coordinator.rules.identities import ClusterIdentity
 from dualwrite.errors import ForeignClusterError, KafkaRefusedError
 
@@ -17,13 +17,13 @@ from dualwrite.errors import ForeignClusterError, KafkaRefusedError
 class KnownCluster:
     """The identity of the cluster behind ``config``. Thread-safe.
 
-    :param with_place: True to request its data directory as well, for a database that is a file beside it.
+    :param with_log_directory: True to request its data directory as well, for a database that is a file beside it.
     :param timeout: seconds that the request may take; None for step_timeout().
     """
 
-    def __init__(self, config: Mapping[str, Any], *, with_place: bool, timeout: float | None = None) -> None:
+    def __init__(self, config: Mapping[str, Any], *, with_log_directory: bool, timeout: float | None = None) -> None:
         self._config = config
-        self._with_place = with_place
+        self._with_log_directory = with_log_directory
         self._timeout = timeout
         self._lock = threading.Lock()
         self._identity: ClusterIdentity | None = None
@@ -36,7 +36,7 @@ class KnownCluster:
         identity = self._identity
         if identity is None:
             with self._lock:
-                identity = self._identity or self._request(with_place=self._with_place)
+                identity = self._identity or self._request(with_log_directory=self._with_log_directory)
                 self._identity = identity
         return identity
 
@@ -50,7 +50,7 @@ class KnownCluster:
         identity = self._identity
         if identity is None or identity.cluster_id is None:
             return
-        cluster_id_now = self._request(with_place=False).cluster_id
+        cluster_id_now = self._request(with_log_directory=False).cluster_id
         if cluster_id_now != identity.cluster_id:
             raise ForeignClusterError(
                 f"the Kafka cluster behind {self._config.get('bootstrap.servers')} is {cluster_id_now} now, and was "
@@ -58,13 +58,14 @@ class KnownCluster:
                 "the address back to it; or restart, and run `dualwrite db moved --db URL` if that cluster is gone"
             )
 
-    def _request(self, *, with_place: bool) -> ClusterIdentity:
+    def _request(self, *, with_log_directory: bool) -> ClusterIdentity:
         timeout = self._timeout
         if timeout is None:
             timeout = step_timeout(LibrdkafkaSettings.of(self._config).delivery_timeout)
         cluster = Inspector(self._config, timeout=timeout)
         try:
-            return ClusterIdentity(cluster.cluster_id(), _log_directory_identity(cluster) if with_place else None)
+            cluster_id = cluster.cluster_id()
+            return ClusterIdentity(cluster_id, _log_directory_identity(cluster) if with_log_directory else None)
         finally:
             cluster.close()
 

@@ -17,22 +17,19 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.config.librdkafka_settings import LibrdkafkaSettings
+from dualwrite.client.config.reading import step_timeout
 from dualwrite.client.fate.transaction_fate import TopicIds, started_ms
-from dualwrite.client.librdkafka.bounded_calls import BoundedCalls, HeldCallbacks
+from dualwrite.client.librdkafka.deadline_calls import DeadlineCalls, HeldCallbacks
 from dualwrite.client.librdkafka.errors import ConnectionWatch, translated, translating
 from dualwrite.client.librdkafka.record_queue import RecordQueue
 from dualwrite.client.librdkafka.sent_offsets import SentOffsets
 from dualwrite.client.producer.arguments import member_of
 from dualwrite.client.terms.verbs import AFTER_FAILURE, ProducerState, Verb, VerbOrder, init_verb
 from dualwrite.coordinator.kafka.librdkafka_session import LibrdkafkaSession
+from dualwrite.coordinator.kafka.timeout_watch import TimeoutWatch
 from dualwrite.coordinator.process.this_process import THIS_PROCESS
+from dualwrite.coordinator.recovery.predecessor import PredecessorTransaction, predecessor_transactions
 from dualwrite.coordinator.recovery.previous_transaction import PreviousTransaction
-from dualwrite.coordinator.recovery.two_phase import (
-    PredecessorTransaction,
-    TimeoutWatch,
-    predecessor_transactions,
-    step_timeout,
-)
 from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision
 from dualwrite.errors import (
     ConfigurationError,
@@ -82,7 +79,7 @@ class LibrdkafkaProducer:
         self._transactional_id = made.transactional_id
         self._delivery_timeout = made.delivery_timeout
         self._timeout = step_timeout(made.delivery_timeout) if timeout is None else timeout
-        self._bounded = BoundedCalls(_GRACE)
+        self._deadline_calls = DeadlineCalls(_GRACE)
         self._callbacks = HeldCallbacks()
         self._process = os.getpid()
         self._order = VerbOrder()
@@ -96,7 +93,7 @@ class LibrdkafkaProducer:
         self._control = ControlPlane(config, timeout=self._timeout)
         self._session = LibrdkafkaSession(self._control, made.transactional_id)
         self._topic_ids = TopicIds(self._control, THIS_PROCESS.monotonic)
-        self._before = PreviousTransaction(self._control, self._timeout, THIS_PROCESS.monotonic, THIS_PROCESS.sleep)
+        self._before = PreviousTransaction(self._control, self._timeout, THIS_PROCESS)
         try:
             self._connections = ConnectionWatch(made.librdkafka.get("logger", _log))
             self._producer: Any = Producer({**made.librdkafka, "logger": self._connections})
@@ -123,7 +120,7 @@ class LibrdkafkaProducer:
     def is_reusable(self) -> bool:
         """See KafkaParticipant. False once librdkafka has lost a connection, got no answer about offsets, or has not
         returned from a call: its requests may still be in flight. Also once the cluster was found restored."""
-        if self._bounded.is_wedged or self._offsets.may_be_in_flight or self._before.is_lost:
+        if self._deadline_calls.is_wedged or self._offsets.may_be_in_flight or self._before.is_lost:
             return False
         if self._producer is not None and self._process == os.getpid():
             self._producer.poll(0)  # serve librdkafka's log and delivery reports
@@ -269,12 +266,13 @@ class LibrdkafkaProducer:
             return
         self._order.state = ProducerState.CLOSED
         is_own = self._process == os.getpid()
-        if is_own and not self._bounded.is_wedged:  # a wedged producer is destroyed by its call, if that ever returns
+        # A wedged producer is destroyed by its call, if that ever returns.
+        if is_own and not self._deadline_calls.is_wedged:
             with suppress(Exception):  # of a user's callback, or librdkafka's: no caller can handle it any more
                 self._producer.purge(blocking=False)
                 self._producer.poll(0)
         self._producer = None
-        self._bounded.close()
+        self._deadline_calls.close()
         self._control.close()
 
     def _check_process(self, verb: Verb) -> None:
@@ -298,7 +296,7 @@ class LibrdkafkaProducer:
         """Call ``method`` in a thread of its own; it takes its timeout as its last argument."""
         operation, timeout = f"{verb.value} of {self._transactional_id}", self._timeout
         with self._callbacks.held():
-            self._bounded.call(operation, timeout, lambda: method(*arguments, timeout))
+            self._deadline_calls.call(operation, timeout, lambda: method(*arguments, timeout))
 
     def _commit(self) -> None:
         self._producer.commit_transaction(self._timeout)

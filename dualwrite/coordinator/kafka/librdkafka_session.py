@@ -57,7 +57,7 @@ class LibrdkafkaSession:
         :raises FencedError: if another producer has taken over.
         """
         described = self._described()
-        missing = [str(each) for each in sorted(sent.partitions - described.partitions)]
+        missing = [str(partition) for partition in sorted(sent.partitions - described.partitions)]
         if has_offsets and not _of_offsets(described):
             missing.append(_OFFSETS)
         if described.state != ONGOING or missing:
@@ -99,4 +99,4 @@ class LibrdkafkaSession:
 
 def _of_offsets(described: TransactionDescription) -> frozenset[TopicPartition]:
     """The partitions of the transaction that hold groups' offsets."""
-    return frozenset(each for each in described.partitions if each.topic == _OFFSETS)
+    return frozenset(partition for partition in described.partitions if partition.topic == _OFFSETS)

@@ -1,6 +1,6 @@
 """The native producer as a participant: every transaction has its own epoch, so KIP-939's state identifies it.
 
-A dead predecessor's transaction may be librdkafka's, with an anchor, so the control plane ends it (two_phase.py), as
+A dead predecessor's transaction may be librdkafka's, with an anchor, so the control plane ends it (predecessor.py), as
 for the other participant. The producer itself begins after that.
 """
 
@@ -11,17 +11,14 @@ from typing import Any
 
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.config.producer_settings import ProducerSettings
+from dualwrite.client.config.reading import step_timeout
 from dualwrite.client.engine.transaction_state import TransactionResult
 from dualwrite.client.fate.transaction_fate import TopicIds
 from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
 from dualwrite.client.terms.verbs import ProducerState, Verb, VerbOrder, init_verb
+from dualwrite.coordinator.kafka.timeout_watch import TimeoutWatch
 from dualwrite.coordinator.process.this_process import THIS_PROCESS
-from dualwrite.coordinator.recovery.two_phase import (
-    PredecessorTransaction,
-    TimeoutWatch,
-    predecessor_transactions,
-    step_timeout,
-)
+from dualwrite.coordinator.recovery.predecessor import PredecessorTransaction, predecessor_transactions
 from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision
 from dualwrite.errors import InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState, require_prepared_state

@@ -54,7 +54,7 @@ class ProcessObjects:
         cluster: Callable[[], ClusterIdentity] = ClusterIdentity
         if settings.participant is None:
             self.choice = ProducerChoice(settings.kafka, settings.producer)
-            known = cluster = KnownCluster(settings.kafka, with_place=store.is_file)
+            known = cluster = KnownCluster(settings.kafka, with_log_directory=store.is_file)
             make = functools.partial(_made_in, known, self.choice)
             recoverers = functools.partial(by_control_plane, settings.kafka, known.require_same)
         else:
@@ -67,11 +67,11 @@ class ProcessObjects:
             make = replayer.watching(make)
             repair, repairs = replayer.replay, SweepReplays(replayer, make, self.counters, settings.observe)
         self.consuming = Consuming(engine, store, worker)
-        here, name, leases = THIS_PROCESS, settings.application, SqlLeases(engine, store)
-        registry = LeaseRegistry(here, leases, name, here.new_owner(), settings.pool.lease_timeout, cluster)
+        runtime, name, leases = THIS_PROCESS, settings.application, SqlLeases(engine, store)
+        registry = LeaseRegistry(runtime, leases, name, runtime.new_owner(), settings.pool.lease_timeout, cluster)
         observe, counters = settings.observe, self.counters
-        self.sweeper = Sweeper(here, registry, store, recoverers, counters, observe, repairs)
-        self.pool = Pool(here, settings.pool, store, registry, self.sweeper, make, counters, observe, repair)
+        self.sweeper = Sweeper(runtime, registry, store, recoverers, counters, observe, repairs)
+        self.pool = Pool(runtime, settings.pool, store, registry, self.sweeper, make, counters, observe, repair)
 
 
 def _made_in(cluster: KnownCluster, choice: ProducerChoice, transactional_id: str) -> KafkaParticipant:

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from dualwrite.coordinator.kafka.choice import LIBRDKAFKA, ProducerName
 from dualwrite.coordinator.ports.kafka import KafkaParticipant
-from dualwrite.coordinator.recovery.two_phase import RESUME, TwoPhase, producer_settings, require_mode
 from dualwrite.coordinator.rules.slot_rules import slot_id
+from dualwrite.coordinator.rules.two_phase import RESUME, TwoPhase, completed_config, require_mode
 from dualwrite.coordinator.slots.usage import PoolSettings
 from dualwrite.errors import ConfigurationError
 
@@ -46,7 +46,7 @@ class ManagerSettings:
             raise ConfigurationError(f"producer {self.producer!r} and a participant of your own: give one of the two")
         require_mode(self.two_phase, replay=self.replay)
         self._require_completion()
-        config = {**producer_settings(self.kafka, self.two_phase), "transactional.id": slot_id(self.application, 0)}
+        config = {**completed_config(self.kafka, self.two_phase), "transactional.id": slot_id(self.application, 0)}
         object.__setattr__(self, "kafka", config)
 
     @property

@@ -33,7 +33,7 @@ from dualwrite.coordinator.steps.retry import Retrying
 from dualwrite.coordinator.unit.block import open_unit
 from dualwrite.coordinator.unit.offsets import UnitOffsets
 from dualwrite.coordinator.unit.session import watch_sessions
-from dualwrite.coordinator.unit.transaction import BaseTransaction
+from dualwrite.coordinator.unit.transaction import BaseTransaction, unit_of
 from dualwrite.coordinator.unit.unit_database import unit_driver
 from dualwrite.coordinator.unit.unit_of_work import Unit
 from dualwrite.coordinator.unit.unit_transaction import watch_statements
@@ -166,7 +166,7 @@ class UnitManager:
         :param last: the last unit of work that ``once`` ran.
         """
         with self.process.consuming.failures_count():
-            return retrying.run(once, lambda: not last or last[0].is_undone)
+            return retrying.run(once, lambda: not last or unit_of(last[0]).is_undone)
 
     def seek_to_stored(
         self, consumer: KafkaConsumer, partitions: Sequence[Any] | None, *, auto_offset_reset: OffsetReset
@@ -198,7 +198,13 @@ class UnitManager:
             return {**outcomes, **sweeper.sweep()}
 
     def sweep(self, only: Collection[str] | None = None) -> tuple[dict[str, Outcome], list[Exception]]:
-        """Recover the slots of dead owners; see DualWrite.sweep."""
+        """Like :meth:`recover`, but without making a slot ready, so that no slot is held afterwards: for operators.
+
+        :param only: these transactional ids, unless a process holds them; None for all slots of the application.
+        :returns: the outcomes by transactional id; and the errors of other slots. A slot that is in neither was taken
+            by another process, or Kafka did not answer before its turn.
+        :raises InvalidTransactionStateError: inside a unit of work.
+        """
         self.require_outside()
         return self.process.sweeper.attempt(only)
 

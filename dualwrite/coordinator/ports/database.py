@@ -116,7 +116,7 @@ class UnitDatabase(Protocol):
         """A time limit for one step, for its ``with`` block. The methods limit themselves."""
 
     @property
-    def commit_was_asked(self) -> bool:
+    def commit_was_sent(self) -> bool:
         """True once the database may have received the COMMIT."""
 
     @property
@@ -124,7 +124,7 @@ class UnitDatabase(Protocol):
         """True if the database driver has reported a successful COMMIT."""
 
     @property
-    def left_rows(self) -> bool:
+    def may_have_left_rows(self) -> bool:
         """True if the transaction was ended outside the unit's control and may have left rows."""
 
     @property

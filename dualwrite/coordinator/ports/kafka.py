@@ -145,6 +145,6 @@ class NamesLeftTransaction(Protocol):
         neither committed nor aborted; the empty state if there is none."""
 
 
-def name_of_left_transaction(recoverable: object) -> PreparedTxnState:
-    """The state that names the transaction that ``recoverable`` found open; the empty state if that is not known."""
-    return recoverable.name_left_transaction() if isinstance(recoverable, NamesLeftTransaction) else PreparedTxnState()
+def name_of_left_transaction(participant: object) -> PreparedTxnState:
+    """The state that names the transaction that ``participant`` found open; the empty state if that is not known."""
+    return participant.name_left_transaction() if isinstance(participant, NamesLeftTransaction) else PreparedTxnState()

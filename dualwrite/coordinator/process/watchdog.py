@@ -227,8 +227,8 @@ class Watchdog:
     def _run(self) -> None:
         while True:
             time.sleep(self._pause)
-            for each in self._limits.copy():  # atomic: other threads add and remove limits
-                limit = each()
+            for reference in self._limits.copy():  # atomic: other threads add and remove limits
+                limit = reference()
                 if limit is not None:
                     limit.cut_if_over()
                 del limit
@@ -272,11 +272,11 @@ def _file_number(driver: Any) -> int | None:
         return int(driver.fileno())
     writer = getattr(driver, "_writer", None)  # aiomysql, asyncmy
     transport = getattr(driver, "_transport", None) or getattr(writer, "transport", None)  # asyncpg's comes first
-    found = getattr(driver, "_sock", None) if transport is None else transport.get_extra_info("socket")  # PyMySQL
-    if found is None:
+    its_socket = getattr(driver, "_sock", None) if transport is None else transport.get_extra_info("socket")  # PyMySQL
+    if its_socket is None:
         kind = f"{type(driver).__module__}.{type(driver).__qualname__}"
         if driver is not None and kind not in _unreachable:
             _unreachable.add(kind)
             _LOG.warning("the socket of a %s is not known, or is closed: database_timeout cannot cut it", kind)
         return None
-    return int(found.fileno())
+    return int(its_socket.fileno())

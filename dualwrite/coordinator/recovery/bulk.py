@@ -48,7 +48,7 @@ class BulkRecovery:
         is_stopped: Callable[[], bool],
         observe: Callable[[str], None],
     ) -> None:
-        self.found: dict[str, Outcome] = {}
+        self.outcomes: dict[str, Outcome] = {}
         """The outcomes of the recovered slots, by transactional id."""
         self.errors: list[Exception] = []
         self._runtime = runtime
@@ -75,7 +75,7 @@ class BulkRecovery:
         return self._is_unwanted() or _is_out_of_reach(self.errors)
 
     def recover_without_producer(self, leases: Sequence[Lease]) -> None:
-        """End the open transactions of ``leases``; ``found`` and ``errors`` have the results."""
+        """End the open transactions of ``leases``; ``outcomes`` and ``errors`` have the results."""
         if not leases:
             return
         recovery = Recovery(self._store, self._make, self, self._observe)
@@ -103,13 +103,13 @@ class BulkRecovery:
         others = [lease for lease in leases if lease not in held or lease in recovery.unclaimed]
         self._in_threads(others, self._recover_alone, 1 if self._store.one_writer else THREADS)
 
-    def each(self, leases: Sequence[Lease], step: _Step) -> None:
-        """Run ``step`` for each lease, see Runner. Each lease stays with the same thread for all steps: a Recoverer
+    def for_each(self, leases: Sequence[Lease], step: _Step) -> None:
+        """Run ``step`` for each lease, see StepRunner. Each lease stays with the same thread for all steps: a Recoverer
         belongs to one thread."""
         self._in_threads(leases, step, THREADS)
 
     def taken_over(self, error: LeaseLostError) -> None:
-        """Note that another process recovers the slot of ``error``; see Runner."""
+        """Note that another process recovers the slot of ``error``; see StepRunner."""
         _LOG.info("%s: another process recovers it: %s", error.lease.transactional_id, error)
 
     def _is_unwanted(self) -> bool:
@@ -123,10 +123,11 @@ class BulkRecovery:
         self._note(lease, recover_without_producer(self._store, lease, make, self._observe))
 
     def _note(self, lease: Lease, outcome: Outcome) -> None:
-        self.found[lease.transactional_id] = outcome
+        self.outcomes[lease.transactional_id] = outcome
         if outcome is not Outcome.NOTHING:
-            told = {"outcome": outcome.value}
-            _LOG.info("%s: recovery found a transaction open: %s", lease.transactional_id, outcome.value, extra=told)
+            log_fields = {"outcome": outcome.value}
+            message = "%s: recovery found a transaction open: %s"
+            _LOG.info(message, lease.transactional_id, outcome.value, extra=log_fields)
 
     def _in_threads(self, leases: Sequence[Lease], step: _Step, most: int) -> None:
         """Run ``step`` for each lease, in up to ``most`` threads; the first is this one."""
@@ -136,17 +137,17 @@ class BulkRecovery:
         for share, recoverer in zip(shares, self._crew, strict=False):
             self._recoverers_of.update(dict.fromkeys(share, recoverer))
         before = len(self.errors)
-        work = [functools.partial(self._work, share, step, before) for share in shares]
+        tasks = [functools.partial(self._work, share, step, before) for share in shares]
         # Not threads of a pool: those would keep a program from ending while Kafka does not answer.
         others = [
-            TaskThread(self._runtime, functools.partial(self._store.in_thread, each), "dualwrite-sweep")
-            for each in work[1:]
+            TaskThread(self._runtime, functools.partial(self._store.in_thread, task), "dualwrite-sweep")
+            for task in tasks[1:]
         ]
         try:
             for worker in others:
                 worker.start()
-            for each in work[:1]:
-                each()
+            for task in tasks[:1]:
+                task()
             for worker in others:
                 while not worker.join(LOOK_INTERVAL):
                     pass

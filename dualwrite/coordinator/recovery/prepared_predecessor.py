@@ -34,7 +34,7 @@ class PreparedPredecessor:
     def __init__(self, control: "ControlPlane", transactional_id: str) -> None:
         self._control = control
         self._transactional_id = transactional_id
-        self._kept = control.init_producer_id(transactional_id, two_phase_commit=True, keep_prepared_txn=True)
+        self._initialized = control.init_producer_id(transactional_id, two_phase_commit=True, keep_prepared_txn=True)
 
     def complete(self, state: PreparedTxnState, *, is_last: bool = True) -> Outcome:
         """Commit it if ``state`` identifies it, abort it otherwise; then check how the transaction of ``state`` ended.
@@ -45,28 +45,28 @@ class PreparedPredecessor:
         :raises KafkaUnavailableError: if Kafka does not answer.
         :raises EndingNotCheckedError: if it does not answer the check, and not ``is_last``: all else is done.
         """
-        found = self._found(state)
-        done = Outcome.NOTHING if found is None else self.end(verdict(state, found))
-        looked = EndingCheck(self._control, self._transactional_id, self._kept.producer, is_last)
-        return looked.at(state, done, found)
+        ongoing = self._ongoing(state)
+        done = Outcome.NOTHING if ongoing is None else self.end(verdict(state, ongoing))
+        check = EndingCheck(self._control, self._transactional_id, self._initialized.producer, is_last)
+        return check.outcome(state, done, ongoing)
 
     def name(self) -> PreparedTxnState:
         """The state that names it, for the record; the empty state if there is none."""
-        if self._kept.ongoing is None:
+        if self._initialized.ongoing is None:
             return PreparedTxnState()
-        return open_transaction(self._control, self._transactional_id, self._kept.ongoing)
+        return open_transaction(self._control, self._transactional_id, self._initialized.ongoing)
 
     def end(self, decided: RecoveryDecision) -> Outcome:
         """Commit or abort it, without comparing."""
-        if self._kept.ongoing is None:
+        if self._initialized.ongoing is None:
             return Outcome.NOTHING
         committed = decided is RecoveryDecision.COMMIT
         # No record is ever produced under this identity, so a late or second EndTxn cannot hit another transaction.
-        self._control.end_txn(self._transactional_id, self._kept.producer, committed, repeatable=True)
+        self._control.end_txn(self._transactional_id, self._initialized.producer, committed, repeatable=True)
         return Outcome.COMMITTED if committed else Outcome.ABORTED
 
-    def _found(self, state: PreparedTxnState) -> OngoingTransaction | None:
-        ongoing = self._kept.ongoing
+    def _ongoing(self, state: PreparedTxnState) -> OngoingTransaction | None:
+        ongoing = self._initialized.ongoing
         return None if ongoing is None else ongoing_transaction(self._control, self._transactional_id, ongoing, state)
 
 
@@ -82,10 +82,10 @@ class EndingCheck(NamedTuple):
     now: ProducerIdentity
     is_last: bool
 
-    def at(self, state: PreparedTxnState, done: Outcome, found: OngoingTransaction | None) -> Outcome:
+    def outcome(self, state: PreparedTxnState, done: Outcome, ongoing: OngoingTransaction | None) -> Outcome:
         """``done``, unless the transaction of ``state`` has ended otherwise.
 
-        :param found: the open transaction, which ended in ``done``.
+        :param ongoing: the open transaction, which ended in ``done``.
         """
         if not state or (done is Outcome.COMMITTED and not self.is_last):
             return done
@@ -97,4 +97,4 @@ class EndingCheck(NamedTuple):
             raise EndingNotCheckedError(
                 f"{self.transactional_id}: what became of {state} cannot be seen yet: {error}"
             ) from error
-        return outcome_in_log(state, done, self.now, ended, found)
+        return outcome_in_log(state, done, self.now, ended, ongoing)

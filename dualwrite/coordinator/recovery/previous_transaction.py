@@ -1,10 +1,10 @@
 """The previous transaction of a librdkafka session. All transactions of a session have the same identity, so the next
 transaction needs the previous one's start to be told apart from it."""
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dualwrite.client.fate.transaction_fate import ended_transaction
+from dualwrite.coordinator.ports.runtime import Runtime
 from dualwrite.errors import PrepareFailedError
 from dualwrite.ids import Ending, PreparedTxnState
 
@@ -20,29 +20,21 @@ class PreviousTransaction:
 
     :param control: used by this session only; it has lost no connection yet.
     :param timeout: seconds that a request may take.
-    :param clock: monotonic seconds.
     """
 
-    def __init__(
-        self,
-        control: "ControlPlane",
-        timeout: float,
-        clock: Callable[[], float],
-        sleep: Callable[[float], None],
-    ) -> None:
+    def __init__(self, control: "ControlPlane", timeout: float, runtime: Runtime) -> None:
         self.is_lost = False
         """True if the cluster no longer has it: recovery puts that on record."""
         self._control = control
         self._timeout = timeout
-        self._clock = clock
-        self._sleep = sleep
+        self._runtime = runtime
         self._asked_at = -_START_TIMES_APART
         self._committed = PreparedTxnState()
         self._lost_connections = 0
 
     def note_start_time(self) -> None:
         """Note that the coordinator has just returned the start time of the open transaction."""
-        self._asked_at = self._clock()
+        self._asked_at = self._runtime.monotonic()
 
     def was_committed(self, state: PreparedTxnState) -> None:
         """Note that the transaction with ``state`` was committed."""
@@ -51,9 +43,9 @@ class PreviousTransaction:
     def await_next_start_time(self) -> None:
         """Wait until the next transaction cannot have the start time of this one (ids.py). Both times are milliseconds
         of the coordinator's clock; usually the database's COMMIT takes longer than that."""
-        left = self._asked_at + _START_TIMES_APART - self._clock()
+        left = self._asked_at + _START_TIMES_APART - self._runtime.monotonic()
         if left > 0:
-            self._sleep(left)
+            self._runtime.sleep(left)
 
     def require_kept(self, transactional_id: str) -> None:
         """Require that the last committed transaction is where it was acknowledged. Checked only if connections were

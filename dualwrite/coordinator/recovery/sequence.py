@@ -37,7 +37,7 @@ class RecoveryParticipant(Protocol):
 class StepRunner(Protocol):
     """Runs the steps: for one slot in the caller's thread, or for many in several threads."""
 
-    def each(self, leases: Sequence[Lease], step: Callable[[Lease], None]) -> None:
+    def for_each(self, leases: Sequence[Lease], step: Callable[[Lease], None]) -> None:
         """Run ``step`` for each of ``leases``, and return when all are done."""
 
     def taken_over(self, error: LeaseLostError) -> None:
@@ -45,15 +45,15 @@ class StepRunner(Protocol):
 
 
 class SingleSlotRunner:
-    """The Runner for one slot: every error is raised."""
+    """The StepRunner for one slot: every error is raised."""
 
-    def each(self, leases: Sequence[Lease], step: Callable[[Lease], None]) -> None:
-        """Run ``step`` for each of ``leases``, and return when all are done; see Runner."""
+    def for_each(self, leases: Sequence[Lease], step: Callable[[Lease], None]) -> None:
+        """Run ``step`` for each of ``leases``, and return when all are done; see StepRunner."""
         for lease in leases:
             step(lease)
 
     def taken_over(self, error: LeaseLostError) -> None:
-        """Note that another process recovers the slot of ``error``; see Runner."""
+        """Note that another process recovers the slot of ``error``; see StepRunner."""
         raise error
 
 
@@ -67,7 +67,7 @@ class Recovery(Generic[R]):
     """
 
     def __init__(self, store: DecisionStore, make: Callable[[Lease], R], runner: StepRunner, observe: Observe) -> None:
-        self.recoverables: dict[Lease, R] = {}
+        self.participants: dict[Lease, R] = {}
         self.outcomes: dict[Lease, Outcome] = {}
         """The outcomes of the leases whose slots are completed."""
         self.unclaimed: dict[Lease, PreparedTxnState] = {}
@@ -78,9 +78,9 @@ class Recovery(Generic[R]):
         self._observe = observe
 
     def close(self) -> None:
-        """Close all Recoverables. May be called again."""
-        while self.recoverables:  # threads that an interrupt has left may add to it
-            self.recoverables.popitem()[1].close()
+        """Close all participants. May be called again."""
+        while self.participants:  # threads that an interrupt has left may add to it
+            self.participants.popitem()[1].close()
 
     @contextmanager
     def completed(
@@ -96,18 +96,18 @@ class Recovery(Generic[R]):
             valid: set[Lease] = set()
 
             def fence(lease: Lease) -> None:
-                recoverable = self.recoverables[lease] = self._make(lease)
+                participant = self.participants[lease] = self._make(lease)
                 self._observe("RECOVER_FENCE_KAFKA")
                 # Fences the predecessor in Kafka and keeps its prepared transaction: a plain init would abort it
                 # undecided.
-                recoverable.init_transactions(keep_prepared_txn=True)
+                participant.init_transactions(keep_prepared_txn=True)
                 fenced.add(lease)
 
             def complete(lease: Lease) -> None:
                 if lease in valid:
                     self._complete(lease, held[lease].state)
 
-            self._runner.each(list(held), fence)
+            self._runner.for_each(list(held), fence)
             # Check again, after Kafka is fenced: if the lock was lost meanwhile, the transaction seen now may be a
             # successor's. A successor that takes over later fences this producer before it does anything else.
             for lease in (lease for lease in held if lease in fenced):
@@ -117,7 +117,7 @@ class Recovery(Generic[R]):
                     self._runner.taken_over(error)
                 else:
                     valid.add(lease)
-            self._runner.each(list(held), complete)
+            self._runner.for_each(list(held), complete)
             yield held
 
     def _complete(self, lease: Lease, state: PreparedTxnState) -> None:
@@ -126,14 +126,14 @@ class Recovery(Generic[R]):
         A transaction is unclaimed if its row is new: no unit of work of that row began it. Another row may have
         decided to commit it, in another database or schema, or one that was deleted. So it goes on record first.
         """
-        recoverable = self.recoverables[lease]
-        unclaimed = name_of_left_transaction(recoverable) if lease.memory.is_new else None
+        participant = self.participants[lease]
+        unclaimed = name_of_left_transaction(participant) if lease.memory.is_new else None
         if unclaimed:
             self.unclaimed[lease] = unclaimed
             self.outcomes[lease] = Outcome.HEURISTIC_HAZARD
             return
         self._observe("RECOVER_COMPLETE")
-        self.outcomes[lease] = recoverable.complete_transaction(state)
+        self.outcomes[lease] = participant.complete_transaction(state)
 
     def record(self, lease: Lease) -> None:
         """Put the heuristic outcome of ``lease`` on record, after its row's lock was released."""
@@ -160,7 +160,7 @@ def recover(
     recovery = Recovery(store, lambda _: factory(), SingleSlotRunner(), observe)
     try:
         with recovery.completed(_locked(store, lease)) as held:
-            participant, outcome = recovery.recoverables[lease], recovery.outcomes[lease]
+            participant, outcome = recovery.participants[lease], recovery.outcomes[lease]
             if not outcome.is_heuristic:
                 held[lease].verify()
                 observe("RECOVER_INIT")

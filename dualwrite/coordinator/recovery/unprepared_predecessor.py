@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from dualwrite.client.fate.transaction_fate import ongoing_transaction, open_transaction
 from dualwrite.client.terms.transaction_states import ENDING, ONGOING
 from dualwrite.client.terms.versions import TV2
+from dualwrite.coordinator.ports.runtime import Runtime
 from dualwrite.coordinator.recovery.prepared_predecessor import EndingCheck
 from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision, verdict
 from dualwrite.errors import FencedError, KafkaRefusedError, KafkaUnavailableError
@@ -43,22 +44,12 @@ class UnpreparedPredecessor:
     """The transaction, if any, that is open and not fenced under a transactional id when its next owner has taken it.
 
     :param control: describes the transaction and ends it.
-    :param clock: monotonic seconds.
-    :param sleep: waits between two attempts.
     """
 
-    def __init__(
-        self,
-        control: "ControlPlane",
-        transactional_id: str,
-        *,
-        clock: Callable[[], float],
-        sleep: Callable[[float], None],
-    ) -> None:
+    def __init__(self, control: "ControlPlane", transactional_id: str, *, runtime: Runtime) -> None:
         self._control = control
         self._transactional_id = transactional_id
-        self._clock = clock
-        self._sleep = sleep
+        self._runtime = runtime
 
     def complete(self, state: PreparedTxnState, *, is_last: bool = True) -> Outcome:
         """Commit it if ``state`` identifies it, abort it otherwise. If the transaction of ``state`` is not open, the
@@ -66,16 +57,16 @@ class UnpreparedPredecessor:
 
         :param is_last: see PreparedPredecessor.complete.
         """
-        found: OngoingTransaction | None = None
+        ongoing: OngoingTransaction | None = None
 
         def judge(producer: ProducerIdentity) -> RecoveryDecision:
-            nonlocal found
-            found = ongoing_transaction(self._control, self._transactional_id, producer, state)
-            return verdict(state, found)
+            nonlocal ongoing
+            ongoing = ongoing_transaction(self._control, self._transactional_id, producer, state)
+            return verdict(state, ongoing)
 
         described, done = self._end_open(judge)
         now = NO_PRODUCER if described is None else _following(described.producer)
-        return EndingCheck(self._control, self._transactional_id, now, is_last).at(state, done, found)
+        return EndingCheck(self._control, self._transactional_id, now, is_last).outcome(state, done, ongoing)
 
     def name(self) -> PreparedTxnState:
         """The state that names it, for the record; the empty state if there is none."""
@@ -93,7 +84,7 @@ class UnpreparedPredecessor:
     ) -> "tuple[TransactionDescription | None, Outcome]":
         """Describe, judge and end the open transaction, until none is open; return the last description and the
         outcome."""
-        deadline = self._clock() + PATIENCE
+        deadline = self._runtime.monotonic() + PATIENCE
         for pause in chain(_PAUSES, repeat(_PAUSES[-1])):
             described = self._control.describe_transaction(self._transactional_id)
             state = "" if described is None else described.state
@@ -103,9 +94,9 @@ class UnpreparedPredecessor:
                     return described, Outcome.COMMITTED if decided is RecoveryDecision.COMMIT else Outcome.ABORTED
             elif state not in ENDING:
                 return described, Outcome.NOTHING
-            if self._clock() + pause >= deadline:
+            if self._runtime.monotonic() + pause >= deadline:
                 break
-            self._sleep(pause)
+            self._runtime.sleep(pause)
         raise KafkaUnavailableError(
             f"transaction of {self._transactional_id}: still {state}, and the coordinator does not end it. If a process"
             " with two_phase='keep-prepared' has used it before, let one of that kind recover it"

@@ -145,7 +145,7 @@ class RecordingParticipant:
         try:
             self._inner.produce(record._replace(timestamp=timestamp, on_delivery=report))
         except BaseException:
-            records[:] = [each for each in records if each is not kept]
+            records[:] = [other for other in records if other is not kept]
             raise
 
     def send_offsets_to_transaction(self, positions: Any, group_metadata: Any) -> NoReturn:

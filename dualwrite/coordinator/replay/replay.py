@@ -60,7 +60,7 @@ class LostUnit(NamedTuple):
     last: int
 
 
-class _SeenToError(PrepareFailedError):
+class _AcknowledgedMeanwhileError(PrepareFailedError):
     """An operator has acknowledged the outcome during its replay, and may have produced the records."""
 
 
@@ -107,7 +107,9 @@ class ReplayStore(SqlDecisionStore):
             .values(acknowledged_at=self._database.now(), acknowledged_by=ACKNOWLEDGED_BY)
         )
         if connection.execute(seen_to, execution_options=ours(connection)).rowcount != 1:
-            raise _SeenToError(f"heuristic outcome {outcome} was acknowledged while it was being replayed")
+            raise _AcknowledgedMeanwhileError(
+                f"heuristic outcome {outcome} was acknowledged while it was being replayed"
+            )
 
     def lost(self, leases: Collection[Lease]) -> dict[Lease, list[LostUnit]]:
         """The units of work of the recovered ``leases`` whose records Kafka has aborted and whose outcome is not
@@ -193,7 +195,7 @@ class Replayer:
         refused: list[LostUnit] = []
         for unit in lost:
             # Behind what else is lost: those records stay where they are.
-            self._keeper.reserve(name, [each.last for each in lost if each is not unit])
+            self._keeper.reserve(name, [other.last for other in lost if other is not unit])
             kept = self.store.records(slot.lease, unit)
             error = self._produce(slot, unit, kept)
             if error is None:
@@ -202,13 +204,13 @@ class Replayer:
                 if unit is not lost[-1] and slot.is_ready:
                     slot.lend().close()
                 break
-            if not slot.is_ready or not isinstance(error, (KafkaRefusedError, _SeenToError)):
+            if not slot.is_ready or not isinstance(error, (KafkaRefusedError, _AcknowledgedMeanwhileError)):
                 raise error
             if isinstance(error, KafkaRefusedError):
                 _LOG.error("%s: %d records cannot be produced again: %s", name, len(kept), error)
                 done = Outcome.HEURISTIC_ABORT
                 refused.append(unit)
-        self._keeper.reserve(name, [each.last for each in refused])
+        self._keeper.reserve(name, [unit.last for unit in refused])
         if lost or self.store.has_records(slot.lease):
             self._keeper.empty.discard(name)
         else:

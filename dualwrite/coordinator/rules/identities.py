@@ -20,20 +20,20 @@ class ClusterIdentity(NamedTuple):
     """A Kafka cluster as an application sees it.
 
     :param cluster_id: Kafka's cluster id; None if it is not known.
-    :param place: device and inode of the data directory of its only broker, if the directory is on this machine.
+    :param log_directory: device and inode of the data directory of its only broker, if it is on this machine.
     """
 
     cluster_id: str | None = None
-    place: str | None = None
+    log_directory: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.cluster_id or ''} {self.place or ''}".strip()
+        return f"{self.cluster_id or ''} {self.log_directory or ''}".strip()
 
     @classmethod
     def of(cls, text: str | None) -> "ClusterIdentity":
         """Parse the text that ``str()`` wrote."""
-        cluster_id, _, place = (text or "").partition(" ")
-        return cls(cluster_id or None, place or None)
+        cluster_id, _, log_directory = (text or "").partition(" ")
+        return cls(cluster_id or None, log_directory or None)
 
 
 UNKNOWN_CLUSTER = ClusterIdentity()
@@ -43,21 +43,23 @@ class TwoPartIdentity(NamedTuple):
     """An identity of the form ``kind:part:part:part``, of which one part may change while the database stays the same.
 
     :param kind: the first word of such identities.
-    :param whole: the place of the part that is always the same.
-    :param halves: the places of the parts of which one may change.
+    :param fixed_index: the index of the part that is always the same.
+    :param half_indexes: the indexes of the parts of which one may change.
     """
 
     kind: str
-    whole: int
-    halves: tuple[int, int]
+    fixed_index: int
+    half_indexes: tuple[int, int]
 
-    def matches(self, stored: str, here: str) -> bool:
+    def matches(self, stored: str, current: str) -> bool:
         """True if both are of this form, and differ at most in one half."""
         kind, *old = stored.split(":", 3)
-        other, *new = here.split(":", 3)
+        other, *new = current.split(":", 3)
         if not kind == other == self.kind:
             return False
-        return old[self.whole] == new[self.whole] and any(old[half] == new[half] != "" for half in self.halves)
+        if old[self.fixed_index] != new[self.fixed_index]:
+            return False
+        return any(old[index] == new[index] != "" for index in self.half_indexes)
 
 
 class DatabaseIdentity(NamedTuple):
@@ -78,16 +80,18 @@ class DatabaseIdentity(NamedTuple):
 
     def is_same_as(self, stored: str) -> bool:
         """True if ``stored`` names this database, perhaps before one half of its identity has changed."""
-        here = self.database_id
-        return here is not None and (stored == here or (self.form is not None and self.form.matches(stored, here)))
+        current = self.database_id
+        if current is None:
+            return False
+        return stored == current or (self.form is not None and self.form.matches(stored, current))
 
     def outdates(self, stored: str | None) -> bool:
         """True if ``stored`` names this database and one half has changed, so that ``stored`` must be replaced. If the
         other half changed next, ``stored`` could no longer identify the database."""
-        here = self.database_id
-        if stored is None or here is None or stored == here:
+        current = self.database_id
+        if stored is None or current is None or stored == current:
             return False
-        return self.is_same_as(stored) and all(here.split(":", 3))
+        return self.is_same_as(stored) and all(current.split(":", 3))
 
     def name_of(self, application: str) -> str:
         """The prefix of the transactional ids of ``application`` in this database."""
@@ -110,19 +114,19 @@ def has_moved_along(row: RowIdentity, cluster: ClusterIdentity) -> bool:
     before = row.cluster
     if before.cluster_id is None or before.cluster_id != cluster.cluster_id:
         return False
-    return before.place is not None and cluster.place is not None and before.place != cluster.place
+    return None not in (before.log_directory, cluster.log_directory) and before.log_directory != cluster.log_directory
 
 
-def require_original(rows: Iterable[RowIdentity], here: DatabaseIdentity, cluster: ClusterIdentity) -> None:
+def require_original(rows: Iterable[RowIdentity], current: DatabaseIdentity, cluster: ClusterIdentity) -> None:
     """Require that ``rows`` were written by this database, or by one that was moved here together with its broker.
 
     :raises CopiedDatabaseError: if not; it names a row.
     """
     for row in rows:
-        if row.database_id is None or here.database_id is None or here.is_same_as(row.database_id):
+        if row.database_id is None or current.database_id is None or current.is_same_as(row.database_id):
             continue
         if not has_moved_along(row, cluster):
             raise CopiedDatabaseError(
                 f"the state row of {row.transactional_id!r} was written by the database {row.database_id}, and this is "
-                f"{here.database_id}: {WHAT_TO_DO}"
+                f"{current.database_id}: {WHAT_TO_DO}"
             )

@@ -184,10 +184,10 @@ def _precedes(state: PreparedTxnState, other: PreparedTxnState) -> bool:
         return False
     if state.producer.epoch != other.producer.epoch:
         return state.producer.epoch < other.producer.epoch
-    here, there = state.anchor, other.anchor
-    if here is None or there is None or (here.topic, here.partition) != (there.topic, there.partition):
+    own, others = state.anchor, other.anchor
+    if own is None or others is None or (own.topic, own.partition) != (others.topic, others.partition):
         return False
-    return here.offset < there.offset
+    return own.offset < others.offset
 
 
 _NOT_COMPLETED = "It is not known whether Kafka has committed it."

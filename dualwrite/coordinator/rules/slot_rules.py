@@ -28,8 +28,8 @@ class SlotRow:
     cluster_id: str | None = None
 
 
-class SlotStanding(Enum):
-    """The standing of a slot according to its row."""
+class SlotStatus(Enum):
+    """The status of a slot according to its row."""
 
     FREE = "given back, or never used"
     EXPIRED = "its owner has not renewed the lease in time"
@@ -39,7 +39,7 @@ class SlotStanding(Enum):
     HELD = "leased, by this owner or by another that may be alive"
 
 
-ENDED = (SlotStanding.EXPIRED, SlotStanding.DEAD, SlotStanding.ABANDONED)
+ENDED = (SlotStatus.EXPIRED, SlotStatus.DEAD, SlotStatus.ABANDONED)
 """The owner is gone and has not given the slot back: it may have left a transaction to be recovered."""
 
 
@@ -48,7 +48,7 @@ class Candidate:
     """A slot that may be taken, if its row has not changed meanwhile."""
 
     row: SlotRow
-    standing: SlotStanding
+    status: SlotStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,22 +67,22 @@ class SlotObserver:
     is_gone: Callable[[str], bool]
     cluster_id: str | None = None
 
-    def standing(self, row: SlotRow) -> SlotStanding:
-        """The standing of ``row``. A lease without an end comes from a release that did not renew: it may be taken."""
+    def status(self, row: SlotRow) -> SlotStatus:
+        """The status of ``row``. A lease without an end comes from a release that did not renew: it may be taken."""
         if row.transactional_id in self.held:
-            return SlotStanding.HELD  # or lost, or read before it was taken: its holder finds out
+            return SlotStatus.HELD  # or lost, or read before it was taken: its holder finds out
         if not row.owner:
-            return SlotStanding.FREE
-        standing = self._standing_of_leased(row)
+            return SlotStatus.FREE
+        status = self._status_of_leased(row)
         is_foreign = row.cluster_id is not None and self.cluster_id is not None and row.cluster_id != self.cluster_id
-        return SlotStanding.FOREIGN if is_foreign and standing in ENDED else standing
+        return SlotStatus.FOREIGN if is_foreign and status in ENDED else status
 
-    def _standing_of_leased(self, row: SlotRow) -> SlotStanding:
+    def _status_of_leased(self, row: SlotRow) -> SlotStatus:
         if row.owner == self.owner:
-            return SlotStanding.ABANDONED
+            return SlotStatus.ABANDONED
         if row.remaining is None or row.remaining <= 0:
-            return SlotStanding.EXPIRED
-        return SlotStanding.DEAD if self.is_gone(row.owner) else SlotStanding.HELD
+            return SlotStatus.EXPIRED
+        return SlotStatus.DEAD if self.is_gone(row.owner) else SlotStatus.HELD
 
 
 def describe_owner(owner: str) -> str:
@@ -115,7 +115,7 @@ def application_of(transactional_id: str) -> str | None:
     return name if name and slot_number(name, transactional_id) is not None else None
 
 
-_ORDER = (SlotStanding.DEAD, SlotStanding.EXPIRED, SlotStanding.FREE, SlotStanding.ABANDONED)
+_ORDER = (SlotStatus.DEAD, SlotStatus.EXPIRED, SlotStatus.FREE, SlotStatus.ABANDONED)
 
 
 def choose(application: str, pool_size: int, rows: Iterable[SlotRow], observer: SlotObserver) -> Iterator[Candidate]:
@@ -125,11 +125,11 @@ def choose(application: str, pool_size: int, rows: Iterable[SlotRow], observer: 
     abandoned comes last: if Kafka fenced it, the process that fenced it may do so again.
     """
     known = {row.number: row for row in rows if row.number < pool_size}
-    candidates = (Candidate(row, observer.standing(row)) for row in known.values())
-    takeable = sorted((each for each in candidates if each.standing in _ORDER), key=_preference)
+    candidates = (Candidate(row, observer.status(row)) for row in known.values())
+    takeable = sorted((candidate for candidate in candidates if candidate.status in _ORDER), key=_preference)
     # One by one: a pool may be large, and usually the first one is taken.
     unused = (
-        Candidate(SlotRow(slot_id(application, number), number), SlotStanding.FREE)
+        Candidate(SlotRow(slot_id(application, number), number), SlotStatus.FREE)
         for number in range(pool_size)
         if number not in known
     )
@@ -138,7 +138,7 @@ def choose(application: str, pool_size: int, rows: Iterable[SlotRow], observer: 
 
 def _preference(candidate: Candidate) -> tuple[int, bool, int]:
     """The sort key of choose."""
-    return _ORDER.index(candidate.standing), not candidate.row.fencing_token, candidate.row.number
+    return _ORDER.index(candidate.status), not candidate.row.fencing_token, candidate.row.number
 
 
 def slots_to_recover(rows: Iterable[SlotRow], observer: SlotObserver, *, free_too: bool = False) -> list[Candidate]:
@@ -146,9 +146,9 @@ def slots_to_recover(rows: Iterable[SlotRow], observer: SlotObserver, *, free_to
 
     :param free_too: also slots that were given back, where no transaction should be open.
     """
-    wanted = (*ENDED, SlotStanding.FREE) if free_too else ENDED
-    candidates = [Candidate(row, observer.standing(row)) for row in rows]
-    return [candidate for candidate in candidates if candidate.standing in wanted]
+    wanted = (*ENDED, SlotStatus.FREE) if free_too else ENDED
+    candidates = [Candidate(row, observer.status(row)) for row in rows]
+    return [candidate for candidate in candidates if candidate.status in wanted]
 
 
 _SHOWN = 3
@@ -198,10 +198,10 @@ def abandoned_applications(
     alive = {apart_from}
     for row in rows:
         application = application_of(row.transactional_id)
-        standing = observer.standing(row)
-        if application is not None and standing is SlotStanding.HELD:
+        status = observer.status(row)
+        if application is not None and status is SlotStatus.HELD:
             alive.add(application)
-        elif application is not None and standing in ENDED:
+        elif application is not None and status in ENDED:
             left.setdefault(application, []).append(row)
     return [_abandoned(application, left[application]) for application in sorted(left) if application not in alive]
 

@@ -15,7 +15,7 @@ from dualwrite.coordinator.rules.slot_rules import (
     Candidate,
     SlotObserver,
     SlotRow,
-    SlotStanding,
+    SlotStatus,
     abandoned_applications,
     choose,
     describe_owner,
@@ -192,9 +192,9 @@ class LeaseRegistry:
         names = {lease.transactional_id for lease in taken}
         for candidate in candidates:
             row = candidate.row
-            if row.transactional_id in names and candidate.standing is not SlotStanding.FREE:
+            if row.transactional_id in names and candidate.status is not SlotStatus.FREE:
                 former = describe_owner(row.owner)
-                _LOG.info("%s: taken over from %s: %s", row.transactional_id, former, candidate.standing.value)
+                _LOG.info("%s: taken over from %s: %s", row.transactional_id, former, candidate.status.value)
 
     def _observer(self, cluster: ClusterIdentity = UNKNOWN_CLUSTER) -> SlotObserver:
         with self._guard:
@@ -202,4 +202,4 @@ class LeaseRegistry:
 
 
 def _foreign(rows: Sequence[SlotRow], observer: SlotObserver) -> list[SlotRow]:
-    return [row for row in rows if observer.standing(row) is SlotStanding.FOREIGN]
+    return [row for row in rows if observer.status(row) is SlotStatus.FOREIGN]

@@ -28,7 +28,7 @@ class Fields(logging.Filter):
             known["application"] = _application(known["transactional_id"])
         if "error" not in known:
             raised = record.exc_info[1] if record.exc_info else None
-            errors = [each for each in (raised, *arguments) if isinstance(each, BaseException)]
+            errors = [value for value in (raised, *arguments) if isinstance(value, BaseException)]
             known["error"] = type(errors[0]).__qualname__ if errors else None
         for field in FIELDS:
             known.setdefault(field, None)

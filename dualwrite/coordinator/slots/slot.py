@@ -126,7 +126,7 @@ class Slot:
     @property
     def is_busy(self) -> bool:
         """True while the background completes an earlier unit of work: the slot cannot be used."""
-        return self._background.running
+        return self._background.is_running
 
     @property
     def is_committing(self) -> bool:
@@ -196,8 +196,9 @@ class Slot:
         if outcome.is_heuristic:
             self._counters.add("heuristic")
         if outcome is not Outcome.NOTHING:
-            told = {"outcome": outcome.value}
-            _LOG.info("%s: recovery found a transaction open: %s", self.transactional_id, outcome.value, extra=told)
+            log_fields = {"outcome": outcome.value}
+            message = "%s: recovery found a transaction open: %s"
+            _LOG.info(message, self.transactional_id, outcome.value, extra=log_fields)
         repaired = None if self._repair is None else self._repair(self)
         if repaired is Outcome.REPLAYED:
             self._counters.add("replayed")
@@ -283,7 +284,7 @@ class Slot:
         self._is_unfinished = self._is_unfinished or not done
         self._closed = self._closed or InvalidTransactionStateError("this DualWrite is closed: make a new one")
         self._is_finished = self._is_finished or (done and self.is_warm)
-        if self._is_ready and not self._background.running:
+        if self._is_ready and not self._background.is_running:
             self._close_participant()
         return self._is_finished
 

@@ -91,10 +91,10 @@ class Sweeper:
         :raises KafkaUnavailableError: if Kafka does not answer. Any other error of a slot's recovery is raised as well,
             after the other slots are recovered.
         """
-        found, errors = self.attempt()
+        outcomes, errors = self.attempt()
         if errors:
             raise errors[0]
-        return found
+        return outcomes
 
     def attempt(
         self, only: Collection[str] | None = None, *, free_too: bool = True
@@ -107,7 +107,7 @@ class Sweeper:
         with self.alone:
             candidates = self._registry.slots_to_recover(free_too=free_too)
             if only is not None:
-                candidates = [each for each in candidates if each.row.transactional_id in only]
+                candidates = [candidate for candidate in candidates if candidate.row.transactional_id in only]
             return self._recover_all(candidates)
 
     def wait(self, timeout: float) -> bool:
@@ -153,16 +153,16 @@ class Sweeper:
                 try:
                     self._recover_chunk(recovery, leases)
                 finally:
-                    done = [lease for lease in leases if lease.transactional_id in recovery.found]
+                    done = [lease for lease in leases if lease.transactional_id in recovery.outcomes]
                     self._registry.give_back(done, finished=True)
                     self._registry.give_back(set(leases).difference(done), finished=False)
-        return recovery.found, recovery.errors
+        return recovery.outcomes, recovery.errors
 
     def _recover_chunk(self, recovery: BulkRecovery, leases: Sequence[Lease]) -> None:
         recovery.recover_without_producer(leases)
-        done = [lease for lease in leases if lease.transactional_id in recovery.found]
+        done = [lease for lease in leases if lease.transactional_id in recovery.outcomes]
         self._counters.add("recoveries", len(done))
-        self._counters.add("heuristic", sum(recovery.found[lease.transactional_id].is_heuristic for lease in done))
+        self._counters.add("heuristic", sum(recovery.outcomes[lease.transactional_id].is_heuristic for lease in done))
         if self._repairs is not None and done:
             self._repair(self._repairs, done, recovery)
 
@@ -172,9 +172,9 @@ class Sweeper:
         try:
             left = list(repairs.due(done))
             while left:
-                recovery.found[left[-1].transactional_id] = repairs.repair(left[-1])
+                recovery.outcomes[left[-1].transactional_id] = repairs.repair(left[-1])
                 left.pop()
         except Exception as error:  # noqa: BLE001 - kept for the caller of the sweep
             recovery.errors.append(error)
             for lease in left:
-                del recovery.found[lease.transactional_id]
+                del recovery.outcomes[lease.transactional_id]

@@ -98,20 +98,20 @@ def no_free_slot(
     :param cluster_id: the cluster in use.
     """
     elsewhere = [row for row in foreign if row.number < settings.size]
-    holders = [_own_use(slot) for slot in own.values()]
-    holders += [
+    users = [_own_use(slot) for slot in own.values()]
+    users += [
         f"{row.transactional_id} by {describe_owner(row.owner)}, whose lease has {row.remaining:.0f} s left"
         for row in rows
         if row.transactional_id not in own and row not in elsewhere and row.owner and row.remaining is not None
     ]
-    more = f" and {len(holders) - _SHOWN} more" if len(holders) > _SHOWN else ""
+    more = f" and {len(users) - _SHOWN} more" if len(users) > _SHOWN else ""
     if one_writer and any(slot.user is not None for slot in own.values()):
         advice = "the database writes for one unit of work at a time: make them shorter, or raise acquire_timeout"
     else:
         advice = "Raise pool_size to the number of units of work that may run at once in all processes together"
     parts = []
-    if holders or not elsewhere:
-        parts.append(f"in use are {'; '.join(holders[:_SHOWN]) or 'some that were just taken'}{more}. {advice}")
+    if users or not elsewhere:
+        parts.append(f"in use are {'; '.join(users[:_SHOWN]) or 'some that were just taken'}{more}. {advice}")
     if elsewhere:
         parts.append(left_in_another_cluster(elsewhere, cluster_id))
     return (

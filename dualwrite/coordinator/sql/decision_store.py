@@ -25,16 +25,16 @@ from dualwrite.coordinator.sql.engine_checks import (
     use_own_isolation_level,
 )
 from dualwrite.coordinator.sql.error_meanings import clear_errors
+from dualwrite.coordinator.sql.fencing import is_under_token, require_lease
 from dualwrite.coordinator.sql.outcome_rows import insert_outcome, insert_outcome_once, log_outcome, outcome_insert_sql
 from dualwrite.coordinator.sql.own_tables import ours, schema_of
 from dualwrite.coordinator.sql.row_lock import (
     expected_state,
     lock_row,
-    require_lease,
     require_storable,
     take_write_lock,
 )
-from dualwrite.coordinator.sql.state_row import is_of, is_under_token, row_of, row_values
+from dualwrite.coordinator.sql.state_row import is_of, row_of, row_values
 from dualwrite.coordinator.sql.store_statement import CompiledUpdate, store_statement
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.coordinator.sql.tables import metadata

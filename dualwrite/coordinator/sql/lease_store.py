@@ -22,20 +22,21 @@ from dualwrite.coordinator.rules.identities import (
     require_original,
 )
 from dualwrite.coordinator.rules.lease import Lease, LeaseLostError, require_row
-from dualwrite.coordinator.rules.slot_rules import Candidate, SlotRow, SlotStanding, application_of, slot_number
+from dualwrite.coordinator.rules.slot_rules import Candidate, SlotRow, SlotStatus, application_of, slot_number
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.engine_checks import use_own_isolation_level
 from dualwrite.coordinator.sql.error_meanings import clear_errors
+from dualwrite.coordinator.sql.fencing import is_under_token
 from dualwrite.coordinator.sql.identity_rows import keep_up_to_date, read_identity
 from dualwrite.coordinator.sql.own_tables import ours
-from dualwrite.coordinator.sql.state_row import ROW_COLUMNS, is_of, is_under_token, row_seen, state_of
+from dualwrite.coordinator.sql.state_row import ROW_COLUMNS, is_of, row_seen, state_of
 from dualwrite.coordinator.sql.tables import UNRECOVERED
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import ConfigurationError
 from dualwrite.ids import PreparedTxnState
 
-_NOT_RENEWED = (SlotStanding.DEAD, SlotStanding.ABANDONED)
+_NOT_RENEWED = (SlotStatus.DEAD, SlotStatus.ABANDONED)
 """Slots whose owner cannot renew the lease any more. They may be taken before the lease expires."""
 
 FIRST_TOKENS = 2**48
@@ -54,7 +55,7 @@ class SqlLeases:
         self._store = store
         self._database = database_of(engine.dialect)
         self._remaining = self._database.seconds_until(table.c.lease_expires_at).label("remaining")
-        self._here = DatabaseIdentity()
+        self._identity = DatabaseIdentity()
         self._cluster = ClusterIdentity()
         """Both as of the last :meth:`rows`."""
 
@@ -68,8 +69,8 @@ class SqlLeases:
         statement = select(*columns, table.c.database_id, self._remaining)
         with self._store.connection() as connection, clear_errors(self._engine):
             use_own_isolation_level(connection)
-            here = read_identity(connection)
-            name = None if application is None else here.name_of(application)
+            identity = read_identity(connection)
+            name = None if application is None else identity.name_of(application)
             if name is not None:
                 statement = statement.where(table.c.transactional_id.startswith(f"{name}-", autoescape=True))
             stored_rows = connection.execute(statement, execution_options=ours(connection)).all()
@@ -87,16 +88,16 @@ class SqlLeases:
                     )
                 )
         if application is not None:
-            require_original(row_identities, here, cluster)
-            self._here, self._cluster = here, cluster
-            if here.is_outdated or any(here.outdates(row.database_id) for row in row_identities):
+            require_original(row_identities, identity, cluster)
+            self._identity, self._cluster = identity, cluster
+            if identity.is_outdated or any(identity.outdates(row.database_id) for row in row_identities):
                 with self._transaction() as connection:
                     keep_up_to_date(connection)
         return rows
 
     def name_of(self, application: str) -> str:
         """The prefix of the transactional ids of ``application``; see Leases.name_of."""
-        return self._here.name_of(application)
+        return self._identity.name_of(application)
 
     def take(self, candidates: Sequence[Candidate], owner: str, seconds: float, most: int) -> list[Lease]:
         """Take up to ``most`` of ``candidates``, in order; see Leases.take."""
@@ -203,7 +204,7 @@ class SqlLeases:
         if row is None or (row.fencing_token, row.owner) != (read_row.fencing_token, read_row.owner):
             return None
         has_expired = not row.owner or row.remaining is None or row.remaining <= 0
-        return row if has_expired or candidate.standing in _NOT_RENEWED else None
+        return row if has_expired or candidate.status in _NOT_RENEWED else None
 
     def _update(self, connection: Connection, lease: Lease, **values: Any) -> bool:
         """Write to the row of ``lease``; False if it is not valid."""
@@ -235,7 +236,7 @@ class SqlLeases:
 
     def _identity_columns(self) -> dict[str, str]:
         """The columns with the identities of the database and the cluster, as far as they are known."""
-        identities = {"database_id": self._here.database_id, "cluster_id": str(self._cluster)}
+        identities = {"database_id": self._identity.database_id, "cluster_id": str(self._cluster)}
         return {name: value for name, value in identities.items() if value}
 
     def _insert_row(self, slot: SlotRow, owner: str, seconds: float) -> list[Lease]:

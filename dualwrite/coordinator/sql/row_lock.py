@@ -2,25 +2,15 @@
 
 from typing import Any
 
-from sqlalchemy import Connection, Row, select, update
+from sqlalchemy import Connection, Row, update
 
-from dualwrite.coordinator.rules.lease import Lease, LeaseLostError, require_row
+from dualwrite.coordinator.rules.lease import Lease, require_row
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.dialects.unit_transactions import Fate, TransactionEndedError, unit_mark
 from dualwrite.coordinator.sql.own_tables import ours
 from dualwrite.coordinator.sql.state_row import is_of, row_of, row_seen
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.ids import PreparedTxnState
-
-
-def require_lease(connection: Connection, lease: Lease) -> None:
-    """Require that no process has taken the slot of ``lease``; does not lock the row."""
-    token = connection.scalar(
-        select(table.c.fencing_token).where(is_of(lease.transactional_id)),
-        execution_options=ours(connection),
-    )
-    if token != lease.fencing_token:
-        raise LeaseLostError(lease)
 
 
 def lock_row(connection: Connection, lease: Lease) -> PreparedTxnState:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import BindParameter, ColumnElement, Row, Select, and_, select
+from sqlalchemy import BindParameter, ColumnElement, Row, Select, select
 
 from dualwrite.coordinator.rules.evidence import evidence, with_evidence
 from dualwrite.coordinator.rules.lease_memory import RowSeen
@@ -18,13 +18,6 @@ ROW_COLUMNS = (*STATE_COLUMNS, table.c.fencing_token, table.c.lease_version)
 def is_of(transactional_id: str | BindParameter[str]) -> ColumnElement[bool]:
     """The row of ``transactional_id``."""
     return table.c.transactional_id == transactional_id
-
-
-def is_under_token(
-    transactional_id: str | BindParameter[str], fencing_token: int | BindParameter[int]
-) -> ColumnElement[bool]:
-    """The row of ``transactional_id`` while no process has taken over: the predicate that fences every write."""
-    return and_(is_of(transactional_id), table.c.fencing_token == fencing_token)
 
 
 def row_of(transactional_id: str) -> Select[Any]:

@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import Connection, Dialect, Update, bindparam, func, or_, update
 
 from dualwrite.coordinator.sql.dialects.base import Database
-from dualwrite.coordinator.sql.state_row import is_under_token
+from dualwrite.coordinator.sql.fencing import is_under_token
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 
 
@@ -52,5 +52,5 @@ class CompiledUpdate:
     def run(self, connection: Connection, values: Mapping[str, object]) -> int:
         """Execute it with the parameters ``values``; the number of rows that it found."""
         named = {**self._constants, **values}
-        given = named if self._order is None else tuple([named[name] for name in self._order])
-        return connection.exec_driver_sql(self._text, given).rowcount
+        parameters = named if self._order is None else tuple([named[name] for name in self._order])
+        return connection.exec_driver_sql(self._text, parameters).rowcount

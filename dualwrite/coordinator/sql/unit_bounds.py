@@ -6,7 +6,8 @@ from dualwrite.coordinator.rules.lease import Lease
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.dialects.unit_transactions import Fate
 from dualwrite.coordinator.sql.error_meanings import clear_errors
-from dualwrite.coordinator.sql.row_lock import lock_row, require_lease
+from dualwrite.coordinator.sql.fencing import require_lease
+from dualwrite.coordinator.sql.row_lock import lock_row
 
 
 def begin_writing(connection: Connection) -> None:

@@ -80,18 +80,18 @@ class UnitDriver:
         self._left_to_recovery = False
         self._records = 0
         self._prepared = PreparedTxnState()
-        self._doom: BaseException | None = None
-        self._end: BaseException | None = None
+        self._inner_error: BaseException | None = None
+        self._rollback_cause: BaseException | None = None
 
     @property
-    def commit_was_asked(self) -> bool:
+    def commit_was_sent(self) -> bool:
         """True once the database may have received the COMMIT."""
-        return self._database.commit_was_asked
+        return self._database.commit_was_sent
 
     @property
-    def left_rows(self) -> bool:
+    def may_have_left_rows(self) -> bool:
         """True if the database transaction was ended outside the unit's control and may have left rows."""
-        return self._database.left_rows
+        return self._database.may_have_left_rows
 
     @property
     def is_on_record(self) -> bool:
@@ -180,18 +180,18 @@ class UnitDriver:
             self.machine.advance(Event.LEFT if error is None else Event.RAISED, error)
         self._perform_steps()
 
-    def doom(self, error: BaseException) -> None:
+    def require_rollback(self, error: BaseException) -> None:
         """Note that an inner block raised ``error``: the unit of work is rolled back even if the outer block catches
         it."""
-        self._doom = self._doom or error
+        self._inner_error = self._inner_error or error
 
     @contextmanager
-    def dooming(self) -> Iterator[None]:
+    def rolling_back_on_error(self) -> Iterator[None]:
         """Let an error in the ``with`` block roll the unit back, even if the user's code catches it."""
         try:
             yield
         except BaseException as error:
-            self._end = self._end or error
+            self._rollback_cause = self._rollback_cause or error
             raise
 
     def _perform_steps(self) -> None:
@@ -286,7 +286,7 @@ class UnitDriver:
             self._database.roll_back(is_struck=self.interrupt is not None)
             self.slot.lease.memory.rolled_back()
         finally:
-            if self._database.left_rows:
+            if self._database.may_have_left_rows:
                 self._database.put_on_record(self._prepared or name_of_open_transaction(self._participant))
         return Event.DONE
 
@@ -303,15 +303,16 @@ class UnitDriver:
 
     def _failure_before_leaving(self) -> BaseException | None:
         """The error that prevents the commit, if any. Flushing may run user code that produces records."""
-        if self._doom is not None:
+        if self._inner_error is not None:
             caught = InvalidTransactionStateError(
-                f"an inner block of this unit of work raised {self._doom!r}, and the error was caught: all of the unit "
-                "is rolled back; let the error leave the outer block, or use a savepoint (begin_nested) instead"
+                f"an inner block of this unit of work raised {self._inner_error!r}, and the error was caught: all of "
+                "the unit is rolled back; let the error leave the outer block, or use a savepoint (begin_nested) "
+                "instead"
             )
-            caught.__cause__ = self._doom
+            caught.__cause__ = self._inner_error
             return caught
-        if self._end is not None:
-            return self._end
+        if self._rollback_cause is not None:
+            return self._rollback_cause
         return self._failure_to_send() or self._database.failure()
 
     def _failure_to_send(self) -> BaseException | None:

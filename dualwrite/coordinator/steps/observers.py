@@ -75,9 +75,9 @@ class UnitObservers:
         for unit in self._units:
             self._safely(unit.ended, result, error)
 
-    def _safely(self, tell: Callable[..., None], *what: object) -> None:
+    def _safely(self, call: Callable[..., None], *arguments: object) -> None:
         try:
-            tell(*what)
+            call(*arguments)
         except Exception as error:
             if self._is_interrupt(error):
                 raise

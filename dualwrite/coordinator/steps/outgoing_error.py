@@ -31,10 +31,10 @@ def raise_outcome(application: str, driver: UnitDriver, error: BaseException | N
     assert raised is not None
     if raised is error:
         return
-    told = outcome_error(application, driver, raised)
-    if told is raised:
+    leaving_error = outcome_error(application, driver, raised)
+    if leaving_error is raised:
         raise raised
-    raise told from raised
+    raise leaving_error from raised
 
 
 def outcome_error(application: str, driver: UnitDriver | None, raised: BaseException) -> BaseException:
@@ -46,7 +46,7 @@ def outcome_error(application: str, driver: UnitDriver | None, raised: BaseExcep
         return _committed(raised)
     if result is Result.IN_DOUBT:
         return _in_doubt(raised, in_doubt(application, driver.machine.error))
-    if result is Result.DATABASE_FAILED and driver.commit_was_asked and not is_step_error(raised):
+    if result is Result.DATABASE_FAILED and driver.commit_was_sent and not is_step_error(raised):
         return _in_doubt(raised, _in_doubt_alone(application, raised))
     return raised
 

@@ -43,7 +43,7 @@ def require_tx(function: Callable[..., object]) -> None:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return  # a builtin that does not say what it takes
-    if not any(each.kind in _POSITIONAL for each in parameters):
+    if not any(parameter.kind in _POSITIONAL for parameter in parameters):
         raise ConfigurationError(f"{getattr(function, '__qualname__', repr(function))}: its first parameter must be tx")
 
 

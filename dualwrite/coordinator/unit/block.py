@@ -11,7 +11,7 @@ from traceback import walk_tb
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
-from dualwrite.coordinator.unit.transaction import BaseTransaction, Transaction
+from dualwrite.coordinator.unit.transaction import BaseTransaction, Transaction, driver_of
 from dualwrite.coordinator.unit.unit_of_work import Unit, UnitLifecycle
 from dualwrite.errors import InvalidTransactionStateError
 
@@ -35,8 +35,8 @@ class BaseBlock(Generic[T]):
         self._joined: T | None = None
 
     @staticmethod
-    def _here() -> object:
-        """The place of a unit of work that begins now."""
+    def _current_context() -> object:
+        """The thread, or the task of an event loop, that owns a unit of work which begins now."""
         return threading.get_ident()
 
     def _join(self) -> T | None:
@@ -46,7 +46,7 @@ class BaseBlock(Generic[T]):
         joined: T | None = open_unit(self._units)
         self._joined = joined
         if joined is not None:
-            joined.running().require_user_code()
+            driver_of(joined).require_user_code()
         return joined
 
     def _to_leave(self) -> Unit:
@@ -55,7 +55,7 @@ class BaseBlock(Generic[T]):
             raise InvalidTransactionStateError(_USED)
         return unit
 
-    def _note_open(self, transaction: T) -> None:
+    def _register(self, transaction: T) -> None:
         self._transaction = transaction
         self.announce()
 
@@ -63,7 +63,7 @@ class BaseBlock(Generic[T]):
         """Let later blocks in this context join this unit of work, once it is open."""
         _open.set((*self._others(), weakref.ref(self)))
 
-    def _note_left(self) -> None:
+    def _unregister(self) -> None:
         _open.set(self._others())
 
     if not TYPE_CHECKING:
@@ -87,7 +87,7 @@ class BaseBlock(Generic[T]):
     def open_here(self, units: UnitLifecycle) -> T | None:
         """The unit of work, if it belongs to ``units``, began here and in this process, and has not ended."""
         unit = self._unit
-        if self._units is not units or unit is None or unit.place != self._here():
+        if self._units is not units or unit is None or unit.owner != self._current_context():
             return None
         driver = unit.driver
         if driver is None or driver.process != os.getpid() or driver.is_released:
@@ -141,11 +141,11 @@ class Block(BaseBlock[Transaction]):
         joined = self._join()
         if joined is not None:
             return joined
-        self._unit = unit = Unit(self._here(), is_repeated=self._is_repeated)
+        self._unit = unit = Unit(self._current_context(), is_repeated=self._is_repeated)
         try:
             self._units.enter(unit)
             transaction = Transaction(unit)
-            self._note_open(transaction)
+            self._register(transaction)
             unit.has_run = True
             return transaction
         except BaseException as error:
@@ -170,19 +170,19 @@ class Block(BaseBlock[Transaction]):
         unit, joined = block._unit, block._joined
         if joined is not None:
             if error is not None:
-                joined.running().doom(error)
+                driver_of(joined).require_rollback(error)
             return
         if unit is None or unit.is_over:
             raise InvalidTransactionStateError(_USED)
         try:
             block._units.leave(unit, error)
-            block._note_left()
+            block._unregister()
         except BaseException as raised:
             block._let_go(unit, raised)
-            told = block._units.outcome_error(unit, raised)
-            if told is raised:
+            leaving_error = block._units.outcome_error(unit, raised)
+            if leaving_error is raised:
                 raise
-            raise told from raised
+            raise leaving_error from raised
 
     if TYPE_CHECKING:
 
@@ -208,7 +208,7 @@ class Block(BaseBlock[Transaction]):
             self._units.force_end_later(unit, error)
             raise
         finally:
-            self._note_left()
+            self._unregister()
 
     def _was_left(self) -> bool:
         """True if the exception being handled came out of :meth:`leave` before that could do anything, and the block is
@@ -225,5 +225,5 @@ class Block(BaseBlock[Transaction]):
 def open_unit(units: UnitLifecycle) -> Any:
     """The BaseTransaction of the unit of work of ``units`` that is open in this thread or task; None without one."""
     blocks = (block() for block in reversed(_open.get()))
-    found = (block.open_here(units) for block in blocks if block is not None)
-    return next((transaction for transaction in found if transaction is not None), None)
+    transactions = (block.open_here(units) for block in blocks if block is not None)
+    return next((transaction for transaction in transactions if transaction is not None), None)

@@ -51,9 +51,9 @@ class UnitOffsets:
         """Commit the offsets of ``consumer`` in this unit's Kafka transaction; see Transaction.send_offsets."""
         driver.require_user_code()
         said = _checked_offsets(consumer, offsets)
-        with driver.dooming():
-            given = _read_so_far(consumer, said)
-            if not given:
+        with driver.rolling_back_on_error():
+            positions = _read_so_far(consumer, said)
+            if not positions:
                 return
             metadata = consumer.consumer_group_metadata()
             member = member_of(metadata)
@@ -66,10 +66,10 @@ class UnitOffsets:
                     "assigned by hand use store_offsets()"
                 )
             known = tracked_consumer(consumer, member)
-            self._consuming.warn_unless_put(known, given)
-            self._claim(known, given, "seek_to_committed")
+            self._consuming.warn_unless_put(known, positions)
+            self._claim(known, positions, "seek_to_committed")
             try:
-                driver.send_offsets(given, metadata)
+                driver.send_offsets(positions, metadata)
             except KafkaRefusedError as error:
                 if error.code not in _MOVED:
                     raise
@@ -84,18 +84,22 @@ class UnitOffsets:
         if connection.in_nested_transaction():
             raise InvalidTransactionStateError("store_offsets(): a savepoint may be rolled back alone: call it outside")
         said = _checked_offsets(consumer, offsets)
-        with driver.dooming():
-            given = _read_so_far(consumer, said)
-            if not given:
+        with driver.rolling_back_on_error():
+            positions = _read_so_far(consumer, said)
+            if not positions:
                 return
             member = member_of_consumer(consumer)
             group, known = member.group_id, tracked_consumer(consumer, member)
-            places = offsets_of(given)
+            places = offsets_of(positions)
             within = {place: offset for (name, place), offset in self._stored.items() if name == group}
             moves = self._consuming.positions.moves(known, places, within)
-            self._claim(known, given, "seek_to_stored")
+            self._claim(known, positions, "seek_to_stored")
             if moves:
-                epochs = {partition_of(each): epoch for each in given if (epoch := _leader_epoch(each)) is not None}
+                epochs = {
+                    partition_of(position): epoch
+                    for position in positions
+                    if (epoch := _leader_epoch(position)) is not None
+                }
                 self._consuming.table.move(connection, group, moves, epochs)
         self._stored.update({(group, move.partition): move.offset for move in moves})
 
@@ -108,8 +112,8 @@ class UnitOffsets:
         for consumer, offsets in self._claimed.items():
             positions.committed(consumer, offsets)
 
-    def _claim(self, known: Consumer, given: Iterable[Any], remedy: str) -> None:
-        offsets = offsets_of(given)
+    def _claim(self, known: Consumer, positions: Iterable[Any], remedy: str) -> None:
+        offsets = offsets_of(positions)
         self._consuming.positions.claim(known, offsets, self._worker() or self._consuming.worker(), remedy)
         self._claimed.setdefault(known, {}).update(offsets)
 
@@ -122,16 +126,16 @@ def _leader_epoch(position: Any) -> int | None:
 def _checked_offsets(consumer: KafkaConsumer, offsets: Iterable[Any] | None) -> list[Any] | None:
     """The application's offsets, checked; if they are invalid the unit of work can go on."""
     require_consumer(consumer)
-    given = None if offsets is None else require_positions(offsets, "offsets")
-    for each in given or ():
-        if each.offset < 0 and each.offset != NOTHING_READ:
+    positions = None if offsets is None else require_positions(offsets, "offsets")
+    for position in positions or ():
+        if position.offset < 0 and position.offset != NOTHING_READ:
             raise ValueError(
-                f"offsets: {partition_of(each)} at {each.offset}: give the number of the next record to read"
+                f"offsets: {partition_of(position)} at {position.offset}: give the number of the next record to read"
             )
-    return given
+    return positions
 
 
 def _read_so_far(consumer: KafkaConsumer, offsets: list[Any] | None) -> list[Any]:
     """``offsets``, or the positions of all partitions of ``consumer``; without partitions not yet read from."""
-    given = consumer.position(consumer.assignment()) if offsets is None else offsets
-    return [each for each in given if each.offset >= 0]
+    positions = consumer.position(consumer.assignment()) if offsets is None else offsets
+    return [position for position in positions if position.offset >= 0]

@@ -107,11 +107,11 @@ def forget_sessions(unit: UnitTransaction) -> None:
 
 def _after_attach(session: Session, instance: object) -> None:
     for bind in _binds(session, instance):
-        _note(session, bind)
+        _track(session, bind)
 
 
 def _after_begin(session: Session, _: Any, connection: Connection) -> None:
-    _note(session, connection)
+    _track(session, connection)
 
 
 def _binds(session: Session, instance: object) -> list[Any]:
@@ -132,9 +132,9 @@ def _unit_of(bind: object) -> UnitTransaction | None:
     return transaction if isinstance(transaction, UnitTransaction) and transaction.in_user_code else None
 
 
-def _note(session: Session, bind: object) -> None:
+def _track(session: Session, bind: object) -> None:
     unit = _unit_of(bind)
-    if unit is None or isinstance(session, UnitSession) or any(each is session for each in unit.sessions):
+    if unit is None or isinstance(session, UnitSession) or any(known is session for known in unit.sessions):
         return
     unit.sessions.append(session)
     for name in _CLOSING:

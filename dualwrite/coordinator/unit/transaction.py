@@ -22,17 +22,7 @@ class BaseTransaction:
         self._unit = unit
 
     @property
-    def unit(self) -> Unit:
-        """The unit of work. For the block only."""
-        return self._unit
-
-    @property
-    def is_undone(self) -> bool:
-        """False if the unit of work has ended and may have left rows, which its block committed past the library."""
-        return self._unit.driver is None or not self._unit.driver.left_rows
-
-    def running(self) -> UnitDriver:
-        """The driver of the unit of work. For the block only."""
+    def _driver(self) -> UnitDriver:
         assert self._unit.driver is not None
         return self._unit.driver
 
@@ -52,7 +42,7 @@ class Transaction(BaseTransaction):
     @property
     def connection(self) -> Connection:
         """The SQLAlchemy Connection of this unit's database transaction."""
-        return self.running().connection
+        return self._driver.connection
 
     @property
     def session(self) -> Session:
@@ -60,7 +50,7 @@ class Transaction(BaseTransaction):
 
         Its ``commit()`` raises; its ``rollback()`` makes the whole unit of work fail.
         """
-        return self.running().session
+        return self._driver.session
 
     def execute(self, statement: Executable, parameters: Parameters = None) -> CursorResult[Any]:
         """``Connection.execute`` in this unit's database transaction."""
@@ -97,9 +87,9 @@ class Transaction(BaseTransaction):
         try:
             record = OutgoingRecord(topic, value, key, partition, timestamp, headers, on_delivery)
         except BaseException:  # the headers may be the user's iterator, which may raise anything
-            self.running().refuse_record()
+            self._driver.refuse_record()
             raise
-        self.running().produce(record)
+        self._driver.produce(record)
 
     def send_offsets(self, consumer: KafkaConsumer, offsets: Iterable[Any] | None = None) -> None:
         """Commit the offsets of ``consumer`` in this unit's Kafka transaction (KIP-447): its group continues there if
@@ -117,7 +107,7 @@ class Transaction(BaseTransaction):
             ``seek_to_committed(consumer)``: the records in between would be lost.
         :raises KafkaUnavailableError: and other errors of the participant; the unit is rolled back then, too.
         """
-        self._offsets().send(self.running(), consumer, offsets)
+        self._offsets().send(self._driver, consumer, offsets)
 
     def store_offsets(self, consumer: KafkaConsumer, offsets: Iterable[Any] | None = None) -> None:
         """Write the offsets of ``consumer`` into the database, in this unit's transaction: its group continues there if
@@ -136,4 +126,14 @@ class Transaction(BaseTransaction):
             ``seek_to_stored(consumer)``.
         :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
         """
-        self._offsets().store(self.running(), consumer, offsets)
+        self._offsets().store(self._driver, consumer, offsets)
+
+
+def unit_of(transaction: BaseTransaction) -> Unit:
+    """The unit of work of ``transaction``: for this library's own rooms and its tests."""
+    return transaction._unit
+
+
+def driver_of(transaction: BaseTransaction) -> UnitDriver:
+    """The driver of the unit of work of ``transaction``, which has begun: for this library's own rooms."""
+    return transaction._driver

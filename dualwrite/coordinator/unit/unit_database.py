@@ -53,7 +53,7 @@ class SqlUnit:
         self._fate = UnitFate(unmatched)
 
     @property
-    def commit_was_asked(self) -> bool:
+    def commit_was_sent(self) -> bool:
         """True once the database may have received the COMMIT; see UnitDatabase."""
         return self._transaction is not None and self._transaction.was_asked
 
@@ -63,9 +63,9 @@ class SqlUnit:
         return self._transaction is not None and self._transaction.was_committed
 
     @property
-    def left_rows(self) -> bool:
+    def may_have_left_rows(self) -> bool:
         """True if the transaction was ended outside the unit's control and may have left rows; see UnitDatabase."""
-        return self._fate.left_rows
+        return self._fate.may_have_left_rows
 
     @property
     def is_on_record(self) -> bool:
@@ -155,7 +155,7 @@ class SqlUnit:
         # The heuristic record needs a connection; in a pool of one that is this one.
         # A transaction that was interrupted as it began may be open without the driver's knowledge.
         is_known = self._has_begun or not is_struck
-        if is_known and self._transaction_is_ours() and not self._fate.left_rows:
+        if is_known and self._transaction_is_ours() and not self._fate.may_have_left_rows:
             self._connection.rollback()
         else:
             discard(self._connection)

@@ -57,7 +57,7 @@ class UnitFate:
         """True once it is on record that the transaction was ended outside the unit's control."""
 
     @property
-    def left_rows(self) -> bool:
+    def may_have_left_rows(self) -> bool:
         """True if the unit of work may have left rows without records."""
         return self._fate in _ON_RECORD
 
@@ -122,7 +122,7 @@ class UnitFate:
 
     def _is_rolled_back(self, connection: Connection, error: BaseException | None) -> bool:
         database = database_of(connection.dialect)
-        return any(database.rolls_back(connection, each) for each in _chain(error, self._handled))
+        return any(database.rolls_back(connection, cause) for cause in _chain(error, self._handled))
 
 
 def _asked(transaction: UnitTransaction) -> Fate | None:

@@ -11,12 +11,12 @@ from dualwrite.coordinator.unit.offsets import UnitOffsets
 class Unit:
     """One unit of work: the user of a slot in the pool, and its driver. It may outlive its block.
 
-    :param place: the thread, or the task of an event loop, that began it.
+    :param owner: the thread, or the task of an event loop, that began it.
     :param is_repeated: the caller will begin it again, with the same records, if it does not come to run.
     """
 
-    def __init__(self, place: object, *, is_repeated: bool = False) -> None:
-        self.place = place
+    def __init__(self, owner: object, *, is_repeated: bool = False) -> None:
+        self.owner = owner
         self.driver: UnitDriver | None = None
         self.watch: UnitObservers | None = None
         """Its observers; None without any."""
@@ -30,6 +30,11 @@ class Unit:
         """The cancellation of its task during its end: the reason to roll it back, if that is still possible."""
         self.ending: Future[None] | None = None
         """The task that ends it, or has tried to; None for a unit of a thread."""
+
+    @property
+    def is_undone(self) -> bool:
+        """False if it has ended and may have left rows, which its block committed past the library."""
+        return self.driver is None or not self.driver.may_have_left_rows
 
 
 class UnitLifecycle(Protocol):

@@ -101,10 +101,10 @@ class UnitTransaction(RootTransaction):
     def end(self) -> InvalidTransactionStateError:
         """The error of a unit of work whose block has ended this transaction."""
         if self.ended_by is None:
-            what = "the connection of this unit of work was closed, lost or given another transaction inside its block"
+            cause = "the connection of this unit of work was closed, lost or given another transaction inside its block"
         else:
-            what = f"{self.ended_by} inside its block rolled this unit of work back"
-        return InvalidTransactionStateError(f"{what}: {LEAVE_TO_END}. Nothing of it is left on either side")
+            cause = f"{self.ended_by} inside its block rolled this unit of work back"
+        return InvalidTransactionStateError(f"{cause}: {LEAVE_TO_END}. Nothing of it is left on either side")
 
     def refuse(self, error: InvalidTransactionStateError) -> InvalidTransactionStateError:
         """Note that ``error`` makes the unit of work fail."""

@@ -12,8 +12,8 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from dualwrite.coordinator.recovery.two_phase import RESUME, timeout_ms
 from dualwrite.coordinator.rules.lease import LeaseContradictedError
+from dualwrite.coordinator.rules.two_phase import RESUME, resume_timeout_ms
 from dualwrite.coordinator.sql.dialects.base import ErrorMeaning
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.errors import DatabaseBusyError, InvalidTransactionStateError
@@ -190,7 +190,7 @@ class WholeBatch:
     def _seconds(self) -> float:
         if self._options.two_phase != RESUME:
             return self._options.run_timeout
-        return min(self._options.run_timeout, timeout_ms(self._options.kafka_config) * _TIMEOUT_SHARE / 1000)
+        return min(self._options.run_timeout, resume_timeout_ms(self._options.kafka_config) * _TIMEOUT_SHARE / 1000)
 
 
 def _winners(run: Run, tasks: Iterable[PreparedTask | None]) -> list[PreparedTask]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.errors import ConfigurationError
 from dualwrite.spark.batch.preparing import prepared
 from dualwrite.spark.batch.task_input import Observe, TaskInput, runs_of
@@ -96,7 +97,7 @@ def recover_job(**options: Any) -> dict[str, Any]:
         pass  # only to raise this library's error instead of the database driver's
     runs.end_job(job_of(parsed))
     runs.completable()
-    outcomes, errors = worker.dual_write.sweep()
+    outcomes, errors = manager_of(worker.dual_write).sweep()
     if errors:
         raise errors[0]
     return {name: outcome for name, outcome in outcomes.items() if outcome.value != "nothing"}

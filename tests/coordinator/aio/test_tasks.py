@@ -110,7 +110,7 @@ def test_a_call_still_under_way_at_the_end_of_the_block_fails_the_unit(
 ) -> None:
     tasks = []
     is_leaving = threading.Event()
-    wait_for_calls = AsyncTransaction.wait_for_calls
+    wait_for_calls = AsyncTransaction._wait_for_calls
 
     def leaves(tx: AsyncTransaction) -> Any:
         is_leaving.set()
@@ -123,7 +123,7 @@ def test_a_call_still_under_way_at_the_end_of_the_block_fails_the_unit(
         tasks.append(asyncio.create_task(tx.produce("events", "late")))
         await asyncio.sleep(0)
 
-    monkeypatch.setattr(AsyncTransaction, "wait_for_calls", leaves)
+    monkeypatch.setattr(AsyncTransaction, "_wait_for_calls", leaves)
 
     async def main() -> None:
         async with sqlite_place.dual_write() as dual_write:

@@ -7,13 +7,14 @@ import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from threading import get_ident
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from dualwrite.client.librdkafka import record_queue
-from dualwrite.client.librdkafka.bounded_calls import BoundedCalls
+from dualwrite.client.librdkafka.deadline_calls import DeadlineCalls
 from dualwrite.client.protocol.requests import GroupMember, InitializedProducer
 from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.coordinator.kafka import librdkafka
@@ -478,11 +479,10 @@ def test_a_state_says_when_its_transaction_began_and_in_which_topic() -> None:
 def test_two_transactions_of_a_session_never_begin_in_one_millisecond(monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker's clock moves as this one does; the two differ by any amount."""
     now = [1000.0]
+    runtime: Any = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds))
 
     def before(control: Any, timeout: float, *_: object) -> PreviousTransaction:
-        return PreviousTransaction(
-            control, timeout, lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds)
-        )
+        return PreviousTransaction(control, timeout, runtime)
 
     monkeypatch.setattr(librdkafka, "PreviousTransaction", before)
     rig = Rig().begun(T0)
@@ -749,7 +749,7 @@ def released() -> Iterator[threading.Event]:
 def hanging(released: threading.Event) -> Rig:
     rig = Rig()
     rig.participant._timeout = 0.05
-    rig.participant._bounded = BoundedCalls(grace=0.05)
+    rig.participant._deadline_calls = DeadlineCalls(grace=0.05)
     rig.producer.meanwhile = lambda: released.wait(30)
     return rig.begun(T0)
 

@@ -157,7 +157,7 @@ def test_each_step_is_done_for_all_slots_before_the_next_is_done_for_any(world: 
     settling = world.recover_without_producer(leases)
     decided = sorted(lease.transactional_id for lease in leases[::2])
     assert settling.errors == []
-    assert settling.found == {name: Outcome.COMMITTED if name in decided else Outcome.ABORTED for name in names}
+    assert settling.outcomes == {name: Outcome.COMMITTED if name in decided else Outcome.ABORTED for name in names}
     steps = [what if what not in ("commit", "abort") else "complete" for what, _ in world.journal.done]
     expected = ["lock", "fence", "verify", "complete", "close"]
     assert steps == [*(step for step in expected[:-1] for _ in names), *["close"] * count, *["unlock"] * bool(count)]
@@ -178,7 +178,7 @@ def test_no_slot_can_be_taken_over_while_recovery_asks_kafka(server: World) -> N
 
     with BulkRecovery(THIS_PROCESS, server.store, server.recoverer, lambda: False, take_over) as settling:
         settling.recover_without_producer(leases)
-    assert len(settling.found) == len(server.journal.names("tried")) == 3
+    assert len(settling.outcomes) == len(server.journal.names("tried")) == 3
     assert successor.take_over("a-1", "successor"), "it is free afterwards"
 
 
@@ -186,7 +186,7 @@ def test_a_slot_that_kafka_refuses_does_not_prevent_the_recovery_of_the_others(w
     leases = world.leases(MANY)
     world.journal.on["fence", "a-3"] = world.journal.on["commit", "a-4"] = KafkaRefusedError("no", 1, "NO")
     settling = world.recover_without_producer(leases)
-    assert set(settling.found) == {lease.transactional_id for lease in leases} - {"a-3", "a-4"}
+    assert set(settling.outcomes) == {lease.transactional_id for lease in leases} - {"a-3", "a-4"}
     assert [type(error) for error in settling.errors] == [KafkaRefusedError] * 2
     assert "a-3" not in world.journal.names("abort"), "what was not fenced is not ended"
     assert len(world.journal.names("close")) == MANY
@@ -199,7 +199,7 @@ def test_kafka_out_of_reach_ends_the_sweep(world: World) -> None:
     with world.settling() as settling:
         settling.recover_without_producer(leases)
         assert settling.is_over
-    assert settling.found == {}
+    assert settling.outcomes == {}
     assert world.journal.names("commit") == world.journal.names("abort") == []
     assert len(settling.errors) <= THREADS, "each thread has asked once"
 
@@ -211,7 +211,7 @@ def test_slots_fenced_before_kafka_became_unreachable_are_completed(world: World
     settling = world.recover_without_producer(leases)
     fenced = set(world.journal.names("fence")) - {"a-3"}
     assert fenced
-    assert set(settling.found) == fenced
+    assert set(settling.outcomes) == fenced
     assert [type(error) for error in settling.errors] == [KafkaUnavailableError]
 
 
@@ -221,7 +221,7 @@ def test_kafka_becoming_unreachable_after_all_fencing_ends_the_sweep(world: Worl
         for end in ("commit", "abort"):
             world.journal.on[end, lease.transactional_id] = KafkaUnavailableError("nobody")
     settling = world.recover_without_producer(leases)
-    assert settling.found == {}
+    assert settling.outcomes == {}
     assert 1 <= len(settling.errors) <= THREADS, "each thread has asked once"
 
 
@@ -233,7 +233,7 @@ def test_a_slot_whose_leader_is_away_is_recovered_later(world: World) -> None:
     with world.settling() as settling:
         settling.recover_without_producer(leases)
         assert not settling.is_over
-    assert set(settling.found) == {lease.transactional_id for lease in leases if lease not in leases[:THREADS:2]}
+    assert set(settling.outcomes) == {lease.transactional_id for lease in leases if lease not in leases[:THREADS:2]}
     assert [type(error) for error in settling.errors] == [EndingNotCheckedError] * (THREADS // 2)
 
 
@@ -243,7 +243,7 @@ def test_a_slot_whose_lease_was_lost_during_recovery_is_left_alone(world: World)
     world.journal.on["verify", lost.transactional_id] = LeaseLostError(lost)
     settling = world.recover_without_producer(leases)
     assert settling.errors == []
-    assert set(settling.found) == {lease.transactional_id for lease in leases if lease is not lost}
+    assert set(settling.outcomes) == {lease.transactional_id for lease in leases if lease is not lost}
     assert lost.transactional_id not in world.journal.names("commit")
 
 
@@ -251,7 +251,7 @@ def test_without_the_connection_that_has_the_locks_nothing_is_decided(world: Wor
     leases = world.leases(MANY)
     world.journal.on["verify", "a-4"] = OperationalError("SELECT", {}, Exception("server closed the connection"))
     settling = world.recover_without_producer(leases)
-    assert settling.found == {}
+    assert settling.outcomes == {}
     assert [type(error) for error in settling.errors] == [OperationalError]
     assert world.journal.names("commit") == world.journal.names("abort") == []
     assert len(world.journal.names("close")) == MANY
@@ -262,7 +262,7 @@ def test_a_lease_that_is_out_of_date_is_not_touched_in_kafka(world: World) -> No
     newer = world.store.take_over("a-2", "successor")
     settling = world.recover_without_producer(leases)
     assert settling.errors == []
-    assert "a-2" not in settling.found
+    assert "a-2" not in settling.outcomes
     assert "a-2" not in world.journal.names("fence")
     with world.engine.connect() as connection:
         token = connection.scalar(select(table.c.fencing_token).where(table.c.transactional_id == "a-2"))
@@ -292,7 +292,7 @@ def test_slots_locked_by_others_are_recovered_last(server: World) -> None:
     unlocked.join(20)
     dead.close()
     assert settling.errors == []
-    assert len(settling.found) == MANY
+    assert len(settling.outcomes) == MANY
     assert server.journal.names("wait") == ["a-3", "a-5"]
 
 
@@ -377,7 +377,7 @@ def test_an_interrupt_is_not_lost_in_closing_what_a_thread_is_adding_to(world: W
 def test_a_stopped_recovery_begins_nothing(world: World) -> None:
     leases = world.leases(MANY)
     world.is_stopped = True
-    assert world.recover_without_producer(leases).found == {}
+    assert world.recover_without_producer(leases).outcomes == {}
     assert world.journal.names("fence") == []
 
 
@@ -387,7 +387,7 @@ def test_an_unreadable_row_prevents_the_recovery_of_its_own_slot_only(world: Wor
         unreadable = update(table).where(table.c.transactional_id == "a-3").values(prepared_txn_state="scribble")
         connection.execute(unreadable)
     settling = world.recover_without_producer(leases)
-    assert set(settling.found) == {lease.transactional_id for lease in leases} - {"a-3"}
+    assert set(settling.outcomes) == {lease.transactional_id for lease in leases} - {"a-3"}
     assert [type(error) for error in settling.errors] == [ConfigurationError]
 
 

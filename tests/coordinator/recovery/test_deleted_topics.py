@@ -7,6 +7,7 @@ from sqlalchemy import Engine
 
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.operations.listing import describe_transaction
 from tests.support.coordinator.two_topics import TwoTopics, write_into
@@ -137,6 +138,6 @@ def test_a_sweep_commits_a_decided_unit_in_the_topics_that_are_left(
     for topic in gone:
         place.delete(topic)
     with place.dual_write() as dual_write:
-        found, errors = dual_write.sweep()
+        found, errors = manager_of(dual_write).sweep()
         assert (found, errors) == ({place.slot: Outcome.COMMITTED}, [])
         assert_all_is_well(place, dual_write, gone)

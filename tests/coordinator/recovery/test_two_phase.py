@@ -6,20 +6,19 @@ import pytest
 from sqlalchemy import create_engine
 
 from dualwrite import DualWrite
-from dualwrite.client.config.reading import TIMEOUT_KEY, TWO_PHASE_KEY
+from dualwrite.client.config.reading import TIMEOUT_KEY, TWO_PHASE_KEY, step_timeout
+from dualwrite.coordinator.kafka.timeout_watch import TimeoutWatch
 from dualwrite.coordinator.process.this_process import THIS_PROCESS
+from dualwrite.coordinator.recovery.predecessor import predecessor_transactions
 from dualwrite.coordinator.recovery.prepared_predecessor import PreparedPredecessor
-from dualwrite.coordinator.recovery.two_phase import (
+from dualwrite.coordinator.recovery.unprepared_predecessor import UnpreparedPredecessor
+from dualwrite.coordinator.rules.two_phase import (
     KEEP_PREPARED,
     LONGEST_TIMEOUT_MS,
     OWNED_SETTINGS,
     RESUME,
-    TimeoutWatch,
-    predecessor_transactions,
-    producer_settings,
-    step_timeout,
+    completed_config,
 )
-from dualwrite.coordinator.recovery.unprepared_predecessor import UnpreparedPredecessor
 from dualwrite.errors import ConfigurationError, PrepareFailedError
 from tests.support.coordinator.event_table import CONFIG
 
@@ -48,31 +47,31 @@ def test_an_invalid_two_phase_mode_is_refused_with_one_line(options: dict[str, A
 
 
 def test_keep_prepared_mode_changes_no_producer_setting() -> None:
-    assert producer_settings(CONFIG, KEEP_PREPARED) == CONFIG
+    assert completed_config(CONFIG, KEEP_PREPARED) == CONFIG
     assert predecessor_transactions(CONFIG, THIS_PROCESS) is PreparedPredecessor
 
 
 def test_resume_mode_defaults_to_the_longest_timeout_that_a_cluster_accepts() -> None:
-    settings = producer_settings(CONFIG, RESUME)
+    settings = completed_config(CONFIG, RESUME)
     assert settings == {**CONFIG, TIMEOUT_KEY: LONGEST_TIMEOUT_MS, TWO_PHASE_KEY: False}
     made: Any = predecessor_transactions(settings, THIS_PROCESS)
     assert made.func is UnpreparedPredecessor
 
 
 def test_resume_mode_honours_the_users_timeout() -> None:
-    assert producer_settings({**CONFIG, TIMEOUT_KEY: 2000}, RESUME)[TIMEOUT_KEY] == 2000
+    assert completed_config({**CONFIG, TIMEOUT_KEY: 2000}, RESUME)[TIMEOUT_KEY] == 2000
 
 
 @pytest.mark.parametrize("key", sorted(OWNED_SETTINGS - {TIMEOUT_KEY}))
 @pytest.mark.parametrize("mode", [KEEP_PREPARED, RESUME])
 def test_settings_that_dualwrite_owns_are_refused_in_either_mode(mode: str, key: str) -> None:
     with pytest.raises(ConfigurationError, match=f'"{key}" is set by DualWrite itself'):
-        producer_settings({**CONFIG, key: "x"}, mode)
+        completed_config({**CONFIG, key: "x"}, mode)
 
 
 def test_a_transaction_that_never_expires_has_no_timeout_to_set() -> None:
     with pytest.raises(ConfigurationError, match=f'"{TIMEOUT_KEY}" is set by DualWrite itself'):
-        producer_settings({**CONFIG, TIMEOUT_KEY: 2000}, KEEP_PREPARED)
+        completed_config({**CONFIG, TIMEOUT_KEY: 2000}, KEEP_PREPARED)
 
 
 @pytest.mark.parametrize(("lasted", "is_prepared"), [(0.0, True), (0.89, True), (0.91, False), (5.0, False)])

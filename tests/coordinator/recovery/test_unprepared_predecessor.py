@@ -60,11 +60,14 @@ class Coordinator(FakeControl):
             raise self.refuses
         return NEXT
 
+    def monotonic(self) -> float:
+        return self.now
+
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
     def left(self) -> UnpreparedPredecessor:
-        return UnpreparedPredecessor(self, "app-0", clock=lambda: self.now, sleep=self.sleep)  # type: ignore[arg-type]
+        return UnpreparedPredecessor(self, "app-0", runtime=self)  # type: ignore[arg-type]
 
 
 def in_log(marker: Marker, producer: ProducerIdentity = SESSION) -> LogSlice:

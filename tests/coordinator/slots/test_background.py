@@ -31,7 +31,7 @@ def test_the_background_retries_until_it_succeeds() -> None:
     background.start()
     assert background.wait(LONG)
     assert len(calls) == 4
-    assert not background.running
+    assert not background.is_running
     assert background.last_error is None
     assert threading.get_ident() not in calls
 
@@ -87,7 +87,7 @@ def test_a_start_while_it_runs_makes_it_run_once_more_and_never_twice_at_once() 
     background.start()
     go_on.release()
     assert entered.acquire(timeout=LONG)
-    assert background.running
+    assert background.is_running
     go_on.release()
     assert background.wait(LONG)
     assert len(at_once) == 2
@@ -139,7 +139,7 @@ def test_the_idle_callback_is_called_when_no_work_is_left() -> None:
     told = threading.Event()
     act, _ = failing(2, KafkaUnavailableError("down"))
     background = Background(
-        THIS_PROCESS, act, "orders-0", lambda: told.set() if not background.running else None, 0.001
+        THIS_PROCESS, act, "orders-0", lambda: told.set() if not background.is_running else None, 0.001
     )
     background.start()
     assert told.wait(LONG)

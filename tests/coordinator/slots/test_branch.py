@@ -96,7 +96,7 @@ def test_decided_branches_are_committed_and_all_other_transferred_ones_are_abort
     write(task, cause.sign, "loser")
     assert cluster.ongoing == ["a-0", "a-1", "a-2"]
     names = cause.decide(branches_of(driver).owner, winners, "row")
-    found, errors = driver.sweep(names)
+    found, errors = manager_of(driver).sweep(names)
     assert (found, errors) == (
         {"a-0": Outcome.COMMITTED, "a-1": Outcome.COMMITTED, "a-2": Outcome.ABORTED},
         [],
@@ -321,7 +321,7 @@ def test_eight_branches_of_several_processes_commit_together_on_a_broker(
             decided = [write_one.result(60) for write_one in writes]
             lost = write(one, cause.sign, "loser")
             assert visible(broker.bootstrap_servers, "events") == []
-            found, errors = driver.sweep(cause.decide(branches_of(driver).owner, decided, "row"))
+            found, errors = manager_of(driver).sweep(cause.decide(branches_of(driver).owner, decided, "row"))
         assert errors == []
         assert found.pop(lost[0].transactional_id) is Outcome.ABORTED
         assert set(found.values()) == {Outcome.COMMITTED}

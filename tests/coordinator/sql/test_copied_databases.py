@@ -445,7 +445,7 @@ def test_a_cluster_that_is_replaced_under_a_living_process_recovers_nothing(
                 slot.lend().close()  # as after an error: the slot is to be recovered
                 with pytest.raises(ForeignClusterError, match="is another now, and was"):
                     write(made, "two")
-                _, errors = made.sweep()
+                _, errors = manager_of(made).sweep()
                 assert all(isinstance(error, ForeignClusterError) for error in errors)
             write(made, "two again")
             assert made.outcomes() == []

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, update
 
 from dualwrite.coordinator.rules.lease import Lease
-from dualwrite.coordinator.rules.slot_rules import Candidate, SlotObserver, SlotRow, SlotStanding, choose
+from dualwrite.coordinator.rules.slot_rules import Candidate, SlotObserver, SlotRow, SlotStatus, choose
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.lease_store import SqlLeases
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
@@ -77,17 +77,17 @@ def test_a_lease_that_is_renewed_before_it_is_taken_is_not_taken(engine: Engine,
     (lease,) = take(leases, "slow")
     expire_leases(engine)
     seen = candidates(leases, "other")
-    assert seen[0].standing is SlotStanding.EXPIRED
+    assert seen[0].status is SlotStatus.EXPIRED
     assert leases.renew([lease], "slow", LONG) == []
     assert leases.take(seen[:1], "other", LONG, 1) == []
 
 
-@pytest.mark.parametrize("standing", [SlotStanding.DEAD, SlotStanding.ABANDONED])
-def test_the_lease_of_a_dead_owner_need_not_have_run_out(leases: SqlLeases, standing: SlotStanding) -> None:
+@pytest.mark.parametrize("status", [SlotStatus.DEAD, SlotStatus.ABANDONED])
+def test_the_lease_of_a_dead_owner_need_not_have_run_out(leases: SqlLeases, status: SlotStatus) -> None:
     take(leases, "dead")
     (row,) = leases.rows("a")
-    assert leases.take([Candidate(row, standing)], "heir", LONG, 1) == [Lease("a-0", 2)]
-    assert leases.take([Candidate(row, standing)], "second heir", LONG, 1) == [], "the row is not what was seen"
+    assert leases.take([Candidate(row, status)], "heir", LONG, 1) == [Lease("a-0", 2)]
+    assert leases.take([Candidate(row, status)], "second heir", LONG, 1) == [], "the row is not what was seen"
 
 
 def test_a_slot_that_was_given_back_is_free_and_keeps_its_token(leases: SqlLeases) -> None:
@@ -130,7 +130,7 @@ def test_a_row_of_the_release_before_leases_is_taken(engine: Engine, leases: Sql
 
 def test_other_applications_and_rows_that_are_no_slots_are_not_looked_at(engine: Engine, leases: SqlLeases) -> None:
     for name in ("a-1-0", "a-x", "b-0", "A-0", "a%-0"):
-        leases.take([Candidate(SlotRow(name, 0), SlotStanding.FREE)], "other", LONG, 1)
+        leases.take([Candidate(SlotRow(name, 0), SlotStatus.FREE)], "other", LONG, 1)
     assert leases.rows("a") == []
     assert [row.transactional_id for row in leases.rows("a-1")] == ["a-1-0"]
     assert [row.transactional_id for row in leases.rows("a%")] == ["a%-0"]
@@ -171,7 +171,7 @@ def test_without_the_table_every_method_says_what_to_run(database_url: str) -> N
     leases = SqlLeases(engine, SqlDecisionStore(engine))
     for call in (
         lambda: leases.rows("a"),
-        lambda: leases.take([Candidate(SlotRow("a-0", 0), SlotStanding.FREE)], "me", LONG, 1),
+        lambda: leases.take([Candidate(SlotRow("a-0", 0), SlotStatus.FREE)], "me", LONG, 1),
         lambda: leases.renew([Lease("a-0", 1)], "me", LONG),
         lambda: leases.give_back([Lease("a-0", 1)], finished=True),
     ):

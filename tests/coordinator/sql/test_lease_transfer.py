@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Engine, delete, event, update
 
 from dualwrite.coordinator.rules.lease import Lease, LeaseContradictedError, LeaseLostError
-from dualwrite.coordinator.rules.slot_rules import Candidate, SlotObserver, SlotRow, SlotStanding, choose
+from dualwrite.coordinator.rules.slot_rules import Candidate, SlotObserver, SlotRow, SlotStatus, choose
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.lease_store import SqlLeases
 from dualwrite.coordinator.sql.lease_transfer import CHUNK, TransferredLeases
@@ -31,14 +31,14 @@ class Place:
         self.handed = TransferredLeases(engine)
 
     def take(self, number: int, owner: str = "task") -> list[Lease]:
-        rows = [Candidate(SlotRow(f"a-{each}", each), SlotStanding.FREE) for each in range(number)]
+        rows = [Candidate(SlotRow(f"a-{each}", each), SlotStatus.FREE) for each in range(number)]
         return self.leases.take(rows, owner, LONG, number)
 
     def take_over(self, name: str) -> Lease:
         """By somebody who saw that it had run out."""
         expire_leases(self.engine)
         (row,) = [row for row in self.leases.rows("a") if row.transactional_id == name]
-        (lease,) = self.leases.take([Candidate(row, SlotStanding.EXPIRED)], "heir", LONG, 1)
+        (lease,) = self.leases.take([Candidate(row, SlotStatus.EXPIRED)], "heir", LONG, 1)
         return lease
 
     def transfer(self, leases: Sequence[Lease], owner: str = "run 1", seconds: float = LONG) -> list[Lease]:
@@ -81,9 +81,9 @@ def librdkafkas(number: int) -> PreparedTxnState:
     return PreparedTxnState(ProducerIdentity(number, 3), Anchor("events", 1, number))
 
 
-def standings(place: Place, owner: str) -> list[SlotStanding]:
+def statuses(place: Place, owner: str) -> list[SlotStatus]:
     observer = SlotObserver(owner, (), lambda _: False)
-    return [observer.standing(row) for row in place.leases.rows("a")]
+    return [observer.status(row) for row in place.leases.rows("a")]
 
 
 def test_a_transferred_lease_belongs_to_the_new_owner_for_the_given_time(place: Place) -> None:
@@ -123,8 +123,8 @@ def test_all_states_are_written_and_the_leases_signed(place: Place, state_of: An
         lease.transactional_id: state.first_record for lease, state in decided
     }
     assert set(place.owners().values()) == {"driver"}
-    assert set(standings(place, "driver")) == {SlotStanding.ABANDONED}, "the driver's own sweep takes them"
-    assert set(standings(place, "other")) == {SlotStanding.HELD}
+    assert set(statuses(place, "driver")) == {SlotStatus.ABANDONED}, "the driver's own sweep takes them"
+    assert set(statuses(place, "other")) == {SlotStatus.HELD}
 
 
 def test_states_of_both_producers_are_written_at_once(place: Place) -> None:

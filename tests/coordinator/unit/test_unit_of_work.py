@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session
 
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
-from dualwrite.coordinator.recovery.two_phase import OWNED_SETTINGS
 from dualwrite.coordinator.rules.recovery_decision import Outcome
+from dualwrite.coordinator.rules.two_phase import OWNED_SETTINGS
 from dualwrite.coordinator.slots.pool import Pool
 from dualwrite.coordinator.sql.tables import kafka_transaction_state
 from dualwrite.coordinator.unit.transaction import Transaction

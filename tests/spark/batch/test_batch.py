@@ -309,7 +309,7 @@ def test_any_process_aborts_a_dead_drivers_transactions_once_the_run_has_timed_o
     except FencedError:
         sides = []
     while any(row.owner.endswith(f"run-{work.run.run_id}") for row in slot_rows(place.engine).values()):
-        batch._worker.dual_write.sweep()
+        manager_of(batch._worker.dual_write).sweep()
     with pytest.raises(FencedError):
         batch.commit(work, sides, 1)
     place.judge([])

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine, event, insert, update
 from sqlalchemy.exc import OperationalError
 
 from dualwrite.coordinator.rules.lease import LeaseLostError
-from dualwrite.coordinator.rules.slot_rules import Candidate, SlotStanding
+from dualwrite.coordinator.rules.slot_rules import Candidate, SlotStatus
 from dualwrite.coordinator.sql.tables import spark_run
 from dualwrite.errors import FencedError, InDoubtError
 from dualwrite.spark.batch.runs import RUN_COLUMN, Run, Runs, RunState
@@ -135,7 +135,7 @@ def test_a_lease_that_was_recovered_meanwhile_fences_the_run(jobs: Jobs) -> None
     leases = [jobs.task(run, 0), jobs.task(run, 1)]
     expire_leases(jobs.engine)
     (row,) = [row for row in jobs.leases.rows("a") if row.number == 1]
-    assert jobs.leases.take([Candidate(row, SlotStanding.EXPIRED)], "heir", LONG, 1)
+    assert jobs.leases.take([Candidate(row, SlotStatus.EXPIRED)], "heir", LONG, 1)
     with pytest.raises(LeaseLostError):
         jobs.commit(driver, run, leases)
     assert (jobs.values(things), jobs.state()) == ([], "open")

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, event, inspect, select, update
 
 from dualwrite.coordinator.rules.lease import Lease
-from dualwrite.coordinator.rules.slot_rules import Candidate, SlotRow, SlotStanding
+from dualwrite.coordinator.rules.slot_rules import Candidate, SlotRow, SlotStatus
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.lease_store import SqlLeases
 from dualwrite.coordinator.sql.tables import VERSION_TABLE, kafka_transaction_state
@@ -99,7 +99,7 @@ class TakingStore(SqlDecisionStore):
         while True:
             rows = [row for row in self.leases.rows(application) if row.transactional_id == transactional_id]
             row = rows[0] if rows else SlotRow(transactional_id, int(number))
-            taken = self.leases.take([Candidate(row, SlotStanding.DEAD)], owner, 30.0, most=1)
+            taken = self.leases.take([Candidate(row, SlotStatus.DEAD)], owner, 30.0, most=1)
             if taken:
                 return taken[0]
             if time.monotonic() > deadline:

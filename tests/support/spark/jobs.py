@@ -5,7 +5,7 @@ from collections.abc import Callable
 from sqlalchemy import BigInteger, Column, Connection, Engine, Integer, MetaData, Table, insert, select
 
 from dualwrite.coordinator.rules.lease import Lease
-from dualwrite.coordinator.rules.slot_rules import Candidate, SlotRow, SlotStanding
+from dualwrite.coordinator.rules.slot_rules import Candidate, SlotRow, SlotStatus
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.lease_store import SqlLeases
 from dualwrite.coordinator.sql.tables import spark_batch, spark_run
@@ -42,7 +42,7 @@ class Jobs:
         return run
 
     def lease(self, number: int) -> Lease:
-        row = Candidate(SlotRow(f"a-{number}", number), SlotStanding.FREE)
+        row = Candidate(SlotRow(f"a-{number}", number), SlotStatus.FREE)
         (lease,) = self.leases.take([row], "task", LONG, 1)
         return lease
 

@@ -5,7 +5,7 @@ from datetime import datetime, timezone
 import pytest
 
 from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision
-from dualwrite.coordinator.rules.slot_rules import SlotRow, SlotStanding
+from dualwrite.coordinator.rules.slot_rules import SlotRow, SlotStatus
 from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity, TopicPartition
 from dualwrite.operations.resolving import Intention, obstacle
 from dualwrite.operations.terminating import contradicts
@@ -16,10 +16,10 @@ OURS, OTHER = ProducerIdentity(7, 3), ProducerIdentity(7, 4)
 PLACE = TopicPartition("t", 0)
 
 
-def row(standing: SlotStanding, state: PreparedTxnState | None = None) -> RowView:
-    owner = "" if standing is SlotStanding.FREE else "host:1 - - x"
+def row(status: SlotStatus, state: PreparedTxnState | None = None) -> RowView:
+    owner = "" if status is SlotStatus.FREE else "host:1 - - x"
     known = PreparedTxnState(OURS) if state is None else state
-    return RowView(SlotRow("a-0", 0, 1, owner, 5.0), standing, known, NOW)
+    return RowView(SlotRow("a-0", 0, 1, owner, 5.0), status, known, NOW)
 
 
 def kafka(state: str, producer: ProducerIdentity = OURS, start: int | None = None) -> KafkaView:
@@ -33,27 +33,27 @@ def view(known: RowView | None, said: KafkaView | None, name: str = "a-0") -> Tr
 @pytest.mark.parametrize(
     ("known", "said", "situation", "verdict"),
     [
-        (row(SlotStanding.EXPIRED), None, Situation.QUIET, RecoveryDecision.NOTHING),
-        (row(SlotStanding.EXPIRED), kafka("Empty"), Situation.QUIET, RecoveryDecision.NOTHING),
-        (row(SlotStanding.EXPIRED), kafka("CompleteAbort"), Situation.QUIET, RecoveryDecision.NOTHING),
+        (row(SlotStatus.EXPIRED), None, Situation.QUIET, RecoveryDecision.NOTHING),
+        (row(SlotStatus.EXPIRED), kafka("Empty"), Situation.QUIET, RecoveryDecision.NOTHING),
+        (row(SlotStatus.EXPIRED), kafka("CompleteAbort"), Situation.QUIET, RecoveryDecision.NOTHING),
         (None, kafka("CompleteCommit"), Situation.QUIET, RecoveryDecision.NOTHING),
-        (row(SlotStanding.EXPIRED), kafka("PrepareCommit"), Situation.ENDING, RecoveryDecision.NOTHING),
+        (row(SlotStatus.EXPIRED), kafka("PrepareCommit"), Situation.ENDING, RecoveryDecision.NOTHING),
         (None, kafka("PrepareAbort"), Situation.ENDING, RecoveryDecision.NOTHING),
         (None, kafka("Ongoing"), Situation.UNKNOWN, None),
-        (row(SlotStanding.HELD), kafka("Ongoing"), Situation.AT_WORK, RecoveryDecision.COMMIT),
-        (row(SlotStanding.FOREIGN), None, Situation.FOREIGN, None),
-        (row(SlotStanding.FOREIGN), kafka("Ongoing"), Situation.FOREIGN, None),
-        (row(SlotStanding.EXPIRED), kafka("Ongoing"), Situation.LEFT_BEHIND, RecoveryDecision.COMMIT),
-        (row(SlotStanding.DEAD), kafka("Ongoing", OTHER), Situation.LEFT_BEHIND, RecoveryDecision.ABORT),
-        (row(SlotStanding.FREE, PreparedTxnState()), kafka("Ongoing"), Situation.LEFT_BEHIND, RecoveryDecision.ABORT),
+        (row(SlotStatus.HELD), kafka("Ongoing"), Situation.AT_WORK, RecoveryDecision.COMMIT),
+        (row(SlotStatus.FOREIGN), None, Situation.FOREIGN, None),
+        (row(SlotStatus.FOREIGN), kafka("Ongoing"), Situation.FOREIGN, None),
+        (row(SlotStatus.EXPIRED), kafka("Ongoing"), Situation.LEFT_BEHIND, RecoveryDecision.COMMIT),
+        (row(SlotStatus.DEAD), kafka("Ongoing", OTHER), Situation.LEFT_BEHIND, RecoveryDecision.ABORT),
+        (row(SlotStatus.FREE, PreparedTxnState()), kafka("Ongoing"), Situation.LEFT_BEHIND, RecoveryDecision.ABORT),
         (
-            row(SlotStanding.DEAD, PreparedTxnState(OURS, Anchor.of(PLACE, 5))),
+            row(SlotStatus.DEAD, PreparedTxnState(OURS, Anchor.of(PLACE, 5))),
             kafka("Ongoing", start=5),
             Situation.LEFT_BEHIND,
             RecoveryDecision.COMMIT,
         ),
         (
-            row(SlotStanding.DEAD, PreparedTxnState(OURS, Anchor.of(PLACE, 5))),
+            row(SlotStatus.DEAD, PreparedTxnState(OURS, Anchor.of(PLACE, 5))),
             kafka("Ongoing", start=9),
             Situation.LEFT_BEHIND,
             RecoveryDecision.ABORT,
@@ -70,12 +70,12 @@ def test_the_situation_and_the_verdict_follow_from_row_and_transaction(
 @pytest.mark.parametrize(
     ("seen", "words"),
     [
-        (view(row(SlotStanding.EXPIRED), kafka("Ongoing")), ""),
-        (view(row(SlotStanding.HELD), kafka("CompleteCommit")), ""),  # the sweep passes it over
-        (view(row(SlotStanding.HELD), kafka("Ongoing")), "host:1 has it, and may be alive: its lease has 5 s left"),
+        (view(row(SlotStatus.EXPIRED), kafka("Ongoing")), ""),
+        (view(row(SlotStatus.HELD), kafka("CompleteCommit")), ""),  # the sweep passes it over
+        (view(row(SlotStatus.HELD), kafka("Ongoing")), "host:1 has it, and may be alive: its lease has 5 s left"),
         (view(None, kafka("Ongoing")), "no row names it"),
-        (view(row(SlotStanding.FOREIGN), None), "slot a-0 was left in the Kafka cluster "),
-        (view(row(SlotStanding.EXPIRED), kafka("Ongoing"), "no-slot"), "the id is not the name of a slot"),
+        (view(row(SlotStatus.FOREIGN), None), "slot a-0 was left in the Kafka cluster "),
+        (view(row(SlotStatus.EXPIRED), kafka("Ongoing"), "no-slot"), "the id is not the name of a slot"),
     ],
 )
 def test_obstacles_to_resolving_are_named(seen: TransactionView, words: str) -> None:

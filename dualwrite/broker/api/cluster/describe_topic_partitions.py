@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 from dualwrite.broker.access.acls import AclOperation, ResourceType
 from dualwrite.broker.access.needs import on_topic
-from dualwrite.broker.api.context import NODE_ID, BrokerContext
+from dualwrite.broker.api.cluster.leading import leading
+from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.api.operations import as_bits
 from dualwrite.broker.core.cluster import INTERNAL_TOPICS
 from dualwrite.broker.facts.cluster import TopicCreated
-from dualwrite.broker.runtime.partition import LEADER_EPOCH
 from dualwrite.ids import is_legal_topic
 from dualwrite.wire.apis import ApiKey, DescribeTopicPartitionsResponse, Message
 from dualwrite.wire.error_codes import ErrorCode
@@ -82,15 +82,7 @@ def _describe(topic: TopicCreated, indexes: Sequence[int], broker: BrokerContext
         topic_authorized_operations=_allowed(topic.name, broker),
         partitions=[
             _Topic.DescribeTopicPartitionsResponsePartition(
-                error_code=ErrorCode.NONE,
-                partition_index=index,
-                leader_id=NODE_ID,
-                leader_epoch=LEADER_EPOCH,
-                replica_nodes=[NODE_ID],
-                isr_nodes=[NODE_ID],
-                eligible_leader_replicas=[],
-                last_known_elr=[],
-                offline_replicas=[],
+                **leading(index), eligible_leader_replicas=[], last_known_elr=[]
             )
             for index in indexes
         ],

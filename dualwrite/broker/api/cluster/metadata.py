@@ -8,11 +8,11 @@ partition, in leader epoch 0. From v8 on the answer has, on request, the authori
 
 from dualwrite.broker.access.acls import AclOperation, ResourceType
 from dualwrite.broker.access.needs import on_cluster, on_topic
+from dualwrite.broker.api.cluster.leading import leading
 from dualwrite.broker.api.context import NODE_ID, BrokerContext
 from dualwrite.broker.api.turns import in_turns
 from dualwrite.broker.core.cluster import INTERNAL_TOPICS, CreateTopic
 from dualwrite.broker.facts.cluster import TopicCreated
-from dualwrite.broker.runtime.partition import LEADER_EPOCH
 from dualwrite.ids import is_legal_topic
 from dualwrite.wire.apis import ApiKey, Message, MetadataResponse
 from dualwrite.wire.error_codes import ErrorCode
@@ -109,16 +109,5 @@ def _describe(topic: TopicCreated) -> Message:
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=[
-            entry.MetadataResponsePartition(
-                error_code=ErrorCode.NONE,
-                partition_index=index,
-                leader_id=NODE_ID,
-                leader_epoch=LEADER_EPOCH,
-                replica_nodes=[NODE_ID],
-                isr_nodes=[NODE_ID],
-                offline_replicas=[],
-            )
-            for index in range(topic.partitions)
-        ],
+        partitions=[entry.MetadataResponsePartition(**leading(index)) for index in range(topic.partitions)],
     )

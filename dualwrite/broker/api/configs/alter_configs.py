@@ -18,19 +18,7 @@ VERSIONS = range(3)
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
     """Replace the settings of every resource of the request."""
-    response = AlterConfigsResponse.AlterConfigsResourceResponse
-    return AlterConfigsResponse(
-        throttle_time_ms=0,
-        responses=[
-            response(
-                error_code=outcome.error,
-                error_message=outcome.message,
-                resource_type=outcome.resource_type,
-                resource_name=outcome.resource_name,
-            )
-            for outcome in await alter(request, _replace, broker)
-        ],
-    )
+    return await alter(AlterConfigsResponse, request, _replace, broker)
 
 
 def _replace(resource: Message) -> Compute:

@@ -58,12 +58,22 @@ class AlterOutcome(NamedTuple):
 
     resource_type: int
     resource_name: str
-    error: ErrorCode = ErrorCode.NONE
-    message: str | None = None
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
 
 
-async def alter(request: Message, compute: Callable[[Message], Compute], broker: BrokerContext) -> list[AlterOutcome]:
+async def alter(
+    response: type[Message], request: Message, compute: Callable[[Message], Compute], broker: BrokerContext
+) -> Message:
     """Change the settings of every resource of ``request``, each independently. The changes are durable on return."""
+    entry = response.AlterConfigsResourceResponse
+    outcomes = await _alter_each(request, compute, broker)
+    return response(throttle_time_ms=0, responses=[entry(**outcome._asdict()) for outcome in outcomes])
+
+
+async def _alter_each(
+    request: Message, compute: Callable[[Message], Compute], broker: BrokerContext
+) -> list[AlterOutcome]:
     times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
     outcomes = []
     async for resource in in_turns(request.resources):

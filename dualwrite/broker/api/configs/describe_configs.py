@@ -81,7 +81,7 @@ def _config(entry: Entry, request: Message) -> Message:
         read_only=entry.read_only,
         config_source=entry.source,
         is_sensitive=entry.is_sensitive,
-        synonyms=[synonym(name=each.name, value=each.value, source=each.source) for each in synonyms],
+        synonyms=[synonym(name=entry.name, value=entry.value, source=entry.source) for entry in synonyms],
         config_type=entry.kind,
         documentation=entry.documentation if request.include_documentation else None,
     )

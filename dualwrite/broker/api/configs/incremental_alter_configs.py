@@ -23,19 +23,7 @@ VERSIONS = range(2)
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
     """Change the settings of every resource of the request."""
-    response = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
-    return IncrementalAlterConfigsResponse(
-        throttle_time_ms=0,
-        responses=[
-            response(
-                error_code=outcome.error,
-                error_message=outcome.message,
-                resource_type=outcome.resource_type,
-                resource_name=outcome.resource_name,
-            )
-            for outcome in await alter(request, _change, broker)
-        ],
-    )
+    return await alter(IncrementalAlterConfigsResponse, request, _change, broker)
 
 
 def _change(resource: Message) -> Compute:

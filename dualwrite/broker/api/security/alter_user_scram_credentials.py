@@ -24,21 +24,23 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     """Carry out the changes of the request."""
     if not broker.may(_ALTER):
         return _refused(request)
-    deletions = [DeleteCredential(each.name, each.mechanism) for each in request.deletions]
+    deletions = [DeleteCredential(deletion.name, deletion.mechanism) for deletion in request.deletions]
     upsertions = [
-        SetCredential(each.name, each.mechanism, each.iterations, bytes(each.salt), bytes(each.salted_password))
-        for each in request.upsertions
+        SetCredential(
+            change.name, change.mechanism, change.iterations, bytes(change.salt), bytes(change.salted_password)
+        )
+        for change in request.upsertions
     ]
     results = broker.cluster.security.change_credentials([*deletions, *upsertions])
     await broker.flusher.barrier()
     return AlterUserScramCredentialsResponse(
         throttle_time_ms=0,
-        results=[_Result(user=each.user, error_code=each.error, error_message=each.message) for each in results],
+        results=[_Result(user=done.user, error_code=done.error, error_message=done.message) for done in results],
     )
 
 
 def _refused(request: Message) -> Message:
-    users = dict.fromkeys(each.name for each in (*request.deletions, *request.upsertions))
+    users = dict.fromkeys(change.name for change in (*request.deletions, *request.upsertions))
     return AlterUserScramCredentialsResponse(
         throttle_time_ms=0,
         results=[_Result(user=user, error_code=_ALTER.error, error_message=_ALTER.message) for user in users],

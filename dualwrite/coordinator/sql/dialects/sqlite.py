@@ -44,7 +44,7 @@ class Sqlite(Database):
     """It counts up an INTEGER primary key only."""
     fills_integer_keys = True
     keeps_decimals = False
-    halved_identity = TwoPartIdentity("sqlite", whole=1, halves=(0, 2))
+    halved_identity = TwoPartIdentity("sqlite", fixed_index=1, half_indexes=(0, 2))
     """Some file systems get another device number at each mount, and a file may be renamed; the inode stays."""
 
     def file_of(self, url: URL) -> str | None:
@@ -56,7 +56,7 @@ class Sqlite(Database):
         path, _, query = str(url.database or "").partition("?")
         settings = [f"{name}={value}" for name, value in url.query.items()] + query.split("&")
         return path in ("", ":memory:", "file:", "file::memory:") or any(
-            each in settings for each in ("mode=memory", "vfs=memdb")
+            setting in settings for setting in ("mode=memory", "vfs=memdb")
         )
 
     def server_of(self, url: URL) -> str:
@@ -80,7 +80,7 @@ class Sqlite(Database):
         """The version of the SQLite library that Python uses."""
         return f"sqlite {connection.scalar(text('SELECT sqlite_version()'))}"
 
-    def weaknesses(self, connection: Connection) -> list[DurabilityGap]:
+    def durability_gaps(self, connection: Connection) -> list[DurabilityGap]:
         """Weak values of ``synchronous`` and ``journal_mode``: settings of a connection; the file keeps only WAL."""
         gaps = []
         synchronous = int(connection.scalar(text("PRAGMA synchronous")) or 0)
@@ -182,7 +182,7 @@ class Sqlite(Database):
         """
         if connection.invalidated or getattr(connection.connection.driver_connection, "in_transaction", True):
             return False
-        return type(error).__name__ == "IntegrityError" or any(each in str(error) for each in _ROLLS_BACK)
+        return type(error).__name__ == "IntegrityError" or any(phrase in str(error) for phrase in _ROLLS_BACK)
 
     def meaning_of(self, error: DBAPIError) -> ErrorMeaning | None:
         """By the message: Python 3.10 exposes no error codes."""

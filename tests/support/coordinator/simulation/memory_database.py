@@ -15,14 +15,14 @@ from dualwrite.coordinator.rules.lease import Lease, LeaseLostError, require_row
 from dualwrite.coordinator.rules.lease_memory import RowSeen, Unmatched
 from dualwrite.coordinator.rules.machine import DualWriteMachine
 from dualwrite.coordinator.rules.recovery_decision import Outcome
-from dualwrite.coordinator.rules.slot_rules import Candidate, SlotRow, SlotStanding, application_of, slot_number
+from dualwrite.coordinator.rules.slot_rules import Candidate, SlotRow, SlotStatus, application_of, slot_number
 from dualwrite.errors import DatabaseBusyError, InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState
 from tests.support.coordinator.simulation.scheduler import Scheduler, SimulatedProcess, SimulatedThread
 
 T = TypeVar("T")
 LOCK_TIMEOUT = 30.0
-_CERTAIN = (SlotStanding.DEAD, SlotStanding.ABANDONED)
+_CERTAIN = (SlotStatus.DEAD, SlotStatus.ABANDONED)
 
 
 class StateRow(NamedTuple):
@@ -303,7 +303,7 @@ class MemorySlotLeases:
         if (row.token, row.owner) != (candidate.row.fencing_token, candidate.row.owner):
             return []
         is_over = not row.owner or row.expires_at is None or row.expires_at <= now
-        if not is_over and candidate.standing not in _CERTAIN:
+        if not is_over and candidate.status not in _CERTAIN:
             return []
         version = next(self._database.versions)
         transaction.write(
@@ -357,10 +357,10 @@ class MemoryUnit:
 
     limit = nullcontext()
     session: Any = None
-    left_rows = is_on_record = False
+    may_have_left_rows = is_on_record = False
 
     def __init__(self, store: MemoryStore, lease: Lease) -> None:
-        self.commit_was_asked = False
+        self.commit_was_sent = False
         self.was_committed = False
         self._store = store
         self._database = store.database
@@ -387,7 +387,7 @@ class MemoryUnit:
         self._database.scheduler.pause()
 
     def commit(self) -> None:
-        self.commit_was_asked = True
+        self.commit_was_sent = True
         self._database.call(f"commit {self._lease.transactional_id}")
         loss = self._database.is_lost()
         if loss == 1:

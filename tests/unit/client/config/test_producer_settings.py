@@ -159,7 +159,7 @@ def test_tokens_are_taken_from_the_callback_with_its_configuration() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"bootstrap.servers": None}, "bootstrap.servers is not set: name one or more brokers as HOST:PORT"),
+        ({"bootstrap.servers": None}, "bootstrap.servers is not set: name at least one broker as HOST:PORT"),
         ({"bootstrap.servers": " "}, "bootstrap.servers ' ': allowed: HOST:PORT, …"),
         ({"bootstrap.servers": "b:x"}, "bootstrap.servers: 'b:x' is no HOST:PORT"),
         ({"transactional.id": None}, "transactional.id is not set"),

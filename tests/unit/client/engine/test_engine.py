@@ -286,7 +286,7 @@ def test_a_kept_transaction_is_completed_by_its_state(matches: bool) -> None:
     state = driver.prepare()
     successor = SimulatedDriver(driver.cluster)
     successor.init(keep=True)
-    assert successor.engine.kept == state.producer
+    assert successor.engine.ongoing == state.producer
     with pytest.raises(InvalidTransactionStateError):
         successor.begin()
     ended = successor.complete(state if matches else PreparedTxnState())

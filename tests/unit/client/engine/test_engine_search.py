@@ -59,7 +59,7 @@ class Application:
             driver = SimulatedDriver(self.cluster, batch_records=1)
             try:
                 driver.init(keep=True)
-                self.seen.add(("kept", bool(driver.engine.kept)))
+                self.seen.add(("kept", bool(driver.engine.ongoing)))
                 self.seen.add(("completed", driver.complete(self.row)))
                 driver.init()
             except (FencedError, KafkaUnavailableError) as error:  # fenced by a copy, of its own even, that came late

@@ -113,8 +113,8 @@ def test_an_empty_transaction_is_completed_by_the_empty_state() -> None:
 
 
 def test_an_abortable_error_is_raised_by_every_verb_until_the_abort() -> None:
-    machine, doom = at(ProducerState.IN_TRANSACTION), PrepareFailedError("lost")
-    machine.doom(doom, ErrorClass.ABORTABLE)
+    machine, error = at(ProducerState.IN_TRANSACTION), PrepareFailedError("lost")
+    machine.fail(error, ErrorClass.ABORTABLE)
     assert machine.state is ProducerState.ABORTABLE
     for verb in (Verb.PRODUCE, Verb.SEND_OFFSETS, Verb.PREPARE, Verb.COMMIT):
         with pytest.raises(PrepareFailedError, match="lost"):
@@ -131,7 +131,7 @@ def test_an_abortable_error_is_raised_by_every_verb_until_the_abort() -> None:
 @pytest.mark.parametrize("error_class", [ErrorClass.FATAL, ErrorClass.FENCED])
 def test_a_fatal_error_is_raised_by_every_later_verb(error_class: ErrorClass) -> None:
     machine = at(ProducerState.READY)
-    machine.doom(FencedError("taken over"), error_class)
+    machine.fail(FencedError("taken over"), error_class)
     assert machine.state is ProducerState.FAILED
     for verb in (Verb.BEGIN, Verb.ABORT, Verb.PRODUCE):
         with pytest.raises(FencedError, match="taken over"):
@@ -142,7 +142,7 @@ def test_a_fatal_error_is_raised_by_every_later_verb(error_class: ErrorClass) ->
 def test_a_producer_that_has_failed_is_not_initialised_again(verb: Verb) -> None:
     machine = at(ProducerState.UNINITIALIZED)
     machine.start(verb)
-    machine.doom(KafkaUnavailableError("nobody answered"), ErrorClass.FATAL)
+    machine.fail(KafkaUnavailableError("nobody answered"), ErrorClass.FATAL)
     with pytest.raises(InvalidTransactionStateError, match=r"close it and make a new one \(nobody answered\)"):
         machine.start(verb)
 
@@ -154,7 +154,7 @@ def test_a_commit_can_be_aborted_until_its_end_is_asked_for() -> None:
     assert machine.state is ProducerState.ABORTABLE
     machine.deciding()
     assert machine.state is ProducerState.FAILED
-    machine.doom(KafkaUnavailableError("no answer"), ErrorClass.ABORTABLE)
+    machine.fail(KafkaUnavailableError("no answer"), ErrorClass.ABORTABLE)
     assert machine.state is ProducerState.FAILED
 
 
@@ -163,14 +163,14 @@ def test_a_commit_that_the_coordinator_refuses_can_be_aborted() -> None:
     machine.start(Verb.COMMIT)
     machine.deciding()
     machine.undecided()
-    machine.doom(KafkaRefusedError("EndTxn", 120, "TRANSACTION_ABORTABLE"), ErrorClass.ABORTABLE)
+    machine.fail(KafkaRefusedError("EndTxn", 120, "TRANSACTION_ABORTABLE"), ErrorClass.ABORTABLE)
     assert machine.state is ProducerState.ABORTABLE
 
 
 def test_a_closed_machine_stays_closed() -> None:
     machine = at(ProducerState.IN_TRANSACTION)
     machine.close()
-    machine.doom(FencedError("too late"), ErrorClass.FENCED)
+    machine.fail(FencedError("too late"), ErrorClass.FENCED)
     assert machine.state is ProducerState.CLOSED
     assert machine.failure is None
 

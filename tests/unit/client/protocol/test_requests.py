@@ -68,7 +68,7 @@ def lowest_and_highest(call: VersionedRequest) -> tuple[Message, Message]:
     return as_read(call, call.floor), as_read(call, call.cap or call.floor)
 
 
-@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.what)
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.operation)
 def test_a_request_can_be_written_in_each_of_its_versions(call: VersionedRequest) -> None:
     ours = APIS[call.api_key].request
     highest = ours.max_version if call.cap is None else call.cap
@@ -103,7 +103,7 @@ def test_an_end_that_must_fence_is_sent_in_the_version_that_does_or_not_at_all()
 @pytest.mark.parametrize("committed", [True, False])
 def test_an_end_names_its_producer_and_the_outcome_in_every_version(bumps_epoch: bool, committed: bool) -> None:
     call = end_txn(ID, PRODUCER, committed, bumps_epoch=bumps_epoch)
-    assert call.what == f"EndTxn ({'commit' if committed else 'abort'}) of app-0"
+    assert call.operation == f"EndTxn ({'commit' if committed else 'abort'}) of app-0"
     for asked in lowest_and_highest(call):
         assert (asked.transactional_id, asked.committed) == (ID, committed)
         assert ProducerIdentity(asked.producer_id, asked.producer_epoch) == PRODUCER

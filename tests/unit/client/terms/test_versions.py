@@ -26,7 +26,9 @@ def told(ranges: dict[ApiKey, tuple[int, int]], features: dict[str, int] | None 
     message = response(
         error_code=0, api_keys=keys, throttle_time_ms=0, finalized_features_epoch=epoch, finalized_features=finalized
     )
-    return Versions.told_by(read_response(ApiKey.API_VERSIONS, 4, write_response(ApiKey.API_VERSIONS, 4, 0, message)))
+    return Versions.from_response(
+        read_response(ApiKey.API_VERSIONS, 4, write_response(ApiKey.API_VERSIONS, 4, 0, message))
+    )
 
 
 def offering(*ranges: tuple[ApiKey, int, int]) -> Versions:
@@ -45,7 +47,7 @@ def test_features_without_an_epoch_are_not_believed() -> None:
 def test_an_answer_of_the_oldest_version_has_no_features() -> None:
     response = APIS[ApiKey.API_VERSIONS].response(error_code=0, api_keys=[])
     oldest = read_response(ApiKey.API_VERSIONS, 0, write_response(ApiKey.API_VERSIONS, 0, 0, response))
-    assert Versions.told_by(oldest) == NO_VERSIONS
+    assert Versions.from_response(oldest) == NO_VERSIONS
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from dualwrite.coordinator.rules.identities import (
 from dualwrite.coordinator.rules.slot_rules import (
     SlotObserver,
     SlotRow,
-    SlotStanding,
+    SlotStatus,
     choose,
     left_in_another_cluster,
     slots_to_recover,
@@ -127,18 +127,18 @@ OBSERVER = SlotObserver("me", (), lambda owner: owner == "dead", "c1")
 
 
 @pytest.mark.parametrize(
-    ("row", "standing"),
+    ("row", "status"),
     [
-        (slot(0, "gone", "c2"), SlotStanding.FOREIGN),
-        (slot(0, "dead", "c2", 30.0), SlotStanding.FOREIGN),
-        (slot(0, "alive", "c2", 30.0), SlotStanding.HELD),
-        (slot(0, "", "c2", None), SlotStanding.FREE),
-        (slot(0, "gone", "c1"), SlotStanding.EXPIRED),
-        (slot(0, "gone", None), SlotStanding.EXPIRED),
+        (slot(0, "gone", "c2"), SlotStatus.FOREIGN),
+        (slot(0, "dead", "c2", 30.0), SlotStatus.FOREIGN),
+        (slot(0, "alive", "c2", 30.0), SlotStatus.HELD),
+        (slot(0, "", "c2", None), SlotStatus.FREE),
+        (slot(0, "gone", "c1"), SlotStatus.EXPIRED),
+        (slot(0, "gone", None), SlotStatus.EXPIRED),
     ],
 )
-def test_slots_left_in_another_cluster_are_foreign(row: SlotRow, standing: SlotStanding) -> None:
-    assert OBSERVER.standing(row) is standing
+def test_slots_left_in_another_cluster_are_foreign(row: SlotRow, status: SlotStatus) -> None:
+    assert OBSERVER.status(row) is status
 
 
 def test_a_foreign_slot_is_neither_used_nor_recovered() -> None:
@@ -149,7 +149,7 @@ def test_a_foreign_slot_is_neither_used_nor_recovered() -> None:
 
 def test_nothing_is_foreign_to_an_observer_without_a_cluster_id() -> None:
     observer = SlotObserver("me", (), lambda _: False)
-    assert observer.standing(slot(0, "gone", "c2")) is SlotStanding.EXPIRED
+    assert observer.status(slot(0, "gone", "c2")) is SlotStatus.EXPIRED
 
 
 def test_slots_left_in_other_clusters_are_named_with_the_remedy() -> None:

@@ -1,4 +1,4 @@
-"""Who may take which slot: the table of standings, the order of choice, and what no row may bring about."""
+"""Who may take which slot: the table of statuses, the order of choice, and what no row may bring about."""
 
 from collections.abc import Collection
 from typing import Any
@@ -12,7 +12,7 @@ from dualwrite.coordinator.rules.slot_rules import (
     Candidate,
     SlotObserver,
     SlotRow,
-    SlotStanding,
+    SlotStatus,
     abandoned_applications,
     application_of,
     choose,
@@ -33,38 +33,38 @@ def row(number: int, owner: str = "", remaining: float | None = None, token: int
 
 
 @pytest.mark.parametrize(
-    ("found", "held", "standing"),
+    ("found", "held", "status"),
     [
-        (row(0), (), SlotStanding.FREE),
-        (row(0, remaining=9), (), SlotStanding.FREE),
-        (row(0, OTHER, 9), (), SlotStanding.HELD),
-        (row(0, OTHER, 0.001), (), SlotStanding.HELD),
-        (row(0, OTHER, 0), (), SlotStanding.EXPIRED),
-        (row(0, OTHER, -5), (), SlotStanding.EXPIRED),
-        (row(0, OTHER, None), (), SlotStanding.EXPIRED),
-        (row(0, GONE, 9), (), SlotStanding.DEAD),
-        (row(0, GONE, -1), (), SlotStanding.EXPIRED),
-        (row(0, ME, 9), ("a-0",), SlotStanding.HELD),
-        (row(0, ME, -1), ("a-0",), SlotStanding.HELD),
-        (row(0, ME, 9), ("a-1",), SlotStanding.ABANDONED),
-        (row(0, OTHER, -1), ("a-0",), SlotStanding.HELD),
-        (row(0), ("a-0",), SlotStanding.HELD),
+        (row(0), (), SlotStatus.FREE),
+        (row(0, remaining=9), (), SlotStatus.FREE),
+        (row(0, OTHER, 9), (), SlotStatus.HELD),
+        (row(0, OTHER, 0.001), (), SlotStatus.HELD),
+        (row(0, OTHER, 0), (), SlotStatus.EXPIRED),
+        (row(0, OTHER, -5), (), SlotStatus.EXPIRED),
+        (row(0, OTHER, None), (), SlotStatus.EXPIRED),
+        (row(0, GONE, 9), (), SlotStatus.DEAD),
+        (row(0, GONE, -1), (), SlotStatus.EXPIRED),
+        (row(0, ME, 9), ("a-0",), SlotStatus.HELD),
+        (row(0, ME, -1), ("a-0",), SlotStatus.HELD),
+        (row(0, ME, 9), ("a-1",), SlotStatus.ABANDONED),
+        (row(0, OTHER, -1), ("a-0",), SlotStatus.HELD),
+        (row(0), ("a-0",), SlotStatus.HELD),
     ],
 )
-def test_a_slots_standing_follows_from_its_row(found: SlotRow, held: Collection[str], standing: SlotStanding) -> None:
-    assert observer(held).standing(found) is standing
+def test_a_slots_standing_follows_from_its_row(found: SlotRow, held: Collection[str], status: SlotStatus) -> None:
+    assert observer(held).status(found) is status
 
 
 def test_slots_are_chosen_in_the_order_dead_expired_free_missing_abandoned() -> None:
     rows = [row(0, ME, 9), row(1), row(2, OTHER, 9), row(3, OTHER, -1), row(5, GONE, 9)]
     found = list(choose("a", 7, rows, observer()))
-    assert [(candidate.row.number, candidate.standing) for candidate in found] == [
-        (5, SlotStanding.DEAD),
-        (3, SlotStanding.EXPIRED),
-        (1, SlotStanding.FREE),
-        (4, SlotStanding.FREE),
-        (6, SlotStanding.FREE),
-        (0, SlotStanding.ABANDONED),
+    assert [(candidate.row.number, candidate.status) for candidate in found] == [
+        (5, SlotStatus.DEAD),
+        (3, SlotStatus.EXPIRED),
+        (1, SlotStatus.FREE),
+        (4, SlotStatus.FREE),
+        (6, SlotStatus.FREE),
+        (0, SlotStatus.ABANDONED),
     ]
     assert [candidate.row.fencing_token for candidate in found] == [1, 1, 1, 0, 0, 1]
 
@@ -73,8 +73,8 @@ def test_rows_beyond_the_pool_are_recovered_and_not_used() -> None:
     rows = [row(0, OTHER, 9), row(1, OTHER, -1), row(2), row(3, ME, 9)]
     assert list(choose("a", 1, rows, observer())) == []
     assert slots_to_recover(rows, observer()) == [
-        Candidate(rows[1], SlotStanding.EXPIRED),
-        Candidate(rows[3], SlotStanding.ABANDONED),
+        Candidate(rows[1], SlotStatus.EXPIRED),
+        Candidate(rows[3], SlotStatus.ABANDONED),
     ]
     assert [candidate.row.number for candidate in slots_to_recover(rows, observer(), free_too=True)] == [1, 2, 3]
 
@@ -128,7 +128,7 @@ def test_only_slots_that_are_certainly_not_in_use_can_be_taken(
     assert len(set(numbers)) == len(numbers)
     for number in range(pool_size):
         found = by_number.get(number)
-        in_use = found is not None and observing.standing(found) is SlotStanding.HELD
+        in_use = found is not None and observing.status(found) is SlotStatus.HELD
         assert (number in numbers) is not in_use
     for candidate in slots_to_recover(rows, observing):
         found = candidate.row

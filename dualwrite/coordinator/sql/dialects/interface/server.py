@@ -77,7 +77,7 @@ class DatabaseServer:
         :raises ConfigurationError: if a dual write cannot work there.
         """
 
-    def weaknesses(self, connection: Connection) -> list[DurabilityGap]:
+    def durability_gaps(self, connection: Connection) -> list[DurabilityGap]:
         """Settings of the server, or of the connection, that weaken the promise, for the doctor."""
         return []
 

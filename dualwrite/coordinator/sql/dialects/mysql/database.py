@@ -100,7 +100,7 @@ class Mysql(Database):
     """A BLOB ends at 64 KiB."""
     table_options: Mapping[str, str] = {"engine": "InnoDB", "charset": "utf8mb4", "collate": "utf8mb4_bin"}
     """The default may be an engine without transactions, and compares without case."""
-    halved_identity = TwoPartIdentity("mariadb", whole=2, halves=(0, 1))
+    halved_identity = TwoPartIdentity("mariadb", fixed_index=2, half_indexes=(0, 1))
     """The server or the moment of the state table's creation; the schema stays."""
     grammar = GRAMMAR
     exact_session = ("SET time_zone = '+00:00', sql_mode = CONCAT(@@sql_mode, ',NO_AUTO_VALUE_ON_ZERO')",)
@@ -183,15 +183,15 @@ class Mysql(Database):
     def require_suitable(self, connection: Connection, schema: str | None = None) -> None:
         """Require a transactional state table; warn of a server that does not flush each commit to the disk."""
         self.require_transactional(connection, STATE_TABLE, schema)
-        for weakness in self.weaknesses(connection):
-            _LOG.warning("the database server has %s", weakness)
+        for gap in self.durability_gaps(connection):
+            _LOG.warning("the database server has %s", gap)
 
     def version(self, connection: Connection) -> str:
         """MariaDB or MySQL, and the version. MariaDB names itself in VERSION()."""
         version = str(connection.scalar(text("SELECT VERSION()")))
         return f"{'mariadb' if 'mariadb' in version.lower() else 'mysql'} {version}"
 
-    def weaknesses(self, connection: Connection) -> list[DurabilityGap]:
+    def durability_gaps(self, connection: Connection) -> list[DurabilityGap]:
         """Logs that are not flushed at each commit; row locks that other nodes of a cluster do not see."""
         settings = _settings(connection)
         names = ["innodb_flush_log_at_trx_commit"] + ["sync_binlog"] * (settings.get("log_bin") == "ON")
@@ -247,10 +247,10 @@ class Mysql(Database):
 
     def require_transactional(self, connection: Connection, name: str, schema: str | None = None) -> None:
         """Refuse MyISAM, Aria, MEMORY and other engines without transactions."""
-        found = connection.execute(_ENGINE, {"name": name, "schema": schema}).one_or_none()
-        if found is not None and found.transactions != "YES":
+        kept_by = connection.execute(_ENGINE, {"name": name, "schema": schema}).one_or_none()
+        if kept_by is not None and kept_by.transactions != "YES":
             raise ConfigurationError(
-                f"the table {name!r} is kept by the engine {found.engine}, which has no transactions: "
+                f"the table {name!r} is kept by the engine {kept_by.engine}, which has no transactions: "
                 f"ALTER TABLE {name} ENGINE = InnoDB"
             )
 
@@ -275,8 +275,8 @@ class Mysql(Database):
 
     def staging_options(self, connection: Connection, schema: str | None, name: str) -> Mapping[str, Any]:
         """The target's collation, and a transactional engine."""
-        found = inspect(connection).get_table_options(name, schema)
-        texts = {key: value for key, value in found.items() if key.endswith(("charset", "collate"))}
+        options = inspect(connection).get_table_options(name, schema)
+        texts = {key: value for key, value in options.items() if key.endswith(("charset", "collate"))}
         return {**texts, f"{connection.dialect.name}_engine": self.table_options["engine"]}
 
     @contextmanager

@@ -22,7 +22,7 @@ def missing_timeouts(connection: Connection) -> Iterator[MissingTimeout]:
     driver = connection.connection.driver_connection
     query = connection.engine.url.query
     for name, value, meaning in _DRIVER:
-        attribute = next((each for each in (name, f"_{name}") if hasattr(driver, each)), None)
+        attribute = next((spelling for spelling in (name, f"_{name}") if hasattr(driver, spelling)), None)
         if not (query.get(name) if attribute is None else getattr(driver, attribute)):
             yield MissingTimeout(name, meaning, in_url(f"{name}={value}"))
     settings = {str(name): str(value) for name, value in connection.execute(_SETTINGS)}

@@ -158,12 +158,12 @@ class Postgresql(Database):
 
     def require_suitable(self, connection: Connection, schema: str | None = None) -> None:
         """Warn of a driver that prepares statements behind a pooler."""
-        for weakness in self.pooling(connection):
-            _LOG.warning("the connection to the database has %s", weakness)
+        for gap in self.pooling(connection):
+            _LOG.warning("the connection to the database has %s", gap)
 
-    def weaknesses(self, connection: Connection) -> list[DurabilityGap]:
+    def durability_gaps(self, connection: Connection) -> list[DurabilityGap]:
         """Settings that weaken durability; see settings.py."""
-        return settings.weaknesses(connection)
+        return settings.durability_gaps(connection)
 
     def pooling(self, connection: Connection) -> list[DurabilityGap]:
         """Prepared statements behind a pooler; see settings.py."""
@@ -207,8 +207,8 @@ class Postgresql(Database):
                 f"there is a table {name!r} in the schema {by_default!r}, by the search_path that a session begins "
                 f"with, and in {by_now!r}, by the one that a listener has set: choose one with schema="
             )
-        found = by_default or by_now
-        return None if found is None else str(found)
+        schema = by_default or by_now
+        return None if schema is None else str(schema)
 
     def other_schemas_with(self, connection: Connection, name: str) -> list[str]:
         """Schemas outside of the search_path, which may have been changed since (ALTER ROLE … SET search_path)."""
@@ -252,17 +252,17 @@ class Postgresql(Database):
         has_failed = bool(self._is_known_to_have_failed(connection))
         if not has_failed:
             try:
-                found = run_unseen(connection, _READ_MARK, fetch=True)
+                value = run_unseen(connection, _READ_MARK, fetch=True)
             except DBAPIError as error:
                 if self.meaning_of(error) is not ErrorMeaning.FAILED:
                     raise
                 has_failed = True
         if has_failed:
             connection.connection.rollback()
-            found = run_unseen(connection, _READ_MARK, fetch=True)
-        if found == mark:
+            value = run_unseen(connection, _READ_MARK, fetch=True)
+        if value == mark:
             return Fate.OPEN
-        if found == _committed(mark):
+        if value == _committed(mark):
             return Fate.COMMITTED
         return Fate.ROLLED_BACK if has_failed else Fate.UNKNOWN
 
@@ -337,7 +337,7 @@ class Postgresql(Database):
     def is_away(self, error: DBAPIError) -> bool:
         """By the message: a failed attempt to connect has no SQLSTATE."""
         said = str(error.orig)
-        return any(each in said for each in _AWAY)
+        return any(phrase in said for phrase in _AWAY)
 
     def meaning_of(self, error: DBAPIError) -> ErrorMeaning | None:
         """By the SQLSTATE."""

@@ -16,33 +16,33 @@ _OR_ELSE = (
 )
 
 
-def weaknesses(connection: Connection) -> list[DurabilityGap]:
+def durability_gaps(connection: Connection) -> list[DurabilityGap]:
     """Settings with which a crash or a failover can undo a decision.
 
     ``synchronous_commit = off`` is not among them: the statement that stores the decision turns it on.
     """
-    weaknesses = []
+    gaps = []
     if connection.scalar(text("SHOW fsync")) == "off":
-        weaknesses.append(
+        gaps.append(
             DurabilityGap(
                 "fsync = off", "a crash of its machine can undo a decision, or damage all of it", "turn it on"
             )
         )
     if connection.scalar(text("SHOW full_page_writes")) == "off":
-        weaknesses.append(
+        gaps.append(
             DurabilityGap("full_page_writes = off", "a crash of its machine can tear pages of the table", "turn it on")
         )
     commit = connection.scalar(text("SHOW synchronous_commit"))
     if commit in ("local", "remote_write") and connection.scalar(text("SHOW synchronous_standby_names")):
         loss = "before a standby has it" if commit == "local" else "before a standby has it on its disk"
-        weaknesses.append(
+        gaps.append(
             DurabilityGap(
                 f"synchronous_commit = {commit}",
                 f"it says that a transaction is committed {loss}, so a failover can undo a decision",
                 "set it to on or remote_apply",
             )
         )
-    return weaknesses
+    return gaps
 
 
 def pooling(connection: Connection) -> list[DurabilityGap]:

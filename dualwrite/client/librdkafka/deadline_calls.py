@@ -24,7 +24,7 @@ class WedgedError(KafkaUnavailableError):
     epoch fences requests that the old call may still send."""
 
 
-class BoundedCalls:
+class DeadlineCalls:
     """Runs calls, one at a time, in a thread that it keeps for them.
 
     :param grace: seconds beyond its own timeout that a call may take.

@@ -1,0 +1,38 @@
+"""A transaction that the broker may time out: prepared only if there is time for its commit."""
+
+from collections.abc import Callable
+
+from dualwrite.client.config.reading import TIMEOUT_KEY
+from dualwrite.errors import PrepareFailedError
+
+_RESERVE = 0.1
+"""The part of the timeout that is reserved for the database's COMMIT and then Kafka's."""
+
+
+class TimeoutWatch:
+    """Prevents that a transaction is prepared if it may time out before it is committed.
+
+    :param timeout_ms: transaction.timeout.ms.
+    :param clock: monotonic seconds.
+    """
+
+    def __init__(self, timeout_ms: int, clock: Callable[[], float]) -> None:
+        self._timeout_ms = timeout_ms
+        self._clock = clock
+        self._begun_at = clock()
+
+    def begin(self) -> None:
+        """Note that a transaction begins; in the broker it begins a little later."""
+        self._begun_at = self._clock()
+
+    def require_time(self, transactional_id: str) -> None:
+        """Require that enough of the timeout is left.
+
+        :raises PrepareFailedError: if not.
+        """
+        lasted = self._clock() - self._begun_at
+        if lasted * 1000 > self._timeout_ms * (1 - _RESERVE):
+            raise PrepareFailedError(
+                f"transaction of {transactional_id}: it has lasted {lasted:.1f} s, and the broker aborts it after "
+                f"{TIMEOUT_KEY}, {self._timeout_ms}: make the unit of work shorter, or the timeout longer"
+            )
