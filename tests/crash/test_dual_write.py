@@ -105,7 +105,7 @@ def test_random_kills_of_application_and_broker(world: World) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
-def test_random_kills_for_longer(world: World, seed: int) -> None:
+def test_many_random_kills_of_application_and_broker(world: World, seed: int) -> None:
     chaos(world, seed, kills=20, units=100)
     assert world.judge() == []
 

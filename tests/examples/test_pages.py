@@ -107,7 +107,7 @@ def orders_to_be_made(dualwrite_engine: Engine) -> Any:
     return Order.__table__
 
 
-def test_there_are_such_pages() -> None:
+def test_pages_with_runnable_code_are_found() -> None:
     found = {page.stem: len(blocks) for page, blocks in PAGES.items() if blocks}
     assert found.keys() >= {"databases", "testing", "workers"}
     assert sum(found.values()) >= 6

@@ -79,7 +79,7 @@ def assert_used_once(example: Example, engine: Engine, broker: KafkaBroker, coun
         assert {row[0]: row[1] for row in connection.execute(select(example.table))} == expected
 
 
-def test_a_worker_goes_on_where_the_last_one_ended(example: Example, engine: Engine, broker: KafkaBroker) -> None:
+def test_a_worker_resumes_where_the_last_one_stopped(example: Example, engine: Engine, broker: KafkaBroker) -> None:
     for run in (0, 1):
         place(example, broker, first=30 * run, count=30)
         worker = example.module.Worker(engine, broker.client_config)

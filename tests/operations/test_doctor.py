@@ -60,7 +60,7 @@ def test_the_doctor_changes_nothing_but_its_own_transactional_id(any_place: Plac
     assert probe.state == "Empty"
 
 
-def test_json_for_programs(place: Place) -> None:
+def test_doctor_prints_json(place: Place) -> None:
     said = place.run("doctor", "--json").json()
     assert said["level"] == "ok"
     assert said["findings"][0] | {"message": ""} == {"check": "database", "level": "ok", "message": "", "advice": ""}
@@ -478,7 +478,7 @@ def test_an_error_is_one_line(place: Place, words: list[str], line: str) -> None
     assert said.err.count("\n") == 1
 
 
-def test_the_worst_of_findings() -> None:
+def test_the_result_is_the_worst_finding() -> None:
     assert worst([]) is Level.OK
     assert worst([ok("a", ""), warning("b", "")]) is Level.WARNING
     assert worst([failure("a", ""), ok("b", "")]) is Level.FAILURE

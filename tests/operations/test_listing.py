@@ -33,7 +33,7 @@ def test_transactions_left_behind_are_listed_with_the_action_of_recovery(any_pla
     assert summary == "2 transactions left behind: see dualwrite transactions resolve"
 
 
-def test_json_says_all_of_it(place: Place) -> None:
+def test_list_prints_all_details_as_json(place: Place) -> None:
     place.leave("one")
     (view,) = place.run("transactions", "list", "--application", place.application, "--json").json()["transactions"]
     described = place.described()
@@ -46,7 +46,7 @@ def test_json_says_all_of_it(place: Place) -> None:
     assert [each["topic"] for each in view["kafka"]["partitions"]] == [place.topic]
 
 
-def test_a_slot_whose_owner_may_be_alive_is_its_owners(place: Place) -> None:
+def test_a_slot_whose_owner_may_be_alive_is_not_listed_as_left_behind(place: Place) -> None:
     place.leave("one", silent=False)
     listed = place.run("transactions", "list", "--application", place.application).out
     assert listed.splitlines()[1].endswith("its owner's")

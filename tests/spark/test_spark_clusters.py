@@ -104,7 +104,7 @@ def test_a_speculative_copy_of_a_task_writes_nothing_again(cluster: str, place: 
         require_once(place, 200)
 
 
-def test_a_local_cluster(place: Place) -> None:
+def test_a_local_cluster_writes_a_batch_once(place: Place) -> None:
     with Driver("local-cluster[2,1,1024]", **SMALL) as driver:
         for _ in range(2):
             driver.begin("batch", options=place.keywords(), rows=100, partitions=4)

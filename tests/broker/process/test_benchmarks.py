@@ -83,7 +83,7 @@ def test_units_of_work_are_measured_beside_common_alternatives(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_recovery_is_measured_and_looked_at(tmp_path: Path) -> None:
+def test_a_recovery_is_measured_and_verified(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     command = [sys.executable, "-m", "benchmarks.recovery", "--databases", "sqlite", "--rounds=1", "--ids=5"]
     done = subprocess.run([*command, f"--json={report}"], cwd=HOME, capture_output=True, text=True, check=False)

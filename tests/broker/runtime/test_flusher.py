@@ -321,7 +321,9 @@ def test_a_failure_in_a_critical_section_stops_the_process() -> None:
     assert stop.reasons == [reason]
 
 
-def test_stopping_is_immediate_and_says_why(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_stop_process_exits_at_once_and_logs_the_reason(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     codes: list[int] = []
 
     def leave(code: int) -> NoReturn:

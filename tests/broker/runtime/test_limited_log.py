@@ -24,7 +24,7 @@ def test_each_text_is_logged_once_in_a_second(caplog: pytest.LogCaptureFixture) 
     assert caplog.messages == ["a", "b"]
 
 
-def test_so_many_texts_are_logged_in_a_second_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_more_than_the_limit_of_texts_is_logged_in_a_second(caplog: pytest.LogCaptureFixture) -> None:
     log = LimitedLog(logging.getLogger("limited"), 2, Clock())
     for text in ("a", "b", "c"):
         log.warn(text)

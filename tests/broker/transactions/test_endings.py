@@ -87,7 +87,7 @@ def test_the_log_shows_a_forced_abort(log: Log, kind: type[Producer]) -> None:
     assert log.ending(state) == EndedTransaction(Ending.ABORTED)
 
 
-def test_other_transactions_of_the_session_are_not_mistaken_for_it(log: Log, kind: type[Producer]) -> None:
+def test_each_transaction_of_a_session_has_its_own_ending(log: Log, kind: type[Producer]) -> None:
     producer = log.producer(kind)
     states = []
     for commits in (False, True, False):
@@ -98,7 +98,7 @@ def test_other_transactions_of_the_session_are_not_mistaken_for_it(log: Log, kin
     assert [each.was_overtaken for each in endings] == [True, False, False]
 
 
-def test_a_transaction_of_another_producer_does_not_overtake_it(log: Log, kind: type[Producer]) -> None:
+def test_another_producers_transaction_does_not_count_as_overtaking(log: Log, kind: type[Producer]) -> None:
     producer, other = log.producer(kind), log.producer(kind)
     state = log.write(producer)
     producer.commit_transaction()
@@ -152,7 +152,7 @@ def state_at(log: Log, offset: int, producer: ProducerIdentity = SOMEBODY) -> Pr
     return PreparedTxnState(producer, Anchor(log.topic, 0, offset))
 
 
-def test_a_log_that_ends_before_it_has_lost_it(log: Log, kind: type[Producer]) -> None:
+def test_a_log_that_ends_before_the_transaction_has_lost_it(log: Log, kind: type[Producer]) -> None:
     producer = log.producer(kind)
     log.write(producer)
     producer.commit_transaction()
@@ -189,7 +189,7 @@ def test_a_missing_partition_leaves_the_ending_unknown(log: Log) -> None:
     assert log.ending(PreparedTxnState(ProducerIdentity(7, 0), Anchor(log.topic, 9, 0))).ending is Ending.UNKNOWN
 
 
-def test_a_state_that_does_not_say_where_its_records_are_is_not_looked_for(log: Log) -> None:
+def test_a_state_without_an_anchor_has_an_unknown_ending(log: Log) -> None:
     assert log.ending(PreparedTxnState(ProducerIdentity(7, 0))) == EndedTransaction(Ending.UNKNOWN)
     assert log.ending(PreparedTxnState()) == EndedTransaction(Ending.UNKNOWN)
 

@@ -63,7 +63,7 @@ def test_a_wait_that_another_thread_gives_up_ends_at_once_and_takes_nothing(worl
     assert pool.acquire("third") is slot
 
 
-def test_a_wait_that_is_given_up_while_a_slot_is_leased_for_it_leaves_the_slot_free(world: World) -> None:
+def test_a_wait_cancelled_while_its_slot_is_leased_leaves_the_slot_free(world: World) -> None:
     pool = world.pool(size=1)
     look = world.leases.take
 

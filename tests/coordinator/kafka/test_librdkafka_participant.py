@@ -535,7 +535,7 @@ def test_the_transaction_before_is_looked_at_once_after_a_lost_connection(
     assert rig.participant.is_reusable
 
 
-def test_a_session_that_is_out_of_sequence_may_be_tried_again_with_another() -> None:
+def test_an_out_of_order_sequence_is_a_retriable_prepare_failure() -> None:
     """In a topic that was made anew librdkafka's sequence does not begin at 0."""
     rig = Rig().begun(T0)
     rig.producer.failures["flush"] = [kafka_error(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, fatal=True)]

@@ -246,7 +246,9 @@ def test_a_session_outlives_its_unit_unchanged(unit: Callable[..., list[str]], s
     sessions[0].close()
 
 
-def test_sessions_elsewhere_are_no_concern_of_the_unit(unit: Callable[..., list[str]], sqlite_engine: Engine) -> None:
+def test_sessions_of_other_threads_do_not_affect_the_unit(
+    unit: Callable[..., list[str]], sqlite_engine: Engine
+) -> None:
     """Made in other threads all the time, and full of what is never flushed."""
     stop = threading.Event()
 

@@ -131,7 +131,7 @@ def test_rows_are_added_or_replace_each_other_with_later_ones_winning(place: Pla
     assert place.seen() == sorted(expected.elements()), "each row is a record, replaced or not"
 
 
-def test_losers_are_aborted_and_their_rows_removed(place: Place) -> None:
+def test_losing_attempts_are_aborted_and_their_rows_removed(place: Place) -> None:
     batch, work = begun(place.options(), 1)
     winners = written(work, [rows(0, 10), rows(10, 20)])
     written(work, [rows(0, 10)])

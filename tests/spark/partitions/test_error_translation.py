@@ -96,7 +96,7 @@ def test_a_module_that_the_executors_lack_is_named(handed_on: type[Exception]) -
 
 
 @pytest.mark.parametrize("handed_on", [of_java, of_spark])
-def test_an_error_of_ours_says_more_than_the_module_that_it_missed(handed_on: type[Exception]) -> None:
+def test_the_librarys_error_is_raised_rather_than_the_missing_module_behind_it(handed_on: type[Exception]) -> None:
     chain = "ModuleNotFoundError: No module named 'lz4'\n\ndualwrite.errors.InputError: compression.type lz4 needs lz4"
     raised = raised_for(handed_on(chain))
     assert type(raised) is InputError

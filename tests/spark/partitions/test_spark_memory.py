@@ -49,7 +49,9 @@ class Measured:
             notes.write(f"{resident()}\n")
 
 
-def test_a_million_rows_in_one_partition(spark: "SparkSession", postgresql_place: Place, tmp_path: Path) -> None:
+def test_a_million_rows_in_one_partition_need_bounded_memory(
+    spark: "SparkSession", postgresql_place: Place, tmp_path: Path
+) -> None:
     place = postgresql_place
     df = spark.range(0, ROWS, 1, 1).selectExpr("id", "concat(repeat('x', 80), id) AS note")
     writer = partition_writer(df, **place.keywords())

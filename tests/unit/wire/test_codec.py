@@ -208,7 +208,7 @@ def test_any_bytes_are_a_request_header_or_malformed(frame: bytes) -> None:
         pytest.param("0012 0063 00000007 0001 61 00", "a", 11, id="an unknown version"),
     ],
 )
-def test_request_headers(frame: str, client_id: str | None, position: int) -> None:
+def test_request_headers_are_read_in_every_version(frame: str, client_id: str | None, position: int) -> None:
     head, end = read_request_head(bytes.fromhex(frame))
     assert (head.correlation_id, head.client_id, end) == (7, client_id, position)
 

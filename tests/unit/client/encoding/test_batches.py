@@ -114,7 +114,7 @@ def test_only_compressible_batches_are_stored_compressed(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize(("codec", "least", "most"), [(Codec.GZIP, 1, 9), (Codec.ZSTD, -50, 12)])
-def test_a_level_is_passed_on(codec: Codec, least: int, most: int) -> None:
+def test_the_compression_level_is_used(codec: Codec, least: int, most: int) -> None:
     builder = gathered([Entry(b"%d" % number, b"%d" % (number * 7919 % 10007)) for number in range(5000)])
     sizes = [len(builder.seal(codec, level, IDENTITY, 0)) for level in (least, most)]
     assert sizes[1] < sizes[0]

@@ -77,7 +77,7 @@ def test_a_batch_lingers_for_its_linger_time() -> None:
     assert len(queue.waiting) == 1
 
 
-def test_at_most_so_many_batches_of_a_partition_are_in_flight() -> None:
+def test_a_partition_has_no_more_batches_in_flight_than_the_limit() -> None:
     accumulator = make(SMALL)
     queue = add(accumulator, *[b"x" * 50] * 7)
     accumulator.flush(0.0)

@@ -231,7 +231,7 @@ def test_offsets_that_may_come_late_never_overtake_newer_ones() -> None:
     assert driver.commit() is TransactionResult.COMMITTED
 
 
-def test_no_offsets_are_no_request() -> None:
+def test_an_empty_list_of_offsets_sends_no_request() -> None:
     driver = ready()
     driver.begin()
     driver.run(driver.engine.send_offsets_to_transaction([], MEMBER, driver.now))

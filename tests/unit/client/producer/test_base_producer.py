@@ -519,7 +519,7 @@ def test_before_a_transaction_begins_an_error_names_what_was_called(make: Make, 
         make().call(verb, *arguments)
 
 
-def test_a_producer_is_true_though_nothing_is_in_it(make: Make) -> None:
+def test_an_empty_producer_is_truthy(make: Make) -> None:
     assert bool(make().face)
 
 

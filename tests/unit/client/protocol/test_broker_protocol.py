@@ -112,7 +112,7 @@ def test_a_connection_is_open_once_the_brokers_versions_are_known(cap: int, aske
 
 @pytest.mark.parametrize("mechanism", [None, *ANSWERS])
 @pytest.mark.parametrize("cap", [0, 4])
-def test_it_does_not_matter_in_which_pieces_the_opening_arrives(mechanism: str | None, cap: int) -> None:
+def test_the_opening_succeeds_in_whatever_pieces_it_arrives(mechanism: str | None, cap: int) -> None:
     server = ScramServer("p", "sha256")
     answers = (handshake_answer(), server.first, server.final) if mechanism == "SCRAM-SHA-256" else ANSWERS["PLAIN"]
     client = opened(node(mechanism), Broker(*answers, cap=cap), bytewise)
@@ -202,7 +202,7 @@ def test_a_wrong_password_is_not_proved() -> None:
     assert not server.authenticated
 
 
-def test_scram_sends_a_user_name_in_which_signs_have_a_meaning_as_the_rfc_has_it() -> None:
+def test_scram_escapes_special_characters_in_a_user_name() -> None:
     first = make_mechanism(SaslSettings("SCRAM-SHA-256", "a=b,c", "p")).next_message()
     assert first.startswith(b"n,,n=a=3Db=2Cc,r=")
 

@@ -45,7 +45,7 @@ def strike_everywhere(
         places.append(striker.where)
 
 
-def test_a_condition_of_pythons_is_left_locked_and_the_striker_finds_it() -> None:
+def test_negative_control_the_striker_finds_pythons_condition_left_locked() -> None:
     torn: list[str] = []
 
     def use(condition: threading.Condition) -> None:

@@ -40,7 +40,7 @@ def test_without_anchors_a_session_of_librdkafka_is_caught() -> None:
         search(5, Rules(anchors=False))
 
 
-def test_a_librdkafka_that_goes_on_with_a_copy_of_a_request_under_way_is_caught() -> None:
+def test_the_search_notices_a_librdkafka_that_reuses_an_identity_with_a_request_under_way() -> None:
     with pytest.raises(AssertionError):
         search(5, Rules(goes_on=tuple(Kind)))
 
