@@ -18,19 +18,16 @@ from dualwrite.coordinator.sql.dialects.unit_transactions import TransactionEnde
 from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import DatabaseBusyError, KafkaUnavailableError
 from dualwrite.ids import PreparedTxnState
-from tests.support.coordinator.async_dual_writes import Place, run
+from tests.support.coordinator.async_dual_writes import AsyncPlace, run
 from tests.support.coordinator.event_table import events, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
+from tests.support.user_errors import UserError
 
 pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
 
 Make = Callable[..., DualWrite]
 STATE = "4711:1:events:0:0"
 OUTCOMES = "kafka_transaction_outcome"
-
-
-class UserError(Exception):
-    """What ends the block."""
 
 
 def commit_past_sqlalchemy(tx: Transaction) -> None:
@@ -258,7 +255,7 @@ def test_a_limit_that_strikes_the_record_does_not_lose_it(
     assert on_record(dual_write) == [("orders-0", STATE, True)], "the end of the unit has tried again"
 
 
-def test_a_record_of_a_task_waits_too(place: Place) -> None:
+def test_a_record_of_a_task_waits_too(place: AsyncPlace) -> None:
     async def commit(tx: AsyncTransaction) -> None:
         driver: Any = (await tx.connection.get_raw_connection()).driver_connection
         if place.driver == "aiomysql":

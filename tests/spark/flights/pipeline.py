@@ -52,7 +52,7 @@ class UnavailableError(Exception):
 
 
 @dataclass(frozen=True)
-class Task:
+class PipelineTask:
     """What the program is told."""
 
     kafka: str
@@ -78,7 +78,7 @@ class Pipeline:
 
     def __init__(
         self,
-        task: Task,
+        task: PipelineTask,
         directory: Path,
         *,
         program: Path = EXAMPLES / "spark_flights.py",

@@ -103,7 +103,7 @@ def test_the_librarys_error_is_raised_rather_than_the_missing_module_behind_it(h
     assert str(raised) == "compression.type lz4 needs lz4"
 
 
-class RefusedError(Exception):
+class PsycopgStyleError(Exception):
     """As psycopg's errors are."""
 
     def __init__(self, said: str, context: str | None) -> None:
@@ -123,7 +123,7 @@ class RefusedError(Exception):
     ],
 )
 def test_a_refusal_names_the_column_as_far_as_the_database_does(context: str | None, column: str) -> None:
-    error = DataError("COPY", None, RefusedError("value too long\nCONTEXT: a second line", context))
+    error = DataError("COPY", None, PsycopgStyleError("value too long\nCONTEXT: a second line", context))
     with pytest.raises(InputError) as raised, database_errors_translated("partition 3"):
         raise error
     assert str(raised.value) == f"partition 3: the database refuses a row: value too long{column}"

@@ -12,10 +12,7 @@ from dualwrite.errors import DualWriteError, InDoubtError
 from tests.support.coordinator.event_table import events, stored_values
 from tests.support.coordinator.fake_kafka import Crash, FakeKafka, Fault
 from tests.support.state_search import Chooser
-
-
-class UserError(Exception):
-    """What the user's own code raises."""
+from tests.support.user_errors import UserError
 
 
 class NoBackground:
@@ -58,7 +55,7 @@ class NoHeartbeat:
         """There is nothing to stop."""
 
 
-class World:
+class UnitSearchWorld:
     """Both sides, and the process on them, which dies at a Crash."""
 
     def __init__(self, engine: Engine, completion: str) -> None:
@@ -126,7 +123,7 @@ def run_unit(dual_write: DualWrite, value: str) -> str:
     return "succeeded"
 
 
-def check(world: World, ends: dict[str, str]) -> None:
+def check(world: UnitSearchWorld, ends: dict[str, str]) -> None:
     rows = stored_values(world.engine)
     records = world.kafka.committed
     assert world.kafka.ongoing is None, "a transaction is left open"

@@ -30,7 +30,7 @@ class Said(NamedTuple):
         return json.loads(self.out)
 
 
-class Place:
+class OperationsPlace:
     """A database of the test's own, a cluster, and an application name that nobody else has."""
 
     def __init__(self, url: str, broker: KafkaBroker) -> None:

@@ -19,7 +19,7 @@ _pausing = threading.Lock()
 
 
 @dataclass(frozen=True)
-class Told:
+class BatchProcessPlan:
     """What such a process is to do.
 
     :param pause: the step before which it pauses, the first time.
@@ -36,7 +36,7 @@ class Told:
     pause: str = ""
 
 
-def main(told: Told) -> None:
+def main(told: BatchProcessPlan) -> None:
     paused: list[str] = []
 
     def observe(step: str) -> None:
@@ -61,7 +61,7 @@ def main(told: Told) -> None:
 
 
 @contextmanager
-def running(told: Told) -> Iterator[Piped]:
+def running(told: BatchProcessPlan) -> Iterator[Piped]:
     """Such a process; killed at the end of the block."""
     with Piped(__name__, told) as process:
         try:

@@ -23,7 +23,7 @@ from dualwrite.wire.error_codes import ErrorCode
 from tests.support.client.simulated_cluster import SimulatedCluster, SimulatedDriver
 
 
-class Driver:
+class FaceDriver:
     """A simulated cluster as the driver of a face. Nothing takes time."""
 
     def __init__(self, face: Any) -> None:
@@ -47,7 +47,7 @@ class Driver:
         """There is nothing to close."""
 
 
-class AsyncDriver(Driver):
+class AsyncFaceDriver(FaceDriver):
     """The same, awaited."""
 
     async def wait(self, operation: Operation) -> Any:
@@ -66,7 +66,7 @@ def done(result: Any) -> Any:
     return ended.value.value
 
 
-class Rig:
+class ProducerRig:
     """A face with its cluster in sight, and its methods of either kind called alike."""
 
     def __init__(self, kind: type[BaseProducer], **config: Any) -> None:
@@ -74,7 +74,7 @@ class Rig:
         self.face: Any = kind(basis | {key.replace("_", "."): value for key, value in config.items()})
         if kind is TwoPhaseProducer:
             self.face._driver.close()
-        self.face._driver = (Driver if kind is TwoPhaseProducer else AsyncDriver)(self.face)
+        self.face._driver = (FaceDriver if kind is TwoPhaseProducer else AsyncFaceDriver)(self.face)
         self.call("init_transactions")
 
     @property
@@ -87,7 +87,7 @@ class Rig:
         """The face's engine."""
         return self.face._engine
 
-    def begun(self) -> "Rig":
+    def begun(self) -> "ProducerRig":
         self.call("begin_transaction")
         return self
 
@@ -108,12 +108,12 @@ class Rig:
         return log.committed() if log else []
 
 
-Make = Callable[..., Rig]
+Make = Callable[..., ProducerRig]
 
 
 @pytest.fixture(params=[TwoPhaseProducer, AsyncTwoPhaseProducer], ids=["blocking", "asyncio"])
 def make(request: pytest.FixtureRequest) -> Make:
-    return lambda **config: Rig(request.param, **config)
+    return lambda **config: ProducerRig(request.param, **config)
 
 
 def raising(_error: Any, _record: Any) -> None:
@@ -295,7 +295,7 @@ def test_a_callback_that_raises_while_another_task_waits_leaves_only_abort(make:
     rig.begun()
 
     def pump() -> None:
-        Driver.pump(rig.driver)
+        FaceDriver.pump(rig.driver)
         rig.engine._verb.wait()  # the other task's call
 
     rig.driver.pump = pump
@@ -438,7 +438,7 @@ def test_a_wait_that_times_out_leaves_the_transaction_open(make: Make, verb: str
     assert len(rig.face) == 1
 
 
-def run_without_answers(rig: Rig) -> Callable[[Operation], Any]:
+def run_without_answers(rig: ProducerRig) -> Callable[[Operation], Any]:
     """What a driver does whose cluster says nothing: it passes the time until the operation is done."""
 
     def run(operation: Operation) -> Any:

@@ -7,12 +7,12 @@ import pytest
 
 from dualwrite.ids import PreparedTxnState
 from tests.support.broker.transactions import MAX, recorded, who
-from tests.support.coordinator.recovery_search import Kind, Rules, World, successors
+from tests.support.coordinator.recovery_search import Kind, RecoverySearchWorld, Rules, successors
 
 
-def search(epoch: int, rules: Rules) -> set[World]:
+def search(epoch: int, rules: Rules) -> set[RecoverySearchWorld]:
     """Every world there can be; an AssertionError where the wrong transaction is committed, aborted or written to."""
-    first = World(recorded(producer=who(42, epoch)))
+    first = RecoverySearchWorld(recorded(producer=who(42, epoch)))
     worlds, frontier = {first}, [first]
     while frontier:
         found = {following for world in frontier for following in successors(world, rules)} - worlds
