@@ -25,8 +25,8 @@ def first_token(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def no_limit_is_left() -> Iterator[None]:
     """The limit that a strike has left around this thread, until its exception is collected, is not the next test's."""
-    yield
-    watchdog._current.set(None)
+    with watchdog.isolated():
+        yield
 
 
 @pytest.fixture

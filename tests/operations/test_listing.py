@@ -65,7 +65,7 @@ def test_librdkafkas_transactions_are_distinguished_by_their_anchor(place: Opera
     """One epoch for a session: what is open has the pair that the row has, and is another transaction."""
     with place.dual_write(producer="librdkafka").transaction() as tx:
         tx.produce(place.topic, value="zero")
-    place._made.pop().close()
+    place.made.pop().close()
     place.leave("one", producer="librdkafka")
     (view,) = list_transactions(place.engine, place.broker.client_config, application=place.application)
     assert view.row is not None
@@ -96,7 +96,7 @@ def test_open_transactions_without_a_row_are_listed_too(place: OperationsPlace) 
 
 def test_describe_says_how_far_readers_get(place: OperationsPlace) -> None:
     place.write("zero")
-    place._made.pop().close()
+    place.made.pop().close()
     place.leave("one", silent=False)
     with place.dual_write().transaction() as tx:  # behind it: committed, and held up
         tx.produce(place.topic, value="two")

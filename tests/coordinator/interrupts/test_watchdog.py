@@ -129,48 +129,40 @@ def test_a_limit_abandoned_by_an_interrupt_does_not_limit_later_steps(
     now = float(math.ceil(time.monotonic()))  # whole seconds: sums and differences of others are rounded
     monkeypatch.setattr(watchdog.time, "monotonic", lambda: now)
     left = Limit(LONG, "left")
-    before = watchdog._current.get()
-    left.__enter__()
-    try:
+    with watchdog.isolated():
+        left.__enter__()
         with Limit(2 * LONG, "inside") as inner:
             assert inner.remaining() == LONG, "it may be a limit that is under way"
-        now += LONG + watchdog._LEFT_BEHIND + 1
+        now += LONG + watchdog.LEFT_BEHIND + 1
         with inner:
             assert inner.remaining() == 2 * LONG
         with inner:
             assert inner.remaining() == 2 * LONG
-    finally:
-        left.rest()
-        watchdog._current.set(before)
+    left.rest()
 
 
 def test_a_limit_abandoned_by_an_interrupt_is_gone_with_the_exception() -> None:
-    before = watchdog._current.get()
     left = Limit(LONG, "left")
-    left.__enter__()
-    del left
-    try:
+    with watchdog.isolated():
+        left.__enter__()
+        del left
         with Limit(2 * LONG, "next") as following:
             assert following.remaining() > LONG
-    finally:
-        watchdog._current.set(before)
 
 
 def test_a_limit_whose_beginning_is_interrupted_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def strike() -> float:
         raise KeyboardInterrupt
 
-    limit, before = Limit(LONG, "struck"), watchdog._current.get()
-    with monkeypatch.context() as patched:
-        patched.setattr(watchdog.time, "monotonic", strike)
-        with pytest.raises(KeyboardInterrupt), limit:
-            pytest.fail("the block ran")
-    try:
+    limit = Limit(LONG, "struck")
+    with watchdog.isolated():
+        with monkeypatch.context() as patched:
+            patched.setattr(watchdog.time, "monotonic", strike)
+            with pytest.raises(KeyboardInterrupt), limit:
+                pytest.fail("the block ran")
         assert current_limit() is None
         with Limit(2 * LONG, "next") as following:
             assert following.remaining() > LONG
-    finally:
-        watchdog._current.set(before)
 
 
 def test_a_limit_left_open_by_an_interrupt_is_ended_by_the_next_step(driver: SocketDriver) -> None:
@@ -299,11 +291,11 @@ def test_a_child_that_is_forked_has_a_watchdog_of_its_own(driver: SocketDriver) 
 
 
 def test_limits_that_are_over_are_forgotten_with_their_owners() -> None:
-    before = len(watchdog._watchdog._limits)
+    before = watchdog.watched_limits()
     limits = [Limit(LONG, str(number)) for number in range(10)]
-    assert len(watchdog._watchdog._limits) == before + 10
+    assert watchdog.watched_limits() == before + 10
     limits.clear()
-    assert len(watchdog._watchdog._limits) <= before
+    assert watchdog.watched_limits() <= before
 
 
 # New connections.
@@ -320,7 +312,7 @@ def test_outside_of_a_limit_a_connection_is_made_in_its_own_thread() -> None:
 def test_a_connection_that_is_made_in_time_is_watched_and_errors_are_the_drivers(driver: SocketDriver) -> None:
     with Limit(LONG, "x") as limit:
         assert creator(lambda record: driver)(None) is driver
-        assert limit._connection is driver
+        assert limit.connection is driver
         with pytest.raises(LookupError):
             creator(lambda record: {}["no such host"])(None)
 

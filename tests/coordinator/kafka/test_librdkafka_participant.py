@@ -13,7 +13,6 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from dualwrite.client.librdkafka import record_queue
-from dualwrite.client.librdkafka.bounded_calls import BoundedCalls
 from dualwrite.client.protocol.requests import GroupMember, InitializedProducer
 from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.coordinator.kafka import librdkafka
@@ -64,6 +63,8 @@ class FakeConfluentProducer:
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = config
         self.calls: list[str] = []
+        self.timeouts: dict[str, float] = {}
+        """Of the last call of each name."""
         self.failures: dict[str, list[Exception]] = {}
         self.queue: list[tuple[TopicPartition, Callable[[Any, Any], None]]] = []
         self.next_offset = {T0: 10, T1: 20}
@@ -76,6 +77,7 @@ class FakeConfluentProducer:
         """What happens in send_offsets and abort."""
 
     def init_transactions(self, timeout: float) -> None:
+        self.timeouts["init_transactions"] = timeout
         self._call("init_transactions")
 
     def begin_transaction(self) -> None:
@@ -104,6 +106,7 @@ class FakeConfluentProducer:
         self._call("commit_transaction")
 
     def abort_transaction(self, timeout: float) -> None:
+        self.timeouts["abort_transaction"] = timeout
         self._call("abort_transaction")
         self.meanwhile()
         self.queue.clear()
@@ -134,10 +137,25 @@ class FakeConfluentProducer:
 class LibrdkafkaRig:
     """A participant with its two stand-ins in sight."""
 
-    def __init__(self, **config: Any) -> None:
-        self.participant = LibrdkafkaProducer(CONFIG | config, timeout=3)
-        self.producer: FakeConfluentProducer = self.participant._producer
-        self.control: FakeControl = self.participant._control  # type: ignore[assignment]
+    producer: FakeConfluentProducer
+    control: FakeControl
+
+    def __init__(self, timeout: float | None = 3, grace: float = 2.0, **config: Any) -> None:
+        self.participant = LibrdkafkaProducer(
+            CONFIG | config,
+            timeout=timeout,
+            grace=grace,
+            make_producer=self._make_producer,
+            make_control=self._make_control,  # type: ignore[arg-type]
+        )
+
+    def _make_producer(self, config: dict[str, Any]) -> FakeConfluentProducer:
+        self.producer = FakeConfluentProducer(config)
+        return self.producer
+
+    def _make_control(self, config: dict[str, Any], timeout: float) -> FakeControl:
+        self.control = FakeControl(config, timeout)
+        return self.control
 
     def begun(self, *partitions: TopicPartition) -> "LibrdkafkaRig":
         self.participant.init_transactions()
@@ -156,22 +174,15 @@ class LibrdkafkaRig:
 
     @property
     def state(self) -> ProducerState:
-        return self.participant._order.state
+        return self.participant.state
 
 
-@pytest.fixture(autouse=True)
-def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(librdkafka, "Producer", FakeConfluentProducer)
-    monkeypatch.setattr(librdkafka, "ControlPlane", FakeControl)
-
-
-def test_a_configuration_that_librdkafka_refuses_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configuration_that_librdkafka_refuses_is_a_configuration_error() -> None:
     def refuse(config: dict[str, Any]) -> None:
         raise KafkaException(KafkaError(KafkaError._INVALID_ARG, 'No such configuration property: "lingr"'))
 
-    monkeypatch.setattr(librdkafka, "Producer", refuse)
     with pytest.raises(ConfigurationError, match="lingr"):
-        LibrdkafkaRig(lingr=1)
+        LibrdkafkaProducer(CONFIG | {"lingr": 1}, make_producer=refuse, make_control=FakeControl)  # type: ignore[arg-type]
 
 
 def test_prepare_gives_the_sessions_identity_and_where_the_transaction_began() -> None:
@@ -627,16 +638,16 @@ def test_after_a_fork_every_call_is_refused_and_close_leaves_the_parents_produce
 
 FORKING = """
     import gc, os, sys
-    from dualwrite.coordinator.kafka import librdkafka
+    import confluent_kafka
+    from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
 
-    class Destroyed(librdkafka.Producer):
+    class Destroyed(confluent_kafka.Producer):
         def __del__(self):
             print("destroyed in", "child" if os.getpid() != parent else "parent", flush=True)
 
-    librdkafka.Producer = Destroyed
     parent = os.getpid()
     config = {"bootstrap.servers": "127.0.0.1:1", "transactional.id": "app-0"}
-    closed, kept = (librdkafka.LibrdkafkaProducer(config) for _ in range(2))
+    closed, kept = (LibrdkafkaProducer(config, make_producer=Destroyed) for _ in range(2))
     child = os.fork()
     if child == 0:
         closed.close()
@@ -749,9 +760,7 @@ def released() -> Iterator[threading.Event]:
 
 
 def hanging(released: threading.Event) -> LibrdkafkaRig:
-    rig = LibrdkafkaRig()
-    rig.participant._timeout = 0.05
-    rig.participant._bounded = BoundedCalls(grace=0.05)
+    rig = LibrdkafkaRig(timeout=0.05, grace=0.05)
     rig.producer.meanwhile = lambda: released.wait(30)
     return rig.begun(T0)
 
@@ -833,6 +842,7 @@ def test_a_callback_that_raises_in_a_call_leaves_only_abort() -> None:
 
 @pytest.mark.parametrize(("setting", "seconds"), [("1500", 1.5), ("90000", 30.0)])
 def test_no_step_may_take_longer_than_a_record(setting: str, seconds: float) -> None:
-    participant = LibrdkafkaProducer(CONFIG | {"delivery.timeout.ms": setting})
-    control: FakeControl = participant._control  # type: ignore[assignment]
-    assert participant._timeout == control.timeout == seconds
+    rig = LibrdkafkaRig(timeout=None, **{"delivery.timeout.ms": setting}).begun()
+    assert rig.control.timeout == seconds
+    rig.participant.abort_transaction()
+    assert rig.producer.timeouts == {"init_transactions": seconds, "abort_transaction": seconds}

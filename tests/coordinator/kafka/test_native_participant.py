@@ -93,10 +93,24 @@ class FakeTwoPhaseProducer:
 class NativeRig:
     """A participant with its two stand-ins in sight."""
 
-    def __init__(self, **config: Any) -> None:
-        self.participant = NativeProducer(CONFIG | config, timeout=3)
-        self.producer: FakeTwoPhaseProducer = self.participant._producer  # type: ignore[assignment]
-        self.control: FakeControl = self.participant._control  # type: ignore[assignment]
+    producer: FakeTwoPhaseProducer
+    control: FakeControl
+
+    def __init__(self, timeout: float | None = 3, **config: Any) -> None:
+        self.participant = NativeProducer(
+            CONFIG | config,
+            timeout=timeout,
+            make_producer=self._make_producer,  # type: ignore[arg-type]
+            make_control=self._make_control,  # type: ignore[arg-type]
+        )
+
+    def _make_producer(self, config: dict[str, Any]) -> FakeTwoPhaseProducer:
+        self.producer = FakeTwoPhaseProducer(config)
+        return self.producer
+
+    def _make_control(self, config: dict[str, Any], timeout: float) -> FakeControl:
+        self.control = FakeControl(config, timeout)
+        return self.control
 
     def begun(self) -> "NativeRig":
         self.participant.init_transactions()
@@ -108,12 +122,6 @@ class NativeRig:
         self.control.starts = starts or {}
         self.participant.init_transactions(keep_prepared_txn=True)
         return self
-
-
-@pytest.fixture(autouse=True)
-def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "TwoPhaseProducer", FakeTwoPhaseProducer)
-    monkeypatch.setattr(native, "ControlPlane", FakeControl)
 
 
 def test_the_native_participant_can_be_used_again_after_every_transaction() -> None:
@@ -322,8 +330,7 @@ def test_offsets_go_to_the_producer_in_its_transaction_only() -> None:
 
 @pytest.mark.parametrize(("setting", "seconds"), [("1500", 1.5), ("90000", 30.0)])
 def test_no_step_of_recovery_may_take_longer_than_a_record(setting: str, seconds: float) -> None:
-    control: FakeControl = NativeProducer(CONFIG | {"delivery.timeout.ms": setting})._control  # type: ignore[assignment]
-    assert control.timeout == seconds
+    assert NativeRig(timeout=None, **{"delivery.timeout.ms": setting}).control.timeout == seconds
 
 
 def test_a_state_says_in_which_topic_its_first_record_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,8 +186,7 @@ def test_an_abort_that_fails_is_finished_in_the_background(make: Make, cluster: 
     with branches_of(task).branch() as branch:
         branch.produce(OutgoingRecord("events", "never"))
         kafka.fault = lambda request: Fault.AFTER if request == "abort" else Fault.NONE
-    (slot,) = manager_of(task).process.pool.slots()
-    assert slot._background.close(20)
+    assert task.wait_idle(20)
     assert kafka.ongoing is None
     assert kafka.requests[-3:] == ["init-keep", "complete", "init"]
 

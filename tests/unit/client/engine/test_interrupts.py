@@ -37,9 +37,9 @@ _MANY = 100
 class ClosingDriver:
     """A simulated cluster as the driver of a producer: where BlockingDriver closes its sockets, so does this."""
 
-    def __init__(self, producer: Any, cluster: SimulatedCluster) -> None:
+    def __init__(self, engine: Any, cluster: SimulatedCluster) -> None:
         self.simulated = SimulatedDriver(cluster)
-        self.simulated.engine = producer._engine
+        self.simulated.engine = engine
         self.waited = 0.0
         """Seconds that passed because there was nothing to do."""
         self._waits = 0
@@ -97,17 +97,13 @@ class InterruptWorld:
 
     def start(self) -> Any:
         config = {"bootstrap.servers": "one:1", "transactional.id": "app-0", "linger.ms": self._linger_ms}
-        producer: Any = TwoPhaseProducer(config)
-        producer._driver.close()
-        producer._driver = ClosingDriver(producer, self.cluster)
+        producer: Any = TwoPhaseProducer(config, make_driver=self._make_driver)  # type: ignore[arg-type]
         producer.init_transactions()
         return producer
 
-    @property
-    def driver(self) -> "ClosingDriver":
-        """The present producer's driver."""
-        driver: ClosingDriver = self.producer._driver
-        return driver
+    def _make_driver(self, engine: Any, client: Any) -> ClosingDriver:
+        self.driver = ClosingDriver(engine, self.cluster)
+        return self.driver
 
     @property
     def waited(self) -> float:

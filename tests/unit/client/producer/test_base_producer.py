@@ -26,22 +26,23 @@ from tests.support.client.simulated_cluster import SimulatedCluster, SimulatedDr
 class FaceDriver:
     """A simulated cluster as the driver of a face. Nothing takes time."""
 
-    def __init__(self, face: Any) -> None:
+    def __init__(self, engine: Any, client: Any) -> None:
         self.cluster = SimulatedCluster()
-        self._simulated = SimulatedDriver(self.cluster)
-        self._simulated.engine = face._engine
+        self.engine = engine
+        self.simulated = SimulatedDriver(self.cluster)
+        self.simulated.engine = engine
 
     def wait(self, operation: Operation) -> Any:
-        self._simulated.now = max(self._simulated.now, time.monotonic())
-        return self._simulated.run(operation)
+        self.simulated.now = max(self.simulated.now, time.monotonic())
+        return self.simulated.run(operation)
 
     def pump(self) -> None:
-        self._simulated.now = max(self._simulated.now, time.monotonic())
-        while (commands := self._simulated.engine.step(self._simulated.now)) or self._simulated.events:
+        self.simulated.now = max(self.simulated.now, time.monotonic())
+        while (commands := self.simulated.engine.step(self.simulated.now)) or self.simulated.events:
             for command in commands:
-                self._simulated.perform(command)
-            while self._simulated.events:
-                self._simulated.events.popleft()()
+                self.simulated.perform(command)
+            while self.simulated.events:
+                self.simulated.events.popleft()()
 
     def close(self) -> None:
         """There is nothing to close."""
@@ -70,22 +71,17 @@ class ProducerRig:
     """A face with its cluster in sight, and its methods of either kind called alike."""
 
     def __init__(self, kind: type[BaseProducer], **config: Any) -> None:
+        self._kind = kind
         basis = {"bootstrap.servers": "one:1", "transactional.id": "app-0"}
-        self.face: Any = kind(basis | {key.replace("_", "."): value for key, value in config.items()})
-        if kind is TwoPhaseProducer:
-            self.face._driver.close()
-        self.face._driver = (FaceDriver if kind is TwoPhaseProducer else AsyncFaceDriver)(self.face)
+        settings = basis | {key.replace("_", "."): value for key, value in config.items()}
+        make: Any = kind
+        self.face: Any = make(settings, make_driver=self._make_driver)
         self.call("init_transactions")
 
-    @property
-    def driver(self) -> Any:
-        """The face's driver: the simulated cluster."""
-        return self.face._driver
-
-    @property
-    def engine(self) -> Any:
-        """The face's engine."""
-        return self.face._engine
+    def _make_driver(self, engine: Any, client: Any) -> FaceDriver:
+        self.engine = engine
+        self.driver: Any = (FaceDriver if self._kind is TwoPhaseProducer else AsyncFaceDriver)(engine, client)
+        return self.driver
 
     def begun(self) -> "ProducerRig":
         self.call("begin_transaction")
@@ -431,8 +427,8 @@ def test_a_wait_that_times_out_leaves_the_transaction_open(make: Make, verb: str
     rig.produce("a")
     rig.driver.pump = lambda: None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rig.driver._simulated, "perform", lambda command: None)  # nobody answers
-        patch.setattr(rig.driver._simulated, "run", run_without_answers(rig))
+        patch.setattr(rig.driver.simulated, "perform", lambda command: None)  # nobody answers
+        patch.setattr(rig.driver.simulated, "run", run_without_answers(rig))
         assert rig.call(verb, 0.01) == (1 if verb == "flush" else 0)
     assert rig.state is ProducerState.IN_TRANSACTION
     assert len(rig.face) == 1
