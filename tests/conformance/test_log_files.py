@@ -60,7 +60,7 @@ def test_the_tool_reads_what_the_broker_wrote(history: LogHistory) -> None:
     result = java_tool(TOOL, "--files", str(snapshot)).stdout
     known = re.findall(r"producerId: (\d+) producerEpoch: (\d+) .*lastSequence: (-?\d+)", result)
     assert {tuple(map(int, each)) for each in known} == {
-        (each.producer_id, each.epoch, each.last_sequence) for each in history.state.producers.values()
+        (producer.producer_id, producer.epoch, producer.last_sequence) for producer in history.state.producers.values()
     }
 
 

@@ -47,7 +47,7 @@ def postgresql_world(tmp_path: Path, postgresql_url: str) -> Iterator[CrashWorld
 def open_transactions(world: CrashWorld) -> list[str]:
     control = ControlPlane({"bootstrap.servers": world.broker.bootstrap_servers})
     try:
-        return [each.transactional_id for each in control.list_transactions() if each.state == ONGOING]
+        return [view.transactional_id for view in control.list_transactions() if view.state == ONGOING]
     finally:
         control.close()
 
@@ -61,7 +61,7 @@ def terminate(world: CrashWorld) -> None:
 
 
 def found(world: CrashWorld) -> list[Outcome]:
-    return [each.outcome for each in outcomes(world.engine)]
+    return [outcome.outcome for outcome in outcomes(world.engine)]
 
 
 def run_units(world: CrashWorld, count: int = 12) -> None:

@@ -60,7 +60,7 @@ def test_recover_is_well_once_the_other_cluster_is_given_up(place: OperationsPla
 
 def test_list_and_describe_name_the_other_cluster(place: OperationsPlace, here: str) -> None:
     said = place.run("transactions", "list")
-    assert "in another cluster" in next(each for each in said.out.splitlines() if each.startswith(place.slot()))
+    assert "in another cluster" in next(line for line in said.out.splitlines() if line.startswith(place.slot()))
     assert says_it(said.out, place, here)
     assert "left behind" not in said.out
     (listed,) = place.run("transactions", "list", "--application", place.application, "--json").json()["transactions"]

@@ -493,6 +493,6 @@ def test_the_result_is_the_worst_finding() -> None:
 
 
 def test_a_database_is_called_by_its_own_name(any_place: OperationsPlace) -> None:
-    (found,) = [each for each in findings(any_place) if each.check == "database"]
+    (found,) = [finding for finding in findings(any_place) if finding.check == "database"]
     name = found.message.partition(" ")[0]
     assert name == ("mariadb" if "MariaDB" in found.message else any_place.engine.dialect.name)

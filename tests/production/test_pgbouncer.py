@@ -134,7 +134,7 @@ def test_a_commit_of_the_drivers_own_is_noticed_on_whatever_connection_the_poole
 
         with pytest.raises(DualWriteError, match="was ended inside its block"):
             write()
-        assert [each.outcome for each in dual_write.outcomes()] == [Outcome.HEURISTIC_HAZARD], "and on record"
+        assert [outcome.outcome for outcome in dual_write.outcomes()] == [Outcome.HEURISTIC_HAZARD], "and on record"
     engine.dispose()
     assert (stored_values(seen), values(broker, topic)) == (["one"], [])
 

@@ -66,7 +66,7 @@ def test_a_restart_is_as_good_as_a_replay_of_everything() -> None:
         seen["several segments"] += len(log.sealed_segments()) > 2
         seen["aborted"] += bool(state.aborted)
         seen["open"] += bool(state.open_transactions)
-        seen["stored indexes"] += any(each.is_stored for each in log.sealed_segments())
+        seen["stored indexes"] += any(sealed_segment.is_stored for sealed_segment in log.sealed_segments())
     assert min(seen.values()) > 10, seen
     assert len(seen) == 5
 
@@ -252,7 +252,7 @@ def test_a_log_of_earlier_versions_without_indexes_opens() -> None:
     log, state = opened_with_state(files)
     assert not log.repairs
     assert_sound(log, state)
-    assert all(each.is_stored for each in log.sealed_segments())
+    assert all(sealed_segment.is_stored for sealed_segment in log.sealed_segments())
 
 
 def test_two_snapshots_are_kept() -> None:

@@ -94,7 +94,7 @@ def test_each_transaction_of_a_session_has_its_own_ending(log: EndingLog, kind: 
         states.append(log.write(producer))
         (producer.commit_transaction if commits else producer.abort_transaction)()
     endings = [log.ending(state) for state in states]
-    assert [each.ending for each in endings] == [Ending.ABORTED, Ending.COMMITTED, Ending.ABORTED]
+    assert [ending.ending for ending in endings] == [Ending.ABORTED, Ending.COMMITTED, Ending.ABORTED]
     assert [each.was_overtaken for each in endings] == [True, False, False]
 
 

@@ -180,7 +180,7 @@ def _answer(stranger: RawClient, request: Any, version: int, place: RoundResourc
         for kind, name in (("topic", place.topic), ("group", place.group), ("id", place.transactional_id))
         if name.encode() in frame
     ]
-    allowed = [sorted(each) for each in _operations(response, place)]
+    allowed = [sorted(operation) for operation in _operations(response, place)]
     return " ".join([*errors, *(["names", *named] if named else []), *(["may", str(allowed)] if allowed else [])])
 
 

@@ -96,7 +96,7 @@ def test_an_abort_by_hand_in_one_partition_is_refused_and_recovery_commits_all(p
     control.close()
     with place.dual_write() as dual_write:
         dual_write.recover()
-        outcomes = [each.outcome for each in dual_write.outcomes()]
+        outcomes = [outcome.outcome for outcome in dual_write.outcomes()]
     assert (outcomes, place.visible()) == ([], [b"in 0", b"in 1"])
 
 

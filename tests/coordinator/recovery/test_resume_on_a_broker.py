@@ -261,7 +261,7 @@ def test_a_unit_aborted_by_force_after_its_decision_counts_as_committed(
     living = world.start(replay=replay, on_step=abort_once)
     world.write(living, "lost")
     living.recover()
-    assert [each.outcome for each in living.outcomes()] == [Outcome.HEURISTIC_ABORT] * (not replay)
+    assert [outcome.outcome for outcome in living.outcomes()] == [Outcome.HEURISTIC_ABORT] * (not replay)
     assert (living.counters.committed, living.counters.heuristic, living.counters.replayed) == (1, 1, replay)
     world.write(living, "later")
     assert world.in_database == ["lost", "later"]

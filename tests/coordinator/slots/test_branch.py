@@ -166,7 +166,10 @@ def test_produce_many_falls_back_to_single_records(make: Make, cluster: FakeClus
         branch.produce_many(iter([OutgoingRecord("events", "last")]))
         branch.prepare()
         branch.transfer(cause.sign)
-    assert [each for each in cluster.of("a-0").requests if each in ("begin", "produce")] == ["begin", *["produce"] * 4]
+    assert [request for request in cluster.of("a-0").requests if request in ("begin", "produce")] == [
+        "begin",
+        *["produce"] * 4,
+    ]
     assert cluster.of("a-0").ongoing is not None
     assert cluster.of("a-0").ongoing.values == ["0", "1", "2", "last"]
 

@@ -102,7 +102,7 @@ def way_of(name: str, place: EndedPlace) -> tuple[Act, bool]:
 
 
 def on_record(place: EndedPlace) -> list[tuple[str, Outcome, str]]:
-    return [(each.transactional_id, each.outcome, each.state) for each in place.dual_write.outcomes()]
+    return [(outcome.transactional_id, outcome.outcome, outcome.state) for outcome in place.dual_write.outcomes()]
 
 
 def stored(place: EndedPlace, way: str, follow: str) -> list[str]:

@@ -76,7 +76,9 @@ def end_in(dual_write: DualWrite, trouble: Any) -> None:
 
 
 def on_record(dual_write: DualWrite) -> list[tuple[str, str, bool]]:
-    return [(each.transactional_id, each.state, each.outcome.is_heuristic) for each in dual_write.outcomes()]
+    return [
+        (outcome.transactional_id, outcome.state, outcome.outcome.is_heuristic) for outcome in dual_write.outcomes()
+    ]
 
 
 @pytest.mark.parametrize("name", TROUBLES)

@@ -93,7 +93,7 @@ def test_a_nondeterministic_value_is_the_same_on_both_sides(spark: "SparkSession
 def test_later_rows_win_across_partitions(spark: "SparkSession", place: SparkPlace) -> None:
     twice = things(spark, 10, 2).union(things(spark, 10, 2).selectExpr("id", "concat('later ', id) AS note"))
     write_batch(twice, 0, **place.keywords(), upsertKeys=["id"])
-    assert place.stored() == [(each, f"later {each}") for each in range(10)]
+    assert place.stored() == [(number, f"later {number}") for number in range(10)]
     assert len(place.produced()) == 20
 
 

@@ -61,7 +61,7 @@ class StagingPlace:
     @property
     def columns(self) -> list[Any]:
         with self.engine.connect() as connection:
-            by_name = {each.name: each for each in target_of(connection, self.dbtable).columns}
+            by_name = {column.name: column for column in target_of(connection, self.dbtable).columns}
         return [by_name[name] for name in self.names]
 
     def make(self) -> tuple[str | None, str]:
@@ -125,7 +125,7 @@ def test_a_column_type_changed_during_the_move_rolls_the_batch_back(
 def test_an_unknown_type_is_refused_only_in_a_written_column(postgresql: Engine) -> None:
     with postgresql.begin() as connection:
         connection.exec_driver_sql("CREATE TABLE places (id integer, at point, others point[])")
-        by_name = {each.name: each for each in target_of(connection, "places").columns}
+        by_name = {column.name: column for column in target_of(connection, "places").columns}
     assert make_staging(postgresql, "places", [by_name["id"]]).is_new
     for name in ("at", "others"):
         with pytest.raises(ConfigurationError, match=f"column '{name}' of table places is of a type that a table for"):
@@ -160,7 +160,7 @@ def test_a_column_named_like_a_mark_column_is_refused(engine: Engine, name: str)
     with pytest.raises(ConfigurationError, match=f"^column '{name}' of table marked is called .* rename it, or "):
         make_staging(engine, "marked", columns)
     assert inspect(engine).get_table_names().count("marked") == 1
-    assert not [each for each in inspect(engine).get_table_names() if each.startswith("dualwrite_staged")]
+    assert not [table for table in inspect(engine).get_table_names() if table.startswith("dualwrite_staged")]
 
 
 def test_rows_are_moved_in_the_order_of_partitions_and_in_each_as_they_came(place: StagingPlace) -> None:

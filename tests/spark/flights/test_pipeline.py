@@ -89,8 +89,8 @@ def test_the_query_is_right_of_what_was_committed(
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-3000:]
     expected = Delays(source.airlines(), source.airports())
-    for each in flights:
-        expected.add(each)
+    for flight in flights:
+        expected.add(flight)
     committed, uncommitted = (
         compare_table(expected.rows, map(json.loads, (tmp_path / level).read_text(encoding="utf-8").splitlines()))
         for level in ("read_committed", "read_uncommitted")

@@ -158,8 +158,13 @@ def memory(rooms: Rooms) -> dict[str, Any]:
     found["offsets"] = rooms.offsets.table.groups
     for partition in rooms.cluster.partitions():
         producers = {
-            each.producer_id: (each.epoch, each.last_sequence, each.last_data_offset, each.transaction_start)
-            for each in partition.state.producers.values()
+            producer.producer_id: (
+                producer.epoch,
+                producer.last_sequence,
+                producer.last_data_offset,
+                producer.transaction_start,
+            )
+            for producer in partition.state.producers.values()
         }
         bounds = partition.log.start_offset, partition.end_offset, partition.last_stable_offset
         open_ones = list(partition.state.open_transactions.items())

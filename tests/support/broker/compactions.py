@@ -82,8 +82,8 @@ class CompactedHistory:
     @property
     def producers(self) -> dict[int, ActiveProducer]:
         return {
-            each.producer_id: ActiveProducer(each.epoch, each.last_data_offset)
-            for each in self.state.producers.values()
+            producer.producer_id: ActiveProducer(producer.epoch, producer.last_data_offset)
+            for producer in self.state.producers.values()
         }
 
 
@@ -114,7 +114,9 @@ class Disk:
         self, now_ms: int, keys: int = 1000, delete_retention_ms: int = DAY, segment_bytes: int = 10**6
     ) -> Cleaned:
         """One cleaning, and the swap that follows it."""
-        sources = [each for each in self.log.sealed_segments() if each.base_offset < self.before]
+        sources = [
+            sealed_segment for sealed_segment in self.log.sealed_segments() if sealed_segment.base_offset < self.before
+        ]
         plan = CleaningPlan(
             sources, self.first_dirty, self.before, now_ms, delete_retention_ms, segment_bytes,
             keys * KEY_BYTES, self.aborted, self.producers,

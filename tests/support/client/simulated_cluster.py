@@ -337,11 +337,13 @@ class SimulatedCluster:
         topics = []
         for topic in request.topics:
             partitions = []
-            for each in topic.partitions:
+            for partition in topic.partitions:
                 if not error:
-                    self.offsets.append((producer, topic.name, each.committed_offset))
+                    self.offsets.append((producer, topic.name, partition.committed_offset))
                 partitions.append(
-                    topic_class.TxnOffsetCommitResponsePartition(partition_index=each.partition_index, error_code=error)
+                    topic_class.TxnOffsetCommitResponsePartition(
+                        partition_index=partition.partition_index, error_code=error
+                    )
                 )
             topics.append(topic_class(name=topic.name, partitions=partitions))
         return response(throttle_time_ms=0, topics=topics)

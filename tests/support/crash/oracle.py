@@ -71,5 +71,5 @@ def anomalies(in_database: set[Item], topics: Iterable[Counter[Item]], told: Cal
 def judge(engine: Engine, bootstrap_servers: str, told: CallerReports) -> list[str]:
     """:func:`anomalies` of what is on both sides now, and what recovery has called heuristic."""
     topics = [visible(bootstrap_servers, topic) for topic in (LEFT, RIGHT)]
-    heuristic = [f"{each.outcome.value}: {each.transactional_id} {each.state}" for each in outcomes(engine)]
+    heuristic = [f"{outcome.outcome.value}: {outcome.transactional_id} {outcome.state}" for outcome in outcomes(engine)]
     return anomalies(stored(engine), topics, told) + heuristic

@@ -55,7 +55,9 @@ class BatchKillWorld:
         """The batch, as the next start of the query writes it."""
         told = self.told
         size = ROWS // told.partitions
-        parts = [rows(told.begin + size * each, told.begin + size * (each + 1)) for each in range(told.partitions)]
+        parts = [
+            rows(told.begin + size * number, told.begin + size * (number + 1)) for number in range(told.partitions)
+        ]
         write(options_for(told.url, told.servers, **options), parts, told.batch_id)
 
     def judge(self) -> int:

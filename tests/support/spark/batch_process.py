@@ -49,7 +49,7 @@ def main(told: BatchProcessPlan) -> None:
 
     options = options_for(told.url, told.servers, **told.options)
     size = (told.end - told.begin) // told.partitions
-    parts = [rows(told.begin + size * each, told.begin + size * (each + 1)) for each in range(told.partitions)]
+    parts = [rows(told.begin + size * number, told.begin + size * (number + 1)) for number in range(told.partitions)]
     try:
         batch, work = begun(options, told.batch_id, observe)
         batch.commit(work, written(work, parts), told.batch_id)

@@ -88,7 +88,7 @@ def test_kafka_python_still_copies_bytes_that_it_reads_for_others() -> None:
     read_body(ProduceRequest, 9, filled(ProduceRequest, 9).encode(version=9), 0)
     body = filled(SyncGroupRequest, 5).encode(version=5)
     read = read_body(SyncGroupRequest, 5, bytearray(body), 0)
-    assert all(isinstance(each.assignment, bytes) for each in read.assignments)
+    assert all(isinstance(assignment.assignment, bytes) for assignment in read.assignments)
 
 
 @pytest.mark.parametrize("version", range(3, 14))
