@@ -58,7 +58,8 @@ class Compaction:
         self._uncleanable: WeakSet[Partition] = WeakSet()
         """Partitions that failed for good. They are objects and not names, because a new topic may have an old name."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cleaner")
-        self._pace = Pace()
+        self.pace = Pace()
+        """Called between batches."""
 
     async def run_once(self) -> None:
         """Clean one log after the other, the dirtiest first, until none is dirty enough (log.cleaner.backoff.ms)."""
@@ -72,7 +73,7 @@ class Compaction:
 
     def close(self) -> None:
         """Stop a cleaning in progress, and the thread."""
-        self._pace.stop()
+        self.pace.stop()
         self._thread.shutdown()
 
     def _dirtiest(self) -> tuple[Partition, CleaningPlan] | None:
@@ -100,7 +101,7 @@ class Compaction:
         """Clean one log. True if that succeeded; a later run tries again after a failure."""
         try:
             cleaned = await asyncio.get_running_loop().run_in_executor(
-                self._thread, _clean_at_ease, plan, partition, self._pace
+                self._thread, _clean_at_ease, plan, partition, self.pace
             )
         except MalformedBatchError as error:
             logger.error("%s cannot be compacted: %s", partition.name, error)

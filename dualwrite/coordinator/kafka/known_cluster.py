@@ -64,12 +64,12 @@ class KnownCluster:
             timeout = step_timeout(LibrdkafkaSettings.of(self._config).delivery_timeout)
         cluster = Inspector(self._config, timeout=timeout)
         try:
-            return ClusterIdentity(cluster.cluster_id(), _log_directory_identity(cluster) if with_place else None)
+            return ClusterIdentity(cluster.cluster_id(), log_directory_identity(cluster) if with_place else None)
         finally:
             cluster.close()
 
 
-def _log_directory_identity(cluster: Inspector) -> str | None:
+def log_directory_identity(cluster: Inspector) -> str | None:
     """Device and inode of the only log directory of the cluster's only broker, if the broker has one of this machine's
     own addresses: a path of another machine is meaningless here."""
     try:

@@ -308,7 +308,7 @@ def test_a_log_that_lost_its_oldest_segments_meanwhile_throws_the_cleaning_away(
             if not left:
                 house.partition.truncate_before(2)
 
-        house.compaction._pace = pause  # type: ignore[assignment]
+        house.compaction.pace = pause  # type: ignore[assignment]
         await house.compaction.run_once()
         assert left <= 0
         assert house.left() == [2, 3, 4]

@@ -131,7 +131,7 @@ def test_a_marker_is_found_beyond_a_single_fetch(log: EndingLog) -> None:
 
 
 def test_a_search_for_a_marker_stops_at_its_timeout_only(log: EndingLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(anchors, "_FARTHEST", 200_000)
+    monkeypatch.setattr(anchors, "FARTHEST", 200_000)
     holding, producer, other = (log.producer(NativeProducer) for _ in range(3))
     log.write(holding)
     state = log.write(producer)

@@ -598,11 +598,11 @@ def test_a_record_that_librdkafka_refuses_is_an_error() -> None:
 def test_after_an_error_of_a_delivery_callback_the_transaction_can_only_be_aborted() -> None:
     rig = LibrdkafkaRig().begun()
     rig.producer.fail("poll", ZeroDivisionError("a user's callback"))
-    for _ in range(record_queue._RECORDS_PER_POLL - 1):
+    for _ in range(record_queue.RECORDS_PER_POLL - 1):
         rig.participant.produce(OutgoingRecord("t", b"v", partition=0))
     with pytest.raises(ZeroDivisionError):
         rig.participant.produce(OutgoingRecord("t", b"v", partition=0))
-    assert len(rig.producer.produced) == record_queue._RECORDS_PER_POLL
+    assert len(rig.producer.produced) == record_queue.RECORDS_PER_POLL
     for call in (lambda: rig.participant.produce(OutgoingRecord("t", b"v")), rig.participant.prepare_transaction):
         with pytest.raises(InvalidTransactionStateError, match="can only be aborted"):
             call()

@@ -456,7 +456,7 @@ def test_a_cluster_that_is_replaced_under_a_living_process_recovers_nothing(
 def test_a_brokers_directory_on_another_machine_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def place(host: str) -> str | None:
         inspector = type("Asked", (), {"log_directories": lambda _: [LogDirectory(host, str(tmp_path))]})
-        return clusters._log_directory_identity(inspector())
+        return clusters.log_directory_identity(inspector())
 
     assert place("127.0.0.1") == place("localhost") is not None
     assert place("192.0.2.7") is None

@@ -309,7 +309,7 @@ def test_any_process_aborts_a_dead_drivers_transactions_once_the_run_has_timed_o
     except FencedError:
         sides = []
     while any(row.owner.endswith(f"run-{work.run.run_id}") for row in slot_rows(place.engine).values()):
-        batch._worker.dual_write.sweep()
+        batch.worker.dual_write.sweep()
     with pytest.raises(FencedError):
         batch.commit(work, sides, 1)
     place.judge([])
@@ -377,8 +377,8 @@ def test_a_decision_for_many_partitions_takes_few_statements(place: BatchPlace) 
     batch, work = begun(place.options(), 1)
     sides = written(work, [rows(number, number + 1) for number in range(20)])
     said: list[str] = []
-    event.listen(batch._worker.engine, "before_cursor_execute", lambda *given: said.append(given[2]))
-    batch._runs.commit(
+    event.listen(batch.worker.engine, "before_cursor_execute", lambda *given: said.append(given[2]))
+    batch.runs.commit(
         work.run,  # type: ignore[arg-type]
         1,
         [(side.lease, side.state) for side in sides],  # type: ignore[union-attr, misc]
@@ -395,5 +395,5 @@ def test_a_run_with_resume_ends_before_kafkas_transaction_timeout(place: BatchPl
     batch, _ = begun(place.options(**kept), 1)
     assert batch._seconds() == pytest.approx(54.0)
     with place.engine.connect() as connection:
-        remaining = batch._runs._database.seconds_until(spark_run.c.expires_at)
+        remaining = batch.runs._database.seconds_until(spark_run.c.expires_at)
         assert 0 < float(connection.execute(spark_run.select().with_only_columns(remaining)).scalar_one()) <= 54

@@ -39,7 +39,7 @@ def sent(value: Any) -> Any:
 
 def written(writer: Any, rows: Any, part: int, attempt: int) -> Message:
     """A task's message. TaskContext, which the data source asks, is only in tasks."""
-    side = writer._work.write(rows, part, attempt)
+    side = writer.work.write(rows, part, attempt)
     return Message(side)
 
 
@@ -102,7 +102,7 @@ def test_a_micro_batch_that_is_run_again_is_not_written_again(place: SparkPlace)
     query = sent(source(place))
     for _ in range(2):
         writer: WholeBatchStreamWriter = sent(source(place).streamWriter(SCHEMA, False))
-        message = Message(writer._work.write(rows_of(5), 0, 0, batch_id=7))
+        message = Message(writer.work.write(rows_of(5), 0, 0, batch_id=7))
         query.streamWriter(SCHEMA, False).commit([message], 7)
     assert message.task is not None
     assert (message.task.attempt.rows, message.task.lease) == (0, None), "its task has seen it"

@@ -208,7 +208,7 @@ def test_a_table_of_key_columns_only_can_be_upserted(engine: Engine) -> None:
 
 
 def test_many_attempts_are_moved_in_several_statements(place: StagingPlace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staging, "_ATTEMPTS", 3)
+    monkeypatch.setattr(staging, "ATTEMPTS", 3)
     attempts = [place.stage(part, 100 - part, [(part % 2, f"{part}")]) for part in range(10)]
     assert place.move(attempts, ["order"]) == 10
     assert sorted(place.stored()) == [(0, "8"), (1, "9")]

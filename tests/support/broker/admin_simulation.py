@@ -144,7 +144,7 @@ class HouseKeeper(Actor):
         rooms = self.rooms
         retention = Retention(rooms.cluster, rooms.flusher, rooms.clock)
         compaction = Compaction(rooms.files, rooms.cluster, rooms.flusher, rooms.clock, CleanerSettings())
-        compaction._pace = no_pause  # type: ignore[assignment]
+        compaction.pace = no_pause  # type: ignore[assignment]
         for _ in range(14):
             await self.pause()
             for partition in rooms.cluster.partitions():
