@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 
 from benchmarks.contenders import Contender
 from benchmarks.figures import FIGURES, Figure, Sample, Scale
-from benchmarks.report import Comparison
+from benchmarks.report import FigureComparison
 from benchmarks.rounds import Rounds, measure, ordered, parser_of, positive_seconds
 
 
-def compare(figure: Figure, name: str, durability: str, scale: Scale, rounds: Rounds) -> Comparison:
+def compare(figure: Figure, name: str, durability: str, scale: Scale, rounds: Rounds) -> FigureComparison:
     """One figure: every contender in turn, round by round, so that a machine's drift meets all alike."""
     samples: dict[str, list[Sample]] = {}
 
@@ -29,19 +29,19 @@ def compare(figure: Figure, name: str, durability: str, scale: Scale, rounds: Ro
             for contender in ordered(rounds.contenders(durability), number):
                 with rounds.running([contender]):
                     sample(contender)
-        return Comparison(name, durability, samples)
+        return FigureComparison(name, durability, samples)
     with rounds.running(rounds.contenders(durability)) as started:
         for number in range(-rounds.warm_up, rounds.count):
             for contender in ordered(started, number):
                 sample(contender)
             if number < 0:
                 samples.clear()
-    return Comparison(name, durability, samples)
+    return FigureComparison(name, durability, samples)
 
 
 def compare_all(
     figures: Sequence[str], durabilities: Sequence[str], scale: Scale, rounds: Rounds
-) -> Iterator[Comparison]:
+) -> Iterator[FigureComparison]:
     """Each figure at each durability that changes it."""
     for name in figures:
         for durability in FIGURES[name].durabilities:

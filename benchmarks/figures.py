@@ -39,7 +39,7 @@ Measure = Callable[[Contender, Scale], Sample]
 
 
 @dataclass(frozen=True)
-class Unit:
+class FigureUnit:
     """What a line's values are in, and whether more of it is better."""
 
     name: str
@@ -50,20 +50,20 @@ class Unit:
 
 LOADS = ("broker", "clients")
 
-UNITS: Mapping[str, Unit] = {
-    "per second": Unit("transactions", more_is_better=True),
-    "MB/s": Unit("MB/s", more_is_better=True),
-    "p50": Unit("ms"),
-    "p99": Unit("ms"),
-    "s": Unit("s"),
-    "MiB": Unit("MiB"),
-    "CPU": Unit("µs of the client"),
-    **dict.fromkeys(LOADS, Unit("processors", is_load=True)),
+UNITS: Mapping[str, FigureUnit] = {
+    "per second": FigureUnit("transactions", more_is_better=True),
+    "MB/s": FigureUnit("MB/s", more_is_better=True),
+    "p50": FigureUnit("ms"),
+    "p99": FigureUnit("ms"),
+    "s": FigureUnit("s"),
+    "MiB": FigureUnit("MiB"),
+    "CPU": FigureUnit("µs of the client"),
+    **dict.fromkeys(LOADS, FigureUnit("processors", is_load=True)),
 }
 """By the last word or words of a line's name, after a comma."""
 
 
-def unit_of(line: str) -> Unit:
+def unit_of(line: str) -> FigureUnit:
     """The unit of a line called ``line``."""
     return UNITS[line.rpartition(", ")[2]]
 

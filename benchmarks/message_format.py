@@ -35,7 +35,7 @@ UNCOUNTED_MESSAGE = 3
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredBatch:
     """The overhead of one batch: what it takes beyond its keys and values, in bytes."""
 
     messages: int
@@ -50,13 +50,13 @@ class Measured:
         return self.on_disk - UNCOUNTED_BATCH - self.messages * UNCOUNTED_MESSAGE - self.long_deltas
 
 
-def measure() -> list[Measured]:
+def measure() -> list[MeasuredBatch]:
     """One batch of each size, through the broker."""
     with tempfile.TemporaryDirectory() as directory, EmbeddedBroker(Path(directory)) as broker:
         return [_measure(broker.bootstrap_servers, Path(directory), messages) for messages in SIZES]
 
 
-def _measure(servers: str, data_dir: Path, messages: int) -> Measured:
+def _measure(servers: str, data_dir: Path, messages: int) -> MeasuredBatch:
     topic = f"batch-of-{messages}"
     producer = Producer({"bootstrap.servers": servers, "linger.ms": 10_000, "batch.num.messages": messages})
     for index in range(messages):
@@ -73,7 +73,7 @@ def _measure(servers: str, data_dir: Path, messages: int) -> Measured:
         raise SystemExit(f"a batch of {len(spans)} messages instead of {messages}")
     payload = messages * (len(KEY) + len(VALUE))
     long_deltas = sum(len(encode_varint(span.offset - header.base_offset)) - 1 for span in spans)
-    return Measured(messages, len(content) - payload, long_deltas, _old_format(messages) - payload)
+    return MeasuredBatch(messages, len(content) - payload, long_deltas, _old_format(messages) - payload)
 
 
 def _old_format(messages: int) -> int:
@@ -84,7 +84,7 @@ def _old_format(messages: int) -> int:
     return len(builder.buffer())
 
 
-def page(measured: list[Measured]) -> str:
+def page(measured: list[MeasuredBatch]) -> str:
     """The page in docs/reference."""
     lines = [
         "# The message format's bytes",

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from benchmarks.clients import LIBRDKAFKA, NATIVE
 from benchmarks.contenders import OURS, Contender
 from benchmarks.figures import Sample, elapsed_seconds, new_topic, percentiles, run_clients
-from benchmarks.report import Comparison, Pair
+from benchmarks.report import FigureComparison, Pair
 from benchmarks.rounds import Rounds, at_least, measure, ordered, parser_of, positive_seconds
 
 CLIENTS = (NATIVE, LIBRDKAFKA)
@@ -24,7 +24,7 @@ BOTH = Pair(NATIVE, LIBRDKAFKA, "native", "librdkafka", "native / librdkafka")
 
 
 @dataclass(frozen=True)
-class Scale:
+class NativeScale:
     """How much is done for one round of a figure."""
 
     seconds: float = 2.0
@@ -34,7 +34,7 @@ class Scale:
     has_processes: bool = False
 
 
-def singles(contender: Contender, client: str, scale: Scale) -> Sample:
+def singles(contender: Contender, client: str, scale: NativeScale) -> Sample:
     """Transactions of one record, by number of producers."""
     sample: Sample = {}
     for producers in scale.producers:
@@ -42,7 +42,7 @@ def singles(contender: Contender, client: str, scale: Scale) -> Sample:
     return sample
 
 
-def units(contender: Contender, client: str, scale: Scale) -> Sample:
+def units(contender: Contender, client: str, scale: NativeScale) -> Sample:
     """Transactions of many records, of one producer."""
     sample: Sample = {}
     for records in scale.units:
@@ -50,10 +50,10 @@ def units(contender: Contender, client: str, scale: Scale) -> Sample:
     return sample
 
 
-FIGURES: Mapping[str, Callable[[Contender, str, Scale], Sample]] = {"singles": singles, "units": units}
+FIGURES: Mapping[str, Callable[[Contender, str, NativeScale], Sample]] = {"singles": singles, "units": units}
 
 
-def _measure(contender: Contender, client: str, scale: Scale, name: str, producers: int, records: int) -> Sample:
+def _measure(contender: Contender, client: str, scale: NativeScale, name: str, producers: int, records: int) -> Sample:
     common = {"topic": new_topic(contender), "client": client, "seconds": scale.seconds, "records": records}
     settings: list[dict[str, object]] = [{**common, "producers": producers}]
     if scale.has_processes:
@@ -69,7 +69,7 @@ def _measure(contender: Contender, client: str, scale: Scale, name: str, produce
     }
 
 
-def compare(figures: Sequence[str], durability: str, scale: Scale, rounds: Rounds) -> Iterator[Comparison]:
+def compare(figures: Sequence[str], durability: str, scale: NativeScale, rounds: Rounds) -> Iterator[FigureComparison]:
     """Each figure on each broker: both clients in turn, round by round, so that a machine's drift meets both."""
     with rounds.running(rounds.contenders(durability)) as started:
         for name in figures:
@@ -84,12 +84,12 @@ def compare(figures: Sequence[str], durability: str, scale: Scale, rounds: Round
                             samples[contender.name][client].append(sample)
             for broker, found in samples.items():
                 where = "the bundled broker" if broker == OURS else "Apache Kafka"
-                yield Comparison(f"{name} on {where}", durability, found, BOTH)
+                yield FigureComparison(f"{name} on {where}", durability, found, BOTH)
 
 
 def compare_all(
-    figures: Sequence[str], durabilities: Sequence[str], scale: Scale, rounds: Rounds
-) -> Iterator[Comparison]:
+    figures: Sequence[str], durabilities: Sequence[str], scale: NativeScale, rounds: Rounds
+) -> Iterator[FigureComparison]:
     """All of it, at one durability after the other."""
     for durability in durabilities:
         yield from compare(figures, durability, scale, rounds)
@@ -98,14 +98,14 @@ def compare_all(
 def main() -> None:
     """Measure and print."""
     parser = parser_of((__doc__ or "").partition("\n\n")[0], list(FIGURES), warm_up=1)
-    parser.add_argument("--seconds", type=positive_seconds, default=Scale.seconds, help="of each measurement")
-    parser.add_argument("--producers", type=at_least(1), nargs="+", default=list(Scale.producers))
+    parser.add_argument("--seconds", type=positive_seconds, default=NativeScale.seconds, help="of each measurement")
+    parser.add_argument("--producers", type=at_least(1), nargs="+", default=list(NativeScale.producers))
     parser.add_argument(
-        "--units", type=at_least(1), nargs="+", default=list(Scale.units), help="records of a transaction"
+        "--units", type=at_least(1), nargs="+", default=list(NativeScale.units), help="records of a transaction"
     )
     parser.add_argument("--processes", action="store_true", help="each producer in a process of its own")
     options = parser.parse_args()
-    scale = Scale(options.seconds, tuple(options.producers), tuple(options.units), options.processes)
+    scale = NativeScale(options.seconds, tuple(options.producers), tuple(options.units), options.processes)
     measure(options, lambda rounds: compare_all(options.figures, options.durabilities, scale, rounds))
 
 

@@ -18,7 +18,7 @@ TaskInput = Callable[[], Result]
 """A workload that is connected and warm, and starts when it is called."""
 
 
-class Client:
+class ObservedProcess:
     """One process, from outside."""
 
     def __init__(self, module: str, workload: str, settings: Mapping[str, object]) -> None:
@@ -66,9 +66,9 @@ class Client:
 
 
 @contextmanager
-def started(module: str, work: Sequence[tuple[str, Mapping[str, object]]]) -> Iterator[list[Client]]:
+def started(module: str, work: Sequence[tuple[str, Mapping[str, object]]]) -> Iterator[list[ObservedProcess]]:
     """A process for each workload with its settings, all of them ready; killed in the end."""
-    clients = [Client(module, workload, settings) for workload, settings in work]
+    clients = [ObservedProcess(module, workload, settings) for workload, settings in work]
     try:
         for client in clients:
             client.await_ready()

@@ -22,7 +22,7 @@ from benchmarks.contenders import Contender, create_topic, processor_seconds
 from benchmarks.figures import LOADS, Sample
 from benchmarks.rounds import Rounds, WithKafka, at_least, measure, parser_of
 from benchmarks.standings import Standings
-from benchmarks.unit_places import DATABASES, JOURNALS, Database, committed_records, require_same
+from benchmarks.unit_places import DATABASES, JOURNALS, ReadyDatabase, committed_records, require_same
 from dualwrite import DualWrite
 from dualwrite.client import TwoPhaseProducer
 from dualwrite.coordinator.rules.recovery_decision import Outcome
@@ -34,7 +34,7 @@ _DEAD = "elsewhere:1 - - gone"
 _numbers = count()
 
 
-def leave_in_doubt(broker: Contender, database: Database, application: str, ids: int) -> list[str]:
+def leave_in_doubt(broker: Contender, database: ReadyDatabase, application: str, ids: int) -> list[str]:
     """What processes leave that died after prepare: those with an even number had committed in the database. Returns
     the records of these."""
     rows, decided = [], []
@@ -56,7 +56,7 @@ def leave_in_doubt(broker: Contender, database: Database, application: str, ids:
     return decided
 
 
-def recover(broker: Contender, database: Database, ids: int) -> Sample:
+def recover(broker: Contender, database: ReadyDatabase, ids: int) -> Sample:
     """One recovery.
 
     :raises SystemExit: if it did anything but what the rows say.

@@ -39,7 +39,7 @@ BROKERS = Pair(OURS, KAFKA, "dualwrite", "Apache Kafka", "ours / Kafka")
 
 
 @dataclass(frozen=True)
-class Comparison:
+class FigureComparison:
     """One figure at one durability: the samples of every contender, in the order of the rounds."""
 
     figure: str

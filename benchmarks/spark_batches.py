@@ -28,7 +28,7 @@ from benchmarks.contenders import create_topic
 from benchmarks.figures import Sample
 from benchmarks.rounds import Rounds, WithKafka, at_least, measure, ordered, parser_of
 from benchmarks.spark_driver import commit_seconds, recovery_seconds
-from benchmarks.spark_places import TOPIC_PARTITIONS, Site, count_committed, site_of
+from benchmarks.spark_places import TOPIC_PARTITIONS, SparkSite, count_committed, site_of
 from benchmarks.standings import Standings
 from dualwrite.spark import partition_writer, write_batch
 
@@ -39,27 +39,27 @@ _ROWS_EACH = 10
 _numbers = count()
 
 
-def _options(site: Site, name: str) -> dict[str, Any]:
+def _options(site: SparkSite, name: str) -> dict[str, Any]:
     kafka = {"bootstrap.servers": site.broker.bootstrap}
     return {"url": site.url, "dbtable": name, "topic": name, "kafka": kafka, "application": "batches", "job": name}
 
 
-def whole(site: Site, frame: DataFrame, table: Table) -> None:
+def whole(site: SparkSite, frame: DataFrame, table: Table) -> None:
     """One act."""
     write_batch(frame, 0, **_options(site, table.name))
 
 
-def whole_librdkafka(site: Site, frame: DataFrame, table: Table) -> None:
+def whole_librdkafka(site: SparkSite, frame: DataFrame, table: Table) -> None:
     """One act, with librdkafka's producers."""
     write_batch(frame, 0, **_options(site, table.name), producer="librdkafka")
 
 
-def each(site: Site, frame: DataFrame, table: Table) -> None:
+def each(site: SparkSite, frame: DataFrame, table: Table) -> None:
     """A dual write for each partition."""
     frame.foreachPartition(partition_writer(frame, batch_id=0, **_options(site, table.name)))
 
 
-def sinks(site: Site, frame: DataFrame, table: Table) -> None:
+def sinks(site: SparkSite, frame: DataFrame, table: Table) -> None:
     """What Spark has: first the records, then the rows."""
     columns = table.columns.keys()
     records = frame.select("key", F.to_json(F.struct(*columns)).alias("value"))
@@ -69,7 +69,7 @@ def sinks(site: Site, frame: DataFrame, table: Table) -> None:
     jdbc.option("driver", "org.postgresql.Driver").option("user", "dualwrite").option("dbtable", table.name).save()
 
 
-CONTENDERS: Mapping[str, Callable[[Site, DataFrame, Table], None]] = {
+CONTENDERS: Mapping[str, Callable[[SparkSite, DataFrame, Table], None]] = {
     WHOLE: whole,
     WHOLE_LIBRDKAFKA: whole_librdkafka,
     EACH: each,
@@ -77,7 +77,7 @@ CONTENDERS: Mapping[str, Callable[[Site, DataFrame, Table], None]] = {
 }
 
 
-def seconds_of(site: Site, contender: str, rows: int, partitions: int) -> float:
+def seconds_of(site: SparkSite, contender: str, rows: int, partitions: int) -> float:
     """How long one batch took.
 
     :raises SystemExit: if its rows are not on both sides: what was measured is not what it says.
@@ -93,7 +93,7 @@ def seconds_of(site: Site, contender: str, rows: int, partitions: int) -> float:
     return took
 
 
-def require_rows(site: Site, table: Table, wanted: int, who: str) -> None:
+def require_rows(site: SparkSite, table: Table, wanted: int, who: str) -> None:
     """Pass if there are as many rows as ``wanted`` on both sides.
 
     :raises SystemExit: if there are not.
@@ -105,7 +105,7 @@ def require_rows(site: Site, table: Table, wanted: int, who: str) -> None:
         raise SystemExit(f"{who}: {wanted} rows are {stored} in the table and {sent} in the topic")
 
 
-def rate(site: Site, durability: str, options: Namespace, rounds: Rounds) -> Iterator[Standings]:
+def rate(site: SparkSite, durability: str, options: Namespace, rounds: Rounds) -> Iterator[Standings]:
     """Rows per second, all contenders in turn."""
     samples: dict[str, list[Sample]] = {name: [] for name in options.contenders}
     for number in range(-rounds.warm_up, rounds.count):
@@ -117,7 +117,7 @@ def rate(site: Site, durability: str, options: Namespace, rounds: Rounds) -> Ite
     yield Standings(title, durability, samples, WHOLE, ("per second",))
 
 
-def cost(site: Site, durability: str, options: Namespace, rounds: Rounds) -> Iterator[Standings]:
+def cost(site: SparkSite, durability: str, options: Namespace, rounds: Rounds) -> Iterator[Standings]:
     """Seconds of a batch by its partitions, all contenders in turn."""
     for partitions in options.many:
         samples: dict[str, list[Sample]] = {name: [] for name in options.contenders}
@@ -130,7 +130,7 @@ def cost(site: Site, durability: str, options: Namespace, rounds: Rounds) -> Ite
         yield Standings(title, durability, samples, WHOLE, ("s",))
 
 
-def driver(site: Site, durability: str, options: Namespace, rounds: Rounds) -> Iterator[Standings]:
+def driver(site: SparkSite, durability: str, options: Namespace, rounds: Rounds) -> Iterator[Standings]:
     """Seconds of what the driver does by itself."""
     partitions = max(options.many)
     samples: list[Sample] = []

@@ -22,7 +22,7 @@ TOPIC_PARTITIONS = 4
 
 
 @dataclass(frozen=True)
-class Site:
+class SparkSite:
     """Where a batch is written to, and by which Spark."""
 
     spark: SparkSession
@@ -66,7 +66,7 @@ class Site:
 
 
 @contextmanager
-def site_of(broker: Contender) -> Iterator[Site]:
+def site_of(broker: Contender) -> Iterator[SparkSite]:
     """All of it, on a PostgreSQL with its defaults: commits are on the disk.
 
     :raises SystemExit: if there is no PostgreSQL on this machine.
@@ -80,7 +80,7 @@ def site_of(broker: Contender) -> Iterator[Site]:
         upgrade(server.url)
         engine = create_engine(server.url)
         with _session([*spark_source_jars(), *jdbc_jars()]) as spark:
-            yield Site(spark, broker, engine, server.url, f"jdbc:postgresql://127.0.0.1:{server.port}/postgres")
+            yield SparkSite(spark, broker, engine, server.url, f"jdbc:postgresql://127.0.0.1:{server.port}/postgres")
         engine.dispose()
     finally:
         server.close()

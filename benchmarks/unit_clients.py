@@ -18,9 +18,9 @@ from benchmarks.processes import Result, TaskInput, serve
 from benchmarks.unit_contenders import (
     CONTENDERS,
     PAYLOAD_SIZE,
-    Place,
     Tables,
     Unit,
+    UnitPlace,
     engine_of,
     idempotent_producer,
 )
@@ -50,7 +50,7 @@ def units(
 
     :param rate: units per second of each worker; 0 for as many as there can be.
     """
-    place = Place(engine_of(url, workers), bootstrap, name, workers, first)
+    place = UnitPlace(engine_of(url, workers), bootstrap, name, workers, first)
     warm = threading.Barrier(workers + 1)
     go = threading.Event()
     deadlines: list[float] = []

@@ -1,6 +1,6 @@
 """Ways to write rows to a database and records to Kafka, as people write them: what a dual write is compared with.
 
-Each takes a :class:`Place` and gives one :data:`Unit` for each worker thread, to be called with the payloads of one
+Each takes a :class:`UnitPlace` and gives one :data:`Unit` for each worker thread, to be called with the payloads of one
 unit of work: so many rows, and as many records.
 """
 
@@ -38,7 +38,7 @@ class Tables:
 
 
 @dataclass(frozen=True)
-class Place:
+class UnitPlace:
     """Where one process does its units of work.
 
     :param first: the number of its first worker; those of other processes have others.
@@ -70,7 +70,7 @@ def write(connection: Connection, table: Table, payloads: Sequence[str]) -> None
         connection.execute(insert(table), [{"payload": payload} for payload in payloads])
 
 
-def database(place: Place) -> list[Unit]:
+def database(place: UnitPlace) -> list[Unit]:
     """The rows alone: what no way of writing to two places can be faster than."""
     rows = place.tables.rows
 
@@ -81,7 +81,7 @@ def database(place: Place) -> list[Unit]:
     return [unit] * place.workers
 
 
-def naive(place: Place) -> list[Unit]:
+def naive(place: UnitPlace) -> list[Unit]:
     """COMMIT, then produce and flush, with the one idempotent producer of the process: a crash between them loses the
     records, and an error there leaves the caller with a row that is committed."""
     rows = place.tables.rows
@@ -97,7 +97,7 @@ def naive(place: Place) -> list[Unit]:
     return [unit] * place.workers
 
 
-def transaction(place: Place) -> list[Unit]:
+def transaction(place: UnitPlace) -> list[Unit]:
     """A Kafka transaction around the database's: a crash between the two commits loses the records, as they are aborted
     when the producer comes back. One producer for each worker, as each can have one transaction open."""
     rows = place.tables.rows
@@ -119,7 +119,7 @@ def transaction(place: Place) -> list[Unit]:
     return [of_worker(number) for number in range(place.first, place.first + place.workers)]
 
 
-def outbox(place: Place) -> list[Unit]:
+def outbox(place: UnitPlace) -> list[Unit]:
     """The records in a table, in the same database transaction; a relay (unit_clients.py) sends them on."""
     tables = place.tables
 
@@ -131,12 +131,12 @@ def outbox(place: Place) -> list[Unit]:
     return [unit] * place.workers
 
 
-def native(place: Place) -> list[Unit]:
+def native(place: UnitPlace) -> list[Unit]:
     """The recipe with the native producer."""
     return _dual_writes(DualWrite(place.engine, _found(place), application=place.name, producer="native"), place)
 
 
-def background(place: Place) -> list[Unit]:
+def background(place: UnitPlace) -> list[Unit]:
     """The same, without waiting for the answer to Kafka's commit."""
     dual_write = DualWrite(
         place.engine, _found(place), application=place.name, producer="native", completion="background"
@@ -144,13 +144,13 @@ def background(place: Place) -> list[Unit]:
     return _dual_writes(dual_write, place)
 
 
-def librdkafka(place: Place) -> list[Unit]:
+def librdkafka(place: UnitPlace) -> list[Unit]:
     """The recipe with librdkafka."""
     config = {**_found(place), "linger.ms": 0}
     return _dual_writes(DualWrite(place.engine, config, application=place.name, producer="librdkafka"), place)
 
 
-def _dual_writes(dual_write: DualWrite, place: Place) -> list[Unit]:
+def _dual_writes(dual_write: DualWrite, place: UnitPlace) -> list[Unit]:
     rows = place.tables.rows
 
     def unit(payloads: Sequence[str]) -> None:
@@ -172,11 +172,11 @@ def _quick(bootstrap: str) -> dict[str, object]:
     return {"bootstrap.servers": bootstrap, "linger.ms": 0}
 
 
-def _found(place: Place) -> dict[str, object]:
+def _found(place: UnitPlace) -> dict[str, object]:
     return {"bootstrap.servers": place.bootstrap}
 
 
-CONTENDERS: Mapping[str, Callable[[Place], list[Unit]]] = {
+CONTENDERS: Mapping[str, Callable[[UnitPlace], list[Unit]]] = {
     NATIVE: native,
     BACKGROUND: background,
     LIBRDKAFKA: librdkafka,

@@ -19,7 +19,7 @@ JOURNALS = ("delete", "wal")
 
 
 @dataclass(frozen=True)
-class Database:
+class ReadyDatabase:
     """One that is ready to be used."""
 
     title: str
@@ -46,7 +46,7 @@ class Database:
 
 
 @contextmanager
-def sqlite(directory: Path, journal: str) -> Iterator[Database]:
+def sqlite(directory: Path, journal: str) -> Iterator[ReadyDatabase]:
     """A file."""
     with TemporaryDirectory(dir=directory) as own, _ready("SQLite", f"sqlite:///{own}/units.db") as database:
         with database.engine.connect() as connection:
@@ -55,7 +55,7 @@ def sqlite(directory: Path, journal: str) -> Iterator[Database]:
 
 
 @contextmanager
-def postgresql(directory: Path, journal: str) -> Iterator[Database]:
+def postgresql(directory: Path, journal: str) -> Iterator[ReadyDatabase]:
     """A server of this machine's, with its defaults.
 
     :raises SystemExit: if there are no binaries of one.
@@ -72,18 +72,18 @@ def postgresql(directory: Path, journal: str) -> Iterator[Database]:
         server.close()
 
 
-DATABASES: Mapping[str, Callable[[Path, str], AbstractContextManager[Database]]] = {
+DATABASES: Mapping[str, Callable[[Path, str], AbstractContextManager[ReadyDatabase]]] = {
     "sqlite": sqlite,
     "postgresql": postgresql,
 }
 
 
 @contextmanager
-def _ready(title: str, url: str) -> Iterator[Database]:
+def _ready(title: str, url: str) -> Iterator[ReadyDatabase]:
     upgrade(url)
     engine = engine_of(url)
     try:
-        yield Database(title, url, engine)
+        yield ReadyDatabase(title, url, engine)
     finally:
         engine.dispose()
 

@@ -22,18 +22,18 @@ from itertools import count
 
 from benchmarks.contenders import OURS, Contender, create_topic, processor_seconds
 from benchmarks.figures import LOADS, Sample, elapsed_seconds, percentiles_of
-from benchmarks.processes import Client, Result, started
+from benchmarks.processes import ObservedProcess, Result, started
 from benchmarks.rounds import Rounds, WithKafka, at_least, measure, ordered, parser_of, positive_seconds
 from benchmarks.standings import Standings
 from benchmarks.unit_contenders import CONTENDERS, DATABASE, DUAL_WRITES, NATIVE, OUTBOX
-from benchmarks.unit_places import DATABASES, JOURNALS, Database, committed_records, require_same
+from benchmarks.unit_places import DATABASES, JOURNALS, ReadyDatabase, committed_records, require_same
 
 _CLIENTS = "benchmarks.unit_clients"
 _numbers = count()
 
 
 @dataclass(frozen=True)
-class Scale:
+class UnitsScale:
     """How much is done for one measurement."""
 
     seconds: float = 1.5
@@ -48,27 +48,27 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Site:
+class UnitsSite:
     """Where a contender is measured."""
 
     broker: Contender
-    database: Database
+    database: ReadyDatabase
 
 
 @dataclass(frozen=True)
-class Figure:
+class UnitsFigure:
     """One figure.
 
     :param compared: the lines in which contenders are compared.
     :param without: contenders of which it says nothing.
     """
 
-    measure: Callable[[Site, str, Scale, int], Sample]
+    measure: Callable[[UnitsSite, str, UnitsScale, int], Sample]
     compared: tuple[str, ...]
     without: tuple[str, ...] = ()
 
 
-def throughput(site: Site, contender: str, scale: Scale, workers: int) -> Sample:
+def throughput(site: UnitsSite, contender: str, scale: UnitsScale, workers: int) -> Sample:
     """As many units as there can be."""
     results, load = _measured(site, contender, scale, workers, observed=False)
     took = sorted(each for result in results for each in result.get("milliseconds", ()))
@@ -77,19 +77,21 @@ def throughput(site: Site, contender: str, scale: Scale, workers: int) -> Sample
     return {**rate, **percentiles_of(took), "CPU": cpu / len(took) * 1e6, **load}
 
 
-def latency(site: Site, contender: str, scale: Scale, workers: int) -> Sample:
+def latency(site: UnitsSite, contender: str, scale: UnitsScale, workers: int) -> Sample:
     """Single units, until a consumer has the record."""
     results, load = _measured(site, contender, scale, workers, observed=True)
     return {**percentiles_of(sorted(results[-1]["milliseconds"])), **load}
 
 
-FIGURES: Mapping[str, Figure] = {
-    "throughput": Figure(throughput, ("per second",)),
-    "latency": Figure(latency, ("p50", "p99"), without=(DATABASE,)),
+FIGURES: Mapping[str, UnitsFigure] = {
+    "throughput": UnitsFigure(throughput, ("per second",)),
+    "latency": UnitsFigure(latency, ("p50", "p99"), without=(DATABASE,)),
 }
 
 
-def _measured(site: Site, contender: str, scale: Scale, workers: int, *, observed: bool) -> tuple[list[Result], Sample]:
+def _measured(
+    site: UnitsSite, contender: str, scale: UnitsScale, workers: int, *, observed: bool
+) -> tuple[list[Result], Sample]:
     """The results of the workers, and of the relay and the consumer where there are such; and their load."""
     name = f"units_{next(_numbers)}"
     create_topic(site.broker, name, 1)
@@ -118,7 +120,7 @@ def _measured(site: Site, contender: str, scale: Scale, workers: int, *, observe
     return results, dict(zip(LOADS, (used / elapsed, sum(each["cpu"] for each in results) / elapsed), strict=True))
 
 
-def _run(clients: Sequence[Client], workers: int, count_rows: Callable[[], int]) -> list[Result]:
+def _run(clients: Sequence[ObservedProcess], workers: int, count_rows: Callable[[], int]) -> list[Result]:
     """Let all of them go; those that follow the workers end when these have ended, and know how much was written."""
     for client in clients:
         client.say("go")
@@ -129,7 +131,9 @@ def _run(clients: Sequence[Client], workers: int, count_rows: Callable[[], int])
     return results
 
 
-def standings(figure: str, workers: int, site: Site, durability: str, scale: Scale, rounds: Rounds) -> Standings:
+def standings(
+    figure: str, workers: int, site: UnitsSite, durability: str, scale: UnitsScale, rounds: Rounds
+) -> Standings:
     """One table: all contenders in turn, round by round, so that a machine's drift meets all alike."""
     what = FIGURES[figure]
     is_ours = site.broker.name == OURS
@@ -145,7 +149,7 @@ def standings(figure: str, workers: int, site: Site, durability: str, scale: Sca
     return Standings(f"{figure}: {where}, {workers} {kind}", durability, samples, NATIVE, what.compared)
 
 
-def compare_all(options: Namespace, scale: Scale, rounds: Rounds) -> Iterator[Standings]:
+def compare_all(options: Namespace, scale: UnitsScale, rounds: Rounds) -> Iterator[Standings]:
     """All of it, at one durability after the other."""
     for durability in options.durabilities:
         with rounds.running(rounds.contenders(durability)) as brokers:
@@ -154,7 +158,7 @@ def compare_all(options: Namespace, scale: Scale, rounds: Rounds) -> Iterator[St
                     for broker in brokers:
                         for figure in options.figures:
                             for workers in scale.workers if figure == "throughput" else (1,):
-                                site = Site(broker, database)
+                                site = UnitsSite(broker, database)
                                 yield standings(figure, workers, site, durability, scale, rounds)
 
 
@@ -164,14 +168,14 @@ def main() -> None:
     parser.set_defaults(durabilities=["os"], rounds=3)
     parser.add_argument("--databases", nargs="+", choices=list(DATABASES), default=list(DATABASES))
     parser.add_argument("--contenders", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS))
-    parser.add_argument("--seconds", type=positive_seconds, default=Scale.seconds, help="of each measurement")
-    parser.add_argument("--workers", type=at_least(1), nargs="+", default=list(Scale.workers))
+    parser.add_argument("--seconds", type=positive_seconds, default=UnitsScale.seconds, help="of each measurement")
+    parser.add_argument("--workers", type=at_least(1), nargs="+", default=list(UnitsScale.workers))
     parser.add_argument("--processes", action="store_true", help="each worker in a process of its own")
-    parser.add_argument("--rate", type=at_least(1), default=Scale.rate, help="units per second, of the latency")
-    parser.add_argument("--rows", type=at_least(1), default=Scale.rows, help="rows, and records, of a unit")
+    parser.add_argument("--rate", type=at_least(1), default=UnitsScale.rate, help="units per second, of the latency")
+    parser.add_argument("--rows", type=at_least(1), default=UnitsScale.rows, help="rows, and records, of a unit")
     parser.add_argument("--journal", choices=JOURNALS, default=JOURNALS[0], help="SQLite's")
     options = parser.parse_args()
-    scale = Scale(
+    scale = UnitsScale(
         options.seconds,
         tuple(options.contenders),
         tuple(options.workers),

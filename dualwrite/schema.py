@@ -322,7 +322,7 @@ def _take_back(connection: Connection, history: _History, revision: str, *, lose
         context = _context(connection, history.down(revision))
         undone = history.undone(context.get_current_heads(), revision)
         if undone and state_table.name in present:
-            _require_all_given_back(connection)
+            require_all_given_back(connection)
         lost = [words for script in undone for words in script.module.losses(connection)]
         if lost and not lose_rows:
             raise ConfigurationError(
@@ -332,7 +332,7 @@ def _take_back(connection: Connection, history: _History, revision: str, *, lose
         _run(context)
 
 
-def _require_all_given_back(connection: Connection) -> None:
+def require_all_given_back(connection: Connection) -> None:
     """Require that all slots were given back: then no transaction is open in Kafka that needs the decision of a row."""
     slots = connection.scalars(
         select(state_table.c.transactional_id)

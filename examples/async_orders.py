@@ -30,7 +30,7 @@ orders = Table(
 )
 
 
-class Order(BaseModel):
+class OrderMessage(BaseModel):
     """What a client sends, what the topic gets, and what a look-up returns."""
 
     number: str = Field(max_length=40)
@@ -38,7 +38,7 @@ class Order(BaseModel):
     quantity: int = Field(gt=0)
 
 
-async def place(tx: AsyncTransaction, order: Order) -> None:
+async def place(tx: AsyncTransaction, order: OrderMessage) -> None:
     """Both sides of an order."""
     await tx.execute(insert(orders).values(order.model_dump()))
     await tx.produce("orders", key=order.number, value=order.model_dump_json())
@@ -64,7 +64,7 @@ def create_app() -> FastAPI:
     app = FastAPI(lifespan=lifespan)
 
     @app.post("/orders", status_code=201)
-    async def place_order(order: Order) -> Order:
+    async def place_order(order: OrderMessage) -> OrderMessage:
         try:
             # If the time runs out after the order is decided, that is no error: it is on both sides.
             await asyncio.wait_for(app.state.place(order), seconds)
@@ -79,11 +79,11 @@ def create_app() -> FastAPI:
         return order
 
     @app.get("/orders/{number}")
-    async def find_order(number: str) -> Order:
+    async def find_order(number: str) -> OrderMessage:
         async with engine.connect() as connection:  # reading needs no unit of work
             row = (await connection.execute(select(orders).where(orders.c.number == number))).one_or_none()
         if row is None:
             raise HTTPException(404, f"there is no order {number}")
-        return Order(**row._mapping)
+        return OrderMessage(**row._mapping)
 
     return app

@@ -32,7 +32,7 @@ invoices = Table(
 )
 
 
-class Worker:
+class InvoiceWorker:
     """Reads, and writes both sides, until :meth:`stop`."""
 
     def __init__(self, engine: Engine, kafka: dict[str, str]) -> None:
@@ -89,7 +89,7 @@ def main() -> None:
         raise SystemExit("set DATABASE_URL and KAFKA: the first lines of this file show how")
     engine = create_engine(os.environ["DATABASE_URL"])
     metadata.create_all(engine)
-    worker = Worker(engine, {"bootstrap.servers": os.environ["KAFKA"]})
+    worker = InvoiceWorker(engine, {"bootstrap.servers": os.environ["KAFKA"]})
     signal.signal(signal.SIGTERM, lambda _signal, _frame: worker.stop())
     worker.run()
 

@@ -30,7 +30,7 @@ bookings = Table(
 )
 
 
-class Worker:
+class PaymentWorker:
     """Reads, and writes both sides, until :meth:`stop`."""
 
     def __init__(self, engine: Engine, kafka: dict[str, str]) -> None:
@@ -92,7 +92,7 @@ def main() -> None:
         raise SystemExit("set DATABASE_URL and KAFKA: the first lines of this file show how")
     engine = create_engine(os.environ["DATABASE_URL"])
     metadata.create_all(engine)
-    worker = Worker(engine, {"bootstrap.servers": os.environ["KAFKA"]})
+    worker = PaymentWorker(engine, {"bootstrap.servers": os.environ["KAFKA"]})
     signal.signal(signal.SIGTERM, lambda _signal, _frame: worker.stop())
     worker.run()
 

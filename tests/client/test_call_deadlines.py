@@ -32,7 +32,7 @@ def test_all_calls_are_made_in_one_thread_that_ends_when_it_is_closed() -> None:
     calls.close()
 
 
-def test_a_call_that_does_not_come_back_is_left_behind_and_so_is_every_later_one() -> None:
+def test_after_a_hanging_call_every_later_call_is_refused() -> None:
     calls, ended = DeadlineCalls(grace=0.01), threading.Event()
     made: list[str] = []
     with pytest.raises(WedgedError, match=r"send: librdkafka did not come back within 0.02 s") as raised:

@@ -209,7 +209,7 @@ def test_a_broker_that_hangs_up_in_the_middle_of_an_answer_is_lost_wherever_that
             assert not engine.events("answered")
 
 
-def test_a_whole_answer_counts_though_the_broker_hangs_up_behind_it(drive: Drive) -> None:
+def test_a_complete_answer_counts_although_the_broker_hangs_up_after_it(drive: Drive) -> None:
     with scripted() as broker:
         broker.answer(ApiKey.END_TXN, Cut(whole_answer(ApiKey.END_TXN, broker)))
         assert ids(drive(AskingEngine((broker.endpoint, end_txn())))) == [7]

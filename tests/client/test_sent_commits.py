@@ -19,7 +19,7 @@ from tests.support.waiting import eventually
 TOPIC = "events"
 
 
-class Place:
+class HeldCommitPlace:
     """A broker behind a proxy that holds the second EndTxn."""
 
     def __init__(self, directory: Path, *, cuts: bool) -> None:
@@ -47,8 +47,8 @@ class Place:
 
 
 @pytest.fixture(params=[True, False], ids=["cut", "silent"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    made = Place(tmp_path / "broker", cuts=request.param)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[HeldCommitPlace]:
+    made = HeldCommitPlace(tmp_path / "broker", cuts=request.param)
     yield made
     made.close()
 
@@ -118,7 +118,7 @@ def test_every_other_verb_is_refused_meanwhile(producer: TwoPhaseProducer, verb:
     assert producer.collect_commit(wait=True)
 
 
-def test_a_commit_whose_connection_fails_is_sent_again_as_its_answer_is_collected(place: Place) -> None:
+def test_a_commit_whose_connection_fails_is_sent_again_as_its_answer_is_collected(place: HeldCommitPlace) -> None:
     producer = place.producer(socket_timeout_ms=1000, retry_backoff_ms=10)
     producer.init_transactions()
     for value in ("one", "two"):
@@ -136,7 +136,7 @@ def test_a_commit_whose_connection_fails_is_sent_again_as_its_answer_is_collecte
     assert place.seen() == [b"one", b"two"]
 
 
-def test_an_answer_that_never_comes_leaves_the_commit_to_recovery(place: Place) -> None:
+def test_an_answer_that_never_comes_leaves_the_commit_to_recovery(place: HeldCommitPlace) -> None:
     producer = place.producer(delivery_timeout_ms=1500, socket_timeout_ms=1000)
     producer.init_transactions()
     prepare(producer, "one")
@@ -159,7 +159,7 @@ def test_an_answer_that_never_comes_leaves_the_commit_to_recovery(place: Place) 
     assert place.seen(minimum=2) == [b"one", b"two"]
 
 
-def test_a_producer_fenced_after_sending_its_commit_raises_fenced_error(place: Place) -> None:
+def test_a_producer_fenced_after_sending_its_commit_raises_fenced_error(place: HeldCommitPlace) -> None:
     producer = place.producer()
     producer.init_transactions()
     prepare(producer, "one")

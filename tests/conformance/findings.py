@@ -6,7 +6,7 @@ A difference that is not here fails the tests, and so does an entry that is no d
 from typing import NamedTuple
 
 
-class Finding(NamedTuple):
+class KnownDifference(NamedTuple):
     """One difference: the day on which it was found, what the bundled broker answers, and why that stays."""
 
     found: str
@@ -27,40 +27,40 @@ _VERSIONS = "cluster.versions_of_every_request"
 _UNFIT = "produce.batches_that_are_not_fit"
 _NOBODYS = "no client sends it; without a producer id it is refused whoever sends it, which holds nobody's readers back"
 
-FINDINGS: dict[tuple[str, str], Finding] = {
-    ("idempotence.timeouts_matter_with_a_transactional_id_only", "an id, 2147483647"): Finding(
+FINDINGS: dict[tuple[str, str], KnownDifference] = {
+    ("idempotence.timeouts_matter_with_a_transactional_id_only", "an id, 2147483647"): KnownDifference(
         _TODAY, "error=NONE epoch=0", _TWO_PHASE_TIMEOUT
     ),
-    (_UNFIT, "null"): Finding(
+    (_UNFIT, "null"): KnownDifference(
         _TODAY, "error=INVALID_RECORD", "Apache Kafka never answers this one; a client would wait for nothing"
     ),
-    (_UNFIT, "trailing bytes"): Finding(
+    (_UNFIT, "trailing bytes"): KnownDifference(
         _TODAY, "error=INVALID_RECORD", "no client sends them; what was sent is not to be cut in silence"
     ),
-    (_UNFIT, "append time"): Finding(
+    (_UNFIT, "append time"): KnownDifference(
         _TODAY, "error=INVALID_TIMESTAMP", "no client sends it; Apache Kafka clears the bit and makes a new checksum"
     ),
-    (_UNFIT, "delete horizon"): Finding(
+    (_UNFIT, "delete horizon"): KnownDifference(
         _TODAY, "error=INVALID_RECORD", "no client sends it; the time of the horizon would be read as a record's"
     ),
-    (_UNFIT, "fewer records than there are"): Finding(_TODAY, "error=NONE", _OPAQUE),
-    (_UNFIT, "gzip that is none"): Finding(_TODAY, "error=NONE", _OPAQUE),
-    (_UNFIT, "a producer without an epoch"): Finding(
+    (_UNFIT, "fewer records than there are"): KnownDifference(_TODAY, "error=NONE", _OPAQUE),
+    (_UNFIT, "gzip that is none"): KnownDifference(_TODAY, "error=NONE", _OPAQUE),
+    (_UNFIT, "a producer without an epoch"): KnownDifference(
         _TODAY, "error=INVALID_RECORD", "half an identity identifies nobody; no client sends it"
     ),
-    (_UNFIT, "a transaction without a producer"): Finding(_TODAY, "error=INVALID_RECORD", _NOBODYS),
-    (_UNFIT, "an unknown codec"): Finding(
+    (_UNFIT, "a transaction without a producer"): KnownDifference(_TODAY, "error=INVALID_RECORD", _NOBODYS),
+    (_UNFIT, "an unknown codec"): KnownDifference(
         _TODAY, "error=UNSUPPORTED_COMPRESSION_TYPE", "UNKNOWN_SERVER_ERROR would not say what is wrong"
     ),
-    ("produce.codecs_and_versions", "zstd in v7"): Finding(_TODAY, "error=NONE", _OPAQUE),
-    ("produce.a_first_timestamp_that_its_maximum_contradicts", "kept"): Finding(_TODAY, "maximum=0", _OPAQUE),
-    ("transactions.partitions_that_join", "after none"): Finding(
+    ("produce.codecs_and_versions", "zstd in v7"): KnownDifference(_TODAY, "error=NONE", _OPAQUE),
+    ("produce.a_first_timestamp_that_its_maximum_contradicts", "kept"): KnownDifference(_TODAY, "maximum=0", _OPAQUE),
+    ("transactions.partitions_that_join", "after none"): KnownDifference(
         _TODAY,
         "error=NONE state='Empty' timeout=60000 started=-1 producer=p1:0 partitions=[]",
         "a transaction begins with its first partition; no client adds none",
     ),
     **{
-        (_OWN_IDENTITY, f"TV{number}: {step}"): Finding(
+        (_OWN_IDENTITY, f"TV{number}: {step}"): KnownDifference(
             _TODAY,
             f"error=NONE state='CompleteAbort' timeout=60000 started=now producer=p{number}:1 partitions=[]",
             _SESSION,
@@ -68,53 +68,53 @@ FINDINGS: dict[tuple[str, str], Finding] = {
         for number in (1, 2)
         for step in ("then", "at last")
     },
-    ("transactions.what_no_transaction_may_mix", "another's batch"): Finding(
+    ("transactions.what_no_transaction_may_mix", "another's batch"): KnownDifference(
         _TODAY,
         "error=INVALID_PRODUCER_ID_MAPPING offset=-1",
         "Apache Kafka verifies nothing where the producer has a transaction open; here every batch is verified",
     ),
     **{
-        ("transactions.the_end_again_in_the_second_version", f"{word} again in v4"): Finding(
+        ("transactions.the_end_again_in_the_second_version", f"{word} again in v4"): KnownDifference(
             _TODAY, "error=NONE", "no client goes back a version; who repeats the end that was decided is told so"
         )
         for word in ("commit", "abort")
     },
-    ("topics.partitions_added", "internal, validated"): Finding(
+    ("topics.partitions_added", "internal, validated"): KnownDifference(
         _TODAY, "error=INVALID_PARTITIONS", "the broker's own topics have one partition each: it has one node"
     ),
-    ("topics.settings_described", "of a topic, in hours for a broker"): Finding(
+    ("topics.settings_described", "of a topic, in hours for a broker"): KnownDifference(
         _TODAY,
         "error=NONE settings=[['retention.ms', '5000', 1, 5, False,"
         " [['retention.ms', '5000', 1], ['log.retention.hours', '168', 5]]]]",
         "Apache Kafka leaves out a default that is in another unit; it says where the value would come from",
     ),
-    ("topics.defaults_of_a_topic", "min.insync.replicas"): Finding(
+    ("topics.defaults_of_a_topic", "min.insync.replicas"): KnownDifference(
         _TODAY, "value='1' source=5 kind=3", "Apache Kafka sets it for all of its nodes when it is formatted"
     ),
     **{
-        ("topics.settings_altered", f"an unknown operation{more}"): Finding(
+        ("topics.settings_altered", f"an unknown operation{more}"): KnownDifference(
             _TODAY, "error=INVALID_REQUEST", "no client sends it; UNKNOWN_SERVER_ERROR would not say what is wrong"
         )
         for more in ("", ", validated")
     },
-    (_TWO_PHASES, "both"): Finding(_TODAY, "error=NONE producer=p1:0", _KIP_939),
-    (_TWO_PHASES, "both, then"): Finding(
+    (_TWO_PHASES, "both"): KnownDifference(_TODAY, "error=NONE producer=p1:0", _KIP_939),
+    (_TWO_PHASES, "both, then"): KnownDifference(
         _TODAY, "error=NONE state='Empty' timeout=2147483647 started=-1 producer=p1:0 partitions=[]", _KIP_939
     ),
-    (_TWO_PHASES, "keep"): Finding(_TODAY, "error=NONE producer=p3:0", _KIP_939),
-    (_TWO_PHASES, "keep, then"): Finding(
+    (_TWO_PHASES, "keep"): KnownDifference(_TODAY, "error=NONE producer=p3:0", _KIP_939),
+    (_TWO_PHASES, "keep, then"): KnownDifference(
         _TODAY, "error=NONE state='Empty' timeout=60000 started=-1 producer=p3:0 partitions=[]", _KIP_939
     ),
-    (_TWO_PHASES, "neither"): Finding(_TODAY, "error=NONE producer=p4:0", _NEXT_NUMBER),
-    (_TWO_PHASES, "neither, then"): Finding(
+    (_TWO_PHASES, "neither"): KnownDifference(_TODAY, "error=NONE producer=p4:0", _NEXT_NUMBER),
+    (_TWO_PHASES, "neither, then"): KnownDifference(
         _TODAY, "error=NONE state='Empty' timeout=60000 started=-1 producer=p4:0 partitions=[]", _NEXT_NUMBER
     ),
-    ("markers.markers_of_an_open_transaction", "no epoch"): Finding(
+    ("markers.markers_of_an_open_transaction", "no epoch"): KnownDifference(
         _TODAY,
         "errors=[INVALID_REQUEST] epoch=1 sequence=0 coordinator=-1 start=0",
         "UNKNOWN_SERVER_ERROR would not say what is wrong",
     ),
-    ("reading.aborted_transactions_among_many", "only the first batch"): Finding(
+    ("reading.aborted_transactions_among_many", "only the first batch"): KnownDifference(
         _TODAY,
         "high_watermark=12 stable=12 start=0 aborted=[['p1:0', 0]] batches=[0]",
         "Apache Kafka adds transactions that begin after what it returns, as far as its index is coarse",

@@ -13,7 +13,7 @@ from tests.support.requests.raw_client import RawClient
 
 @pytest.mark.slow
 @pytest.mark.jvm
-def test_it_serves_transactions_of_the_second_version_and_the_unstable_initproducerid(
+def test_apache_kafka_serves_transaction_version_2_and_the_unstable_init_producer_id(
     apache_kafka: ApacheKafka,
 ) -> None:
     with RawClient(apache_kafka.bootstrap_servers) as client:
@@ -26,7 +26,7 @@ def test_it_serves_transactions_of_the_second_version_and_the_unstable_initprodu
 
 @pytest.mark.slow
 @pytest.mark.jvm
-def test_its_tools_see_what_a_client_made(apache_kafka: ApacheKafka) -> None:
+def test_apache_kafkas_tools_see_a_clients_topic(apache_kafka: ApacheKafka) -> None:
     with RawClient(apache_kafka.bootstrap_servers) as client:
         topic = new_topic(client)
         assert metadata(client, topic).topics[0].error_code == 0

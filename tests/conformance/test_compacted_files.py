@@ -7,7 +7,7 @@ import pytest
 from dualwrite.broker.process.disk import DiskFiles
 from dualwrite.records.compression import Codec
 from tests.support.apache_kafka.single_node import java_tool
-from tests.support.broker.compactions import DAY, Disk, History
+from tests.support.broker.compactions import DAY, CompactedHistory, Disk
 
 NOW = 10**12
 
@@ -15,7 +15,7 @@ NOW = 10**12
 @pytest.mark.slow
 @pytest.mark.jvm
 def test_kafka_s_own_tool_reads_what_the_cleaner_wrote(tmp_path: Path) -> None:
-    history = History()
+    history = CompactedHistory()
     for codec in Codec:
         keys = [b"key-%d-%d" % (codec, index) for index in range(500)]
         history.write([*((key, b"value " * 20) for key in keys), (b"dead-%d" % codec, None), (b"all", b"old")], codec)

@@ -40,7 +40,7 @@ def test_the_leader_and_the_coordinator_of_a_dead_node_move_and_its_replicas_com
 @pytest.mark.slow
 @pytest.mark.jvm
 @pytest.mark.parametrize("level", [1, 2])
-def test_it_can_be_told_which_version_of_transactions_it_has(tmp_path: Path, level: int) -> None:
+def test_apache_kafka_can_be_started_with_each_transaction_version(tmp_path: Path, level: int) -> None:
     with ApacheKafka(tmp_path, features={"transaction.version": level}) as kafka:
         with RawClient(kafka.bootstrap_servers) as client:
             answer = client.ask(ApiVersionsRequest(client_software_name="tests", client_software_version="1"), 3)

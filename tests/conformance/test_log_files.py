@@ -12,7 +12,7 @@ from dualwrite.broker.process.disk import DiskFiles
 from dualwrite.records.header import iterate_batches
 from tests.support.apache_kafka.single_node import java_tool
 from tests.support.broker import log_histories
-from tests.support.broker.log_histories import History
+from tests.support.broker.log_histories import LogHistory
 from tests.support.broker.logs import whole
 
 TOOL = "org.apache.kafka.tools.DumpLogSegments"
@@ -20,10 +20,10 @@ COMPLAINT = re.compile(r"(?i)mismatch|corrupt|invalid|not found|exception|out of
 
 
 @pytest.fixture
-def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> History:
+def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LogHistory:
     """A log of several segments, stopped cleanly."""
     monkeypatch.setattr(log_histories, "DIRECTORY", tmp_path / "t-0")
-    made = History(DiskFiles(), random.Random(3), LogSettings(segment_bytes=30_000, index_interval_bytes=500))
+    made = LogHistory(DiskFiles(), random.Random(3), LogSettings(segment_bytes=30_000, index_interval_bytes=500))
     for number in range(1000):
         made.step()
         if number % 300 == 0:
@@ -42,14 +42,14 @@ def dumped(directory: Path, *options: str, suffixes: tuple[str, ...] = (LOG, *IN
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--index-sanity-check"], ["--verify-index-only"]])
-def test_no_file_of_a_log_has_a_mismatch(history: History, options: list[str]) -> None:
+def test_no_file_of_a_log_has_a_mismatch(history: LogHistory, options: list[str]) -> None:
     output = dumped(history.log.directory, *options)
     assert COMPLAINT.findall(output.replace("isvalid: true", "")) == []
     assert output.count("Dumping") == len(list(history.log.directory.glob("0*")))
 
 
 @pytest.mark.slow
-def test_the_tool_reads_what_the_broker_wrote(history: History) -> None:
+def test_the_tool_reads_what_the_broker_wrote(history: LogHistory) -> None:
     batches = dumped(history.log.directory, suffixes=(LOG,))
     assert batches.count("baseOffset:") == len(list(iterate_batches(whole(history.log))))
     aborted = dumped(history.log.directory, suffixes=(".txnindex",))
@@ -60,12 +60,12 @@ def test_the_tool_reads_what_the_broker_wrote(history: History) -> None:
     result = java_tool(TOOL, "--files", str(snapshot)).stdout
     known = re.findall(r"producerId: (\d+) producerEpoch: (\d+) .*lastSequence: (-?\d+)", result)
     assert {tuple(map(int, each)) for each in known} == {
-        (each.producer_id, each.epoch, each.last_sequence) for each in history.state.producers.values()
+        (producer.producer_id, producer.epoch, producer.last_sequence) for producer in history.state.producers.values()
     }
 
 
 @pytest.mark.slow
-def test_the_tool_would_notice_a_wrong_index(history: History) -> None:
+def test_the_tool_would_notice_a_wrong_index(history: LogHistory) -> None:
     """The negative control."""
     path = min(history.log.directory.glob("*.index"))
     data = bytearray(path.read_bytes())

@@ -13,7 +13,7 @@ from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.outcome_store import outcomes
 from tests.support.apache_kafka.single_node import ApacheKafka
 from tests.support.crash.kills import STEPS
-from tests.support.crash.world import CONFIG, World
+from tests.support.crash.world import CONFIG, CrashWorld
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.jvm]
@@ -26,10 +26,10 @@ either_producer = pytest.mark.parametrize("producer", ["native", "librdkafka"])
 
 
 @pytest.fixture(scope="module")
-def shared_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def shared_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashWorld]:
     directory = tmp_path_factory.mktemp("resume")
     quick = {**CONFIG, "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
-    made = World(directory, f"sqlite:///{directory}/items.db", broker=ApacheKafka(directory / "kafka", quick))
+    made = CrashWorld(directory, f"sqlite:///{directory}/items.db", broker=ApacheKafka(directory / "kafka", quick))
     made.task = replace(made.task, timeout_ms=LONG_MS)
     yield made
     made.engine.dispose()
@@ -37,7 +37,7 @@ def shared_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.fixture
-def world(shared_world: World, producer: str) -> Iterator[World]:
+def world(shared_world: CrashWorld, producer: str) -> Iterator[CrashWorld]:
     plain = shared_world.task
     shared_world.task = replace(plain, producer=producer)
     yield shared_world
@@ -48,14 +48,14 @@ def is_aborted(described: TransactionDescription | None) -> bool:
     return described is not None and described.state == "CompleteAbort"
 
 
-def until_it_times_out(world: World) -> None:
+def until_it_times_out(world: CrashWorld) -> None:
     control = ControlPlane({"bootstrap.servers": world.broker.bootstrap_servers})
     described = eventually(lambda: control.describe_transaction(SLOT), is_aborted, patience=PATIENCE)
     assert is_aborted(described), f"it did not time out: {described}"
     control.close()
 
 
-def lose(world: World, *, replay: bool) -> None:
+def lose(world: CrashWorld, *, replay: bool) -> None:
     """The application is killed between the two commits, and is down for longer than its transaction's timeout."""
     world.task = replace(world.task, timeout_ms=SHORT_MS, replay=replay)
     world.kill_at("COMMIT_KAFKA", unit=2)
@@ -63,7 +63,7 @@ def lose(world: World, *, replay: bool) -> None:
 
 
 @either_producer
-def test_killed_at_each_step_of_a_unit(world: World) -> None:
+def test_killed_at_each_step_of_a_unit(world: CrashWorld) -> None:
     for step in STEPS:
         world.kill_at(step, unit=2)
     world.recover()
@@ -71,7 +71,7 @@ def test_killed_at_each_step_of_a_unit(world: World) -> None:
 
 
 @pytest.mark.parametrize("producer", ["native"])
-def test_killed_at_each_step_of_recovery(world: World) -> None:
+def test_killed_at_each_step_of_recovery(world: CrashWorld) -> None:
     for step in ("RECOVER_COMPLETE", "RECOVER_INIT"):
         world.kill_at("COMMIT_KAFKA", unit=2)
         assert world.run(replace(world.task, pause_step=step)) < 0
@@ -80,7 +80,7 @@ def test_killed_at_each_step_of_recovery(world: World) -> None:
 
 
 @either_producer
-def test_a_unit_that_timed_out_after_its_decision_is_replayed(world: World) -> None:
+def test_a_unit_that_timed_out_after_its_decision_is_replayed(world: CrashWorld) -> None:
     lose(world, replay=True)
     assert world.judge(), "nothing was left to replay"
     assert world.run(replace(world.task, pause_step="COMMIT_KAFKA")) < 0  # killed in the middle of the replay
@@ -92,7 +92,7 @@ def test_a_unit_that_timed_out_after_its_decision_is_replayed(world: World) -> N
 
 
 @pytest.mark.parametrize("producer", ["librdkafka"])
-def test_without_replay_the_timed_out_unit_is_on_record_and_nothing_else_is_lost(world: World) -> None:
+def test_without_replay_the_timed_out_unit_is_on_record_and_nothing_else_is_lost(world: CrashWorld) -> None:
     """The last one in this file: what it loses stays lost."""
     lose(world, replay=False)
     world.recover()

@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.process import watchdog
-from tests.support.coordinator.async_dual_writes import Place, async_url
+from tests.support.coordinator.async_dual_writes import AsyncPlace, async_url
 from tests.support.coordinator.event_table import CONFIG, await_sweeps, ready_engine
 from tests.support.coordinator.fake_kafka import FakeKafka
 from tests.support.servers.databases import EVERY
@@ -25,8 +25,8 @@ def first_token(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def no_limit_is_left() -> Iterator[None]:
     """The limit that a strike has left around this thread, until its exception is collected, is not the next test's."""
-    yield
-    watchdog._current.set(None)
+    with watchdog.isolated():
+        yield
 
 
 @pytest.fixture
@@ -95,24 +95,24 @@ SERVER_DRIVERS = [
 
 
 @pytest.fixture(params=["aiosqlite", *SERVER_DRIVERS])
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+def place(request: pytest.FixtureRequest) -> Iterator[AsyncPlace]:
     """A database of each driver for asyncio."""
     yield from place_of(request, request.param)
 
 
 @pytest.fixture(params=SERVER_DRIVERS)
-def server_place(request: pytest.FixtureRequest) -> Iterator[Place]:
+def server_place(request: pytest.FixtureRequest) -> Iterator[AsyncPlace]:
     yield from place_of(request, request.param)
 
 
 @pytest.fixture
-def sqlite_place(request: pytest.FixtureRequest) -> Iterator[Place]:
+def sqlite_place(request: pytest.FixtureRequest) -> Iterator[AsyncPlace]:
     yield from place_of(request, "aiosqlite")
 
 
-def place_of(request: pytest.FixtureRequest, driver: str) -> Iterator[Place]:
+def place_of(request: pytest.FixtureRequest, driver: str) -> Iterator[AsyncPlace]:
     server = {"aiosqlite": "sqlite", "aiomysql": "mariadb"}.get(driver, "postgresql")
     url = request.getfixturevalue(f"{server}_url")
     seen = ready_engine(url)
-    yield Place(driver, async_url(url, driver), seen)
+    yield AsyncPlace(driver, async_url(url, driver), seen)
     seen.dispose()

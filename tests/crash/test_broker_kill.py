@@ -9,16 +9,23 @@ import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.wire.error_codes import ErrorCode
-from tests.support.crash.broker_history import Fate, History, anomalies, committed, events_between_kills, read_log
+from tests.support.crash.broker_history import (
+    ProducerHistory,
+    WrittenFate,
+    anomalies,
+    committed,
+    events_between_kills,
+    read_log,
+)
 from tests.support.crash.broker_producers import (
     PARTITIONS,
     Librdkafka,
     LibrdkafkaTransactions,
+    ProducerThread,
     RawIdempotent,
     RawOlderTransactions,
     RawTransactions,
     Recovering,
-    Worker,
 )
 from tests.support.crash.forked import ForkedBroker
 from tests.support.peer_clients.consumers import consume
@@ -49,7 +56,9 @@ def mortal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EmbeddedB
         yield running
 
 
-def kill_under_load(broker: EmbeddedBroker, workers: Sequence[Worker], history: History, kills: int, seed: int) -> None:
+def kill_under_load(
+    broker: EmbeddedBroker, workers: Sequence[ProducerThread], history: ProducerHistory, kills: int, seed: int
+) -> None:
     """Kill ``broker`` ``kills`` times while ``workers`` write, and once more when they have ended."""
     chance = random.Random(seed)
     for worker in workers:
@@ -70,7 +79,7 @@ def kill_under_load(broker: EmbeddedBroker, workers: Sequence[Worker], history: 
 
 def run(broker: EmbeddedBroker, kills: int, seed: int) -> None:
     """The whole experiment: load, kills, the oracle, and the transaction that stayed prepared."""
-    history = History()
+    history = ProducerHistory()
     with RawClient(broker.bootstrap_servers) as client:
         topic = new_topic(client, partitions=PARTITIONS)
     recovering = Recovering("recovering", broker.bootstrap_servers, topic, history, seed)
@@ -84,12 +93,12 @@ def run(broker: EmbeddedBroker, kills: int, seed: int) -> None:
         assert anomalies(history.units, read_log(client, topic, PARTITIONS), visible) == []
     assert consume(broker.bootstrap_servers, topic, PARTITIONS) == visible
     fates = history.fates()
-    assert fates[Fate.COMMITTED] > 20, fates
-    assert fates[Fate.ABORTED] > 5, fates
+    assert fates[WrittenFate.COMMITTED] > 20, fates
+    assert fates[WrittenFate.ABORTED] > 5, fates
     assert sum(worker.ask.cut_off for worker in [recovering, *workers]) > 0, "no request was sent in vain"
 
 
-def finish_prepared(client: RawClient, topic: str, recovering: Recovering, history: History) -> None:
+def finish_prepared(client: RawClient, topic: str, recovering: Recovering, history: ProducerHistory) -> None:
     """See that the last transaction of ``recovering`` is as it was left, and commit it."""
     prepared = recovering.prepared
     state = describe(client, recovering.name)
@@ -103,7 +112,7 @@ def finish_prepared(client: RawClient, topic: str, recovering: Recovering, histo
     answer = init(client, recovering.name, two_phase=True, keep=True)
     assert ongoing(answer) == prepared
     assert end(client, recovering.name, identity(answer)).error_code == ErrorCode.NONE
-    history.ended(last, Fate.COMMITTED)
+    history.ended(last, WrittenFate.COMMITTED)
 
 
 @pytest.mark.parametrize("seed", [1])

@@ -11,7 +11,7 @@ from dualwrite.errors import ConfigurationError
 from dualwrite.ids import ProducerIdentity
 from dualwrite.records.header import iterate_batches, place_batch
 from dualwrite.wire.error_codes import ErrorCode
-from tests.support.crash.broker_history import Fate, Unit, anomalies, committed, read_log
+from tests.support.crash.broker_history import WrittenFate, WrittenUnit, anomalies, committed, read_log
 from tests.support.crash.forked import ForkedBroker
 from tests.support.requests.calls import (
     batch,
@@ -64,11 +64,13 @@ class KilledBroker:
 
     def found(self) -> str:
         """What the oracle finds after a restart."""
-        ended = Unit("ended", {0: [b"ended"], 1: [b"ended"]}, Fate.COMMITTED, {(0, b"ended"): 0, (1, b"ended"): 0})
-        units = [ended, Unit("prepared", {1: [b"prepared"]}, Fate.OPEN, {(1, b"prepared"): 2})]
+        ended = WrittenUnit(
+            "ended", {0: [b"ended"], 1: [b"ended"]}, WrittenFate.COMMITTED, {(0, b"ended"): 0, (1, b"ended"): 0}
+        )
+        units = [ended, WrittenUnit("prepared", {1: [b"prepared"]}, WrittenFate.OPEN, {(1, b"prepared"): 2})]
         for sequence, offset in enumerate(self.offsets):
             value = b"%d" % sequence
-            units.append(Unit("plain", {0: [value]}, Fate.COMMITTED, {(0, value): offset}))
+            units.append(WrittenUnit("plain", {0: [value]}, WrittenFate.COMMITTED, {(0, value): offset}))
         with RawClient(self.broker.start().bootstrap_servers) as client:
             return "\n".join(anomalies(units, read_log(client, self.topic, 2), committed(client, self.topic, 2)))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, make_url
 
-from tests.support.crash.world import World
+from tests.support.crash.world import CrashWorld
 from tests.support.servers.databases import SERVERS
 from tests.support.servers.mariadb import MariaDB
 from tests.support.servers.postgresql import PostgreSQL
@@ -27,18 +27,20 @@ def server(request: pytest.FixtureRequest) -> MariaDB | PostgreSQL:
 
 
 @pytest.fixture
-def world(tmp_path: Path, server: MariaDB | PostgreSQL) -> Iterator[World]:
+def world(tmp_path: Path, server: MariaDB | PostgreSQL) -> Iterator[CrashWorld]:
     engine = create_engine(server.url, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
         connection.exec_driver_sql("CREATE DATABASE crash")
     engine.dispose()
     url = make_url(server.url).set(database="crash").render_as_string()
-    made = World(tmp_path, url, "native")
+    made = CrashWorld(tmp_path, url, "native")
     yield made
     made.close()
 
 
-def test_application_and_database_killed_at_each_step_of_a_unit(world: World, server: MariaDB | PostgreSQL) -> None:
+def test_application_and_database_killed_at_each_step_of_a_unit(
+    world: CrashWorld, server: MariaDB | PostgreSQL
+) -> None:
     for step in STEPS:
         world.kill_at(step, unit=2)
         world.kill_at(step, unit=2, on_pause=server.kill)
@@ -49,7 +51,9 @@ def test_application_and_database_killed_at_each_step_of_a_unit(world: World, se
     assert len(world.told.ok) >= 5
 
 
-def test_random_kills_of_the_database_under_a_running_application(world: World, server: MariaDB | PostgreSQL) -> None:
+def test_random_kills_of_the_database_under_a_running_application(
+    world: CrashWorld, server: MariaDB | PostgreSQL
+) -> None:
     """The application ends with the error of its database, or is killed, too; and is started again."""
     chance = random.Random(11)
     for _ in range(KILLS):

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.crash.kills import PRODUCERS, RECOVERY_STEPS, STEPS, chaos, either_producer
-from tests.support.crash.oracle import Told, anomalies
-from tests.support.crash.world import World
+from tests.support.crash.oracle import CallerReports, anomalies
+from tests.support.crash.world import CrashWorld
 
 pytestmark = pytest.mark.crash
 
@@ -20,29 +20,29 @@ def producer(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def world(tmp_path: Path, producer: str) -> Iterator[World]:
-    made = World(tmp_path, f"sqlite:///{tmp_path}/items.db", producer)
+def world(tmp_path: Path, producer: str) -> Iterator[CrashWorld]:
+    made = CrashWorld(tmp_path, f"sqlite:///{tmp_path}/items.db", producer)
     yield made
     made.close()
 
 
 @pytest.fixture
-def librdkafkas_world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path, f"sqlite:///{tmp_path}/items.db", "librdkafka")
+def librdkafkas_world(tmp_path: Path) -> Iterator[CrashWorld]:
+    made = CrashWorld(tmp_path, f"sqlite:///{tmp_path}/items.db", "librdkafka")
     yield made
     made.close()
 
 
 @pytest.fixture
-def postgresql_world(tmp_path: Path, postgresql_url: str, producer: str) -> Iterator[World]:
-    made = World(tmp_path, postgresql_url, producer)
+def postgresql_world(tmp_path: Path, postgresql_url: str, producer: str) -> Iterator[CrashWorld]:
+    made = CrashWorld(tmp_path, postgresql_url, producer)
     yield made
     made.close()
 
 
 @pytest.mark.slow_cases
 @pytest.mark.parametrize("step", STEPS)
-def test_application_killed_at_each_step_of_a_unit(world: World, step: str) -> None:
+def test_application_killed_at_each_step_of_a_unit(world: CrashWorld, step: str) -> None:
     for unit in (1, 3):
         world.kill_at(step, unit)
     world.recover()
@@ -52,14 +52,14 @@ def test_application_killed_at_each_step_of_a_unit(world: World, step: str) -> N
 
 @pytest.mark.slow
 @pytest.mark.postgresql
-def test_application_killed_at_each_step_on_postgresql(postgresql_world: World) -> None:
+def test_application_killed_at_each_step_on_postgresql(postgresql_world: CrashWorld) -> None:
     for step in STEPS:
         postgresql_world.kill_at(step, unit=2)
     postgresql_world.recover()
     assert postgresql_world.judge() == []
 
 
-def test_application_killed_at_each_step_of_recovery(world: World) -> None:
+def test_application_killed_at_each_step_of_recovery(world: CrashWorld) -> None:
     for step in RECOVERY_STEPS:
         world.kill_at("COMMIT_KAFKA", unit=2)
         assert world.run(replace(world.task, pause_step=step)) < 0
@@ -68,7 +68,7 @@ def test_application_killed_at_each_step_of_recovery(world: World) -> None:
 
 
 @either_producer
-def test_a_decision_of_the_database_is_carried_to_kafka_by_the_next_start(world: World) -> None:
+def test_a_decision_of_the_database_is_carried_to_kafka_by_the_next_start(world: CrashWorld) -> None:
     world.kill_at("COMMIT_KAFKA")
     lost = world.judge()
     assert lost, "nothing was left to recover"
@@ -79,7 +79,7 @@ def test_a_decision_of_the_database_is_carried_to_kafka_by_the_next_start(world:
 
 @pytest.mark.slow
 @either_producer
-def test_a_decision_under_one_producer_is_carried_to_kafka_by_the_other(world: World, producer: str) -> None:
+def test_a_decision_under_one_producer_is_carried_to_kafka_by_the_other(world: CrashWorld, producer: str) -> None:
     (other,) = {*PRODUCERS} - {producer}
     world.kill_at("COMMIT_KAFKA", unit=2)
     world.recover(producer=other)
@@ -90,7 +90,7 @@ def test_a_decision_under_one_producer_is_carried_to_kafka_by_the_other(world: W
     assert world.judge() == []
 
 
-def test_broker_and_application_killed_between_the_two_commits(world: World) -> None:
+def test_broker_and_application_killed_between_the_two_commits(world: CrashWorld) -> None:
     world.kill_at("COMMIT_KAFKA", on_pause=world.broker.kill)
     world.broker.start()
     world.recover()
@@ -98,33 +98,33 @@ def test_broker_and_application_killed_between_the_two_commits(world: World) -> 
 
 
 @pytest.mark.slow
-def test_random_kills_of_application_and_broker(world: World) -> None:
+def test_random_kills_of_application_and_broker(world: CrashWorld) -> None:
     chaos(world, seed=1, kills=4, units=20)
     assert world.judge() == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
-def test_random_kills_for_longer(world: World, seed: int) -> None:
+def test_many_random_kills_of_application_and_broker(world: CrashWorld, seed: int) -> None:
     chaos(world, seed, kills=20, units=100)
     assert world.judge() == []
 
 
 @pytest.mark.slow
 @pytest.mark.postgresql
-def test_random_kills_on_postgresql(postgresql_world: World) -> None:
+def test_random_kills_on_postgresql(postgresql_world: CrashWorld) -> None:
     chaos(postgresql_world, seed=7, kills=20, units=100)
     assert postgresql_world.judge() == []
 
 
 @either_producer
-def test_transaction_n_in_the_database_does_not_commit_transaction_n_plus_1(world: World) -> None:
+def test_transaction_n_in_the_database_does_not_commit_transaction_n_plus_1(world: CrashWorld) -> None:
     world.kill_at("STORE_STATE", unit=2)  # every record of it is in the broker
     world.recover()
     assert world.judge() == []
 
 
-def test_comparing_pairs_alone_would_commit_transaction_n_plus_1_of_librdkafka(librdkafkas_world: World) -> None:
+def test_comparing_pairs_alone_would_commit_transaction_n_plus_1_of_librdkafka(librdkafkas_world: CrashWorld) -> None:
     """The control of the test above: without the anchor, the unit that nobody decided becomes visible."""
     world = librdkafkas_world
     world.kill_at("STORE_STATE", unit=2)  # every record of it is in the broker
@@ -132,15 +132,15 @@ def test_comparing_pairs_alone_would_commit_transaction_n_plus_1_of_librdkafka(l
     assert any(line.startswith("aborted read") for line in world.judge())
 
 
-def test_a_plain_init_before_recovery_would_lose_the_decided_unit(world: World) -> None:
+def test_a_plain_init_before_recovery_would_lose_the_decided_unit(world: CrashWorld) -> None:
     """The control of the tests above: without KeepPreparedTxn, what the database has decided is aborted."""
     world.kill_at("COMMIT_KAFKA")
     world.recover(sabotage="keep-nothing")
     assert any(line.startswith("lost write") for line in world.judge())
 
 
-def told(ok: set[str] = frozenset(), no: set[str] = frozenset()) -> Told:  # type: ignore[assignment]
-    return Told(ok=set(ok), no=set(no))
+def told(ok: set[str] = frozenset(), no: set[str] = frozenset()) -> CallerReports:  # type: ignore[assignment]
+    return CallerReports(ok=set(ok), no=set(no))
 
 
 @pytest.mark.parametrize(
@@ -156,6 +156,6 @@ def told(ok: set[str] = frozenset(), no: set[str] = frozenset()) -> Told:  # typ
     ],
 )
 def test_the_oracle_names_every_anomaly(
-    database: set[tuple[str, int]], topic: dict[tuple[str, int], int], callers: Told, found: list[str]
+    database: set[tuple[str, int]], topic: dict[tuple[str, int], int], callers: CallerReports, found: list[str]
 ) -> None:
     assert anomalies(database, [Counter(topic)], callers) == found

@@ -11,29 +11,29 @@ from typing import Any
 import pytest
 
 from tests.support.coordinator.event_table import slot_rows
-from tests.support.crash.world import World
+from tests.support.crash.world import CrashWorld
 
 pytestmark = pytest.mark.crash
 
 SLOT = "crash-0"
 
 
-def long_leased(tmp_path: Path, url: str) -> World:
+def long_leased(tmp_path: Path, url: str) -> CrashWorld:
     """A world in which no lease runs out between two looks at it."""
-    made = World(tmp_path, url)
+    made = CrashWorld(tmp_path, url)
     made.task = replace(made.task, lease_timeout=3000)
     return made
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path: Path) -> Iterator[CrashWorld]:
     made = long_leased(tmp_path, f"sqlite:///{tmp_path}/items.db")
     yield made
     made.close()
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=[pytest.mark.postgresql, pytest.mark.slow])])
-def any_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+def any_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CrashWorld]:
     url = f"sqlite:///{tmp_path}/items.db"
     if request.param == "postgresql":
         url = str(request.getfixturevalue("postgresql_url"))
@@ -42,14 +42,14 @@ def any_world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]
     made.close()
 
 
-def dualwrite(world: World, *words: str) -> "subprocess.CompletedProcess[str]":
+def dualwrite(world: CrashWorld, *words: str) -> "subprocess.CompletedProcess[str]":
     """``dualwrite WORDS`` on the world's database and broker."""
     places = ("--db", world.task.url, "--bootstrap-servers", world.broker.bootstrap_servers)
     command = [sys.executable, "-m", "dualwrite", *words, *places]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
-def view(world: World) -> Any:
+def view(world: CrashWorld) -> Any:
     said = dualwrite(world, "transactions", "describe", SLOT, "--json")
     assert (said.returncode, said.stderr) == (0, "")
     seen = json.loads(said.stdout)
@@ -58,7 +58,7 @@ def view(world: World) -> Any:
 
 
 @pytest.mark.slow
-def test_a_killed_applications_transaction_is_found_and_ended_as_decided(any_world: World) -> None:
+def test_a_killed_applications_transaction_is_found_and_ended_as_decided(any_world: CrashWorld) -> None:
     any_world.kill_at("COMMIT_KAFKA", unit=2)
     found = view(any_world)
     assert (found["situation"], found["verdict"]) == ("left_behind", "commit")
@@ -75,7 +75,7 @@ def test_a_killed_applications_transaction_is_found_and_ended_as_decided(any_wor
 
 
 @pytest.mark.slow
-def test_recover_is_a_start_without_an_application(world: World) -> None:
+def test_recover_is_a_start_without_an_application(world: CrashWorld) -> None:
     world.kill_at("COMMIT_DATABASE", unit=2)
     done = dualwrite(world, "recover", "--application", "crash")
     assert (done.returncode, done.stderr) == (0, "")
@@ -84,7 +84,7 @@ def test_recover_is_a_start_without_an_application(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_a_transaction_terminated_against_its_decision_is_lost_and_reported(world: World) -> None:
+def test_a_transaction_terminated_against_its_decision_is_lost_and_reported(world: CrashWorld) -> None:
     world.kill_at("COMMIT_KAFKA", unit=2)
     done = dualwrite(world, "transactions", "terminate", SLOT, "--yes")
     assert (done.returncode, done.stderr) == (1, "")
@@ -98,7 +98,7 @@ def test_a_transaction_terminated_against_its_decision_is_lost_and_reported(worl
 
 
 @pytest.mark.slow
-def test_an_application_that_is_alive_is_neither_robbed_nor_disturbed(world: World) -> None:
+def test_an_application_that_is_alive_is_neither_robbed_nor_disturbed(world: CrashWorld) -> None:
     with world.running(replace(world.task, units=3, pause_step="COMMIT_KAFKA", pause_unit=2)) as worker:
         worker.until("paused")
         before = slot_rows(world.engine)[SLOT].fencing_token

@@ -18,7 +18,7 @@ from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.outcome_store import acknowledge, outcomes
 from dualwrite.coordinator.sql.tables import kafka_transaction_state
 from tests.support.crash.application import items
-from tests.support.crash.world import World
+from tests.support.crash.world import CrashWorld
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
@@ -31,28 +31,28 @@ def producer() -> str:
 
 
 @pytest.fixture
-def world(tmp_path: Path, producer: str) -> Iterator[World]:
-    made = World(tmp_path, f"sqlite:///{tmp_path}/items.db", producer)
+def world(tmp_path: Path, producer: str) -> Iterator[CrashWorld]:
+    made = CrashWorld(tmp_path, f"sqlite:///{tmp_path}/items.db", producer)
     yield made
     made.close()
 
 
 @pytest.fixture
-def postgresql_world(tmp_path: Path, postgresql_url: str) -> Iterator[World]:
-    made = World(tmp_path, postgresql_url, "native")
+def postgresql_world(tmp_path: Path, postgresql_url: str) -> Iterator[CrashWorld]:
+    made = CrashWorld(tmp_path, postgresql_url, "native")
     yield made
     made.close()
 
 
-def open_transactions(world: World) -> list[str]:
+def open_transactions(world: CrashWorld) -> list[str]:
     control = ControlPlane({"bootstrap.servers": world.broker.bootstrap_servers})
     try:
-        return [each.transactional_id for each in control.list_transactions() if each.state == ONGOING]
+        return [view.transactional_id for view in control.list_transactions() if view.state == ONGOING]
     finally:
         control.close()
 
 
-def terminate(world: World) -> None:
+def terminate(world: CrashWorld) -> None:
     """What ``kafka-transactions --forceTerminateTransaction`` does: a plain InitProducerId (KIP-939)."""
     control = ControlPlane({"bootstrap.servers": world.broker.bootstrap_servers})
     for name in open_transactions(world):
@@ -60,15 +60,15 @@ def terminate(world: World) -> None:
     control.close()
 
 
-def found(world: World) -> list[Outcome]:
-    return [each.outcome for each in outcomes(world.engine)]
+def found(world: CrashWorld) -> list[Outcome]:
+    return [outcome.outcome for outcome in outcomes(world.engine)]
 
 
-def run_units(world: World, count: int = 12) -> None:
+def run_units(world: CrashWorld, count: int = 12) -> None:
     assert world.run(replace(world.task, units=count)) == 0
 
 
-def goes_on_as_if_nothing_had_happened(world: World, before: list[Outcome]) -> None:
+def goes_on_as_if_nothing_had_happened(world: CrashWorld, before: list[Outcome]) -> None:
     """More crashes and recoveries find nothing more."""
     world.kill_at("COMMIT_KAFKA", unit=2)
     world.recover()
@@ -78,7 +78,7 @@ def goes_on_as_if_nothing_had_happened(world: World, before: list[Outcome]) -> N
 
 
 @either_producer
-def test_a_prepared_transaction_that_was_terminated_by_force_is_found(world: World) -> None:
+def test_a_prepared_transaction_that_was_terminated_by_force_is_found(world: CrashWorld) -> None:
     world.kill_at("COMMIT_KAFKA", unit=2)
     terminate(world)
     world.recover()
@@ -90,7 +90,7 @@ def test_a_prepared_transaction_that_was_terminated_by_force_is_found(world: Wor
     assert found(world) == []
 
 
-def test_an_outcome_is_found_though_every_recovery_is_killed_half_way(world: World) -> None:
+def test_an_outcome_is_found_though_every_recovery_is_killed_half_way(world: CrashWorld) -> None:
     world.kill_at("COMMIT_KAFKA", unit=2)
     terminate(world)
     for step in ("RECOVER_COMPLETE", "RECOVER_RECORD", "RECOVER_RECORD"):
@@ -100,7 +100,7 @@ def test_an_outcome_is_found_though_every_recovery_is_killed_half_way(world: Wor
     assert found(world) == [Outcome.HEURISTIC_ABORT]
 
 
-def test_terminating_an_undecided_transaction_breaks_nothing(world: World) -> None:
+def test_terminating_an_undecided_transaction_breaks_nothing(world: CrashWorld) -> None:
     world.kill_at("COMMIT_DATABASE", unit=2)
     terminate(world)
     world.recover()
@@ -108,7 +108,7 @@ def test_terminating_an_undecided_transaction_breaks_nothing(world: World) -> No
 
 
 @either_producer
-def test_a_broker_that_was_set_back_to_an_older_copy_is_found(world: World, tmp_path: Path) -> None:
+def test_a_broker_that_was_set_back_to_an_older_copy_is_found(world: CrashWorld, tmp_path: Path) -> None:
     run_units(world, 3)
     world.broker.stop()
     shutil.copytree(tmp_path / "broker", tmp_path / "copy")
@@ -123,7 +123,7 @@ def test_a_broker_that_was_set_back_to_an_older_copy_is_found(world: World, tmp_
     goes_on_as_if_nothing_had_happened(world, [Outcome.HEURISTIC_HAZARD])
 
 
-def test_a_broker_that_has_lost_everything_is_found(world: World, tmp_path: Path) -> None:
+def test_a_broker_that_has_lost_everything_is_found(world: CrashWorld, tmp_path: Path) -> None:
     run_units(world)
     world.broker.stop()
     shutil.rmtree(tmp_path / "broker")
@@ -133,7 +133,7 @@ def test_a_broker_that_has_lost_everything_is_found(world: World, tmp_path: Path
     goes_on_as_if_nothing_had_happened(world, [Outcome.HEURISTIC_HAZARD])
 
 
-def test_a_sqlite_file_that_was_set_back_to_an_older_copy_is_found(world: World, tmp_path: Path) -> None:
+def test_a_sqlite_file_that_was_set_back_to_an_older_copy_is_found(world: CrashWorld, tmp_path: Path) -> None:
     run_units(world, 3)
     world.engine.dispose()
     shutil.copy(tmp_path / "items.db", tmp_path / "copy.db")
@@ -147,7 +147,7 @@ def test_a_sqlite_file_that_was_set_back_to_an_older_copy_is_found(world: World,
 
 
 @pytest.mark.postgresql
-def test_a_postgresql_that_was_set_back_to_an_older_copy_is_found(postgresql_world: World) -> None:
+def test_a_postgresql_that_was_set_back_to_an_older_copy_is_found(postgresql_world: CrashWorld) -> None:
     world = postgresql_world
     run_units(world, 3)
     tables = (items, kafka_transaction_state)

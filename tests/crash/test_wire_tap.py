@@ -19,7 +19,7 @@ from dualwrite.wire.apis import (
 from dualwrite.wire.codec import read_body, read_request_head, write_response
 from dualwrite.wire.error_codes import ErrorCode
 from dualwrite.wire.frames import with_size
-from tests.support.crash.wire_tap import Asked, Fault, Lost, NotStruckError, Tap, nothing
+from tests.support.crash.wire_tap import Asked, Lost, NotStruckError, Tap, WireFault, nothing
 from tests.support.requests.calls import end, produce, tx_batch
 from tests.support.requests.raw_client import RawClient
 
@@ -122,7 +122,7 @@ def test_a_request_is_lost_before_it_is_carried_out_and_an_answer_after(
     tap: Tap, client: RawClient, node: FakeNode, lost: Lost
 ) -> None:
     seen: list[Asked] = []
-    fault = tap.arm(Fault(ApiKey.END_TXN, lost, "id", seen.append))
+    fault = tap.arm(WireFault(ApiKey.END_TXN, lost, "id", seen.append))
     with pytest.raises(ConnectionError):
         end(client, "id", PRODUCER)
     assert fault.wait() is seen[0]
@@ -135,7 +135,7 @@ def test_a_request_is_lost_before_it_is_carried_out_and_an_answer_after(
 
 @ALL_LOSSES
 def test_a_batch_that_comes_again_is_known_by_its_sequence(tap: Tap, client: RawClient, lost: Lost) -> None:
-    tap.arm(Fault(ApiKey.PRODUCE, lost, "id", nothing))
+    tap.arm(WireFault(ApiKey.PRODUCE, lost, "id", nothing))
     with pytest.raises(ConnectionError):
         produce(client, "t", tx_batch([b"v"], PRODUCER), "id", version=12)
     with again(tap) as other:
@@ -146,7 +146,7 @@ def test_a_batch_that_comes_again_is_known_by_its_sequence(tap: Tap, client: Raw
 
 @ALL_LOSSES
 def test_an_offset_that_comes_again_is_known_by_its_metadata(tap: Tap, client: RawClient, lost: Lost) -> None:
-    tap.arm(Fault(ApiKey.TXN_OFFSET_COMMIT, lost, "id", nothing))
+    tap.arm(WireFault(ApiKey.TXN_OFFSET_COMMIT, lost, "id", nothing))
     with pytest.raises(ConnectionError):
         send_offset(client, "one")
     with again(tap) as other:
@@ -156,14 +156,14 @@ def test_an_offset_that_comes_again_is_known_by_its_metadata(tap: Tap, client: R
 
 
 def test_offsets_that_were_refused_are_no_success(tap: Tap, client: RawClient, node: FakeNode) -> None:
-    fault = tap.arm(Fault(ApiKey.TXN_OFFSET_COMMIT, Lost.ANSWER, "id", nothing))
+    fault = tap.arm(WireFault(ApiKey.TXN_OFFSET_COMMIT, Lost.ANSWER, "id", nothing))
     node.error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     send_offset(client, "one")
     assert not fault.struck.done()
 
 
 def test_only_the_answer_to_what_succeeded_is_lost(tap: Tap, client: RawClient, node: FakeNode) -> None:
-    tap.arm(Fault(ApiKey.END_TXN, Lost.ANSWER, "id", nothing))
+    tap.arm(WireFault(ApiKey.END_TXN, Lost.ANSWER, "id", nothing))
     node.error = ErrorCode.CONCURRENT_TRANSACTIONS
     assert end(client, "id", PRODUCER).error_code == ErrorCode.CONCURRENT_TRANSACTIONS
     node.error = ErrorCode.NONE
@@ -173,7 +173,7 @@ def test_only_the_answer_to_what_succeeded_is_lost(tap: Tap, client: RawClient, 
 
 
 def test_other_clients_lose_nothing(tap: Tap, client: RawClient) -> None:
-    fault = tap.arm(Fault(ApiKey.END_TXN, Lost.REQUEST, "id", nothing))
+    fault = tap.arm(WireFault(ApiKey.END_TXN, Lost.REQUEST, "id", nothing))
     assert end(client, "another id", PRODUCER).error_code == ErrorCode.NONE
     assert not fault.struck.done()
 
@@ -182,7 +182,7 @@ def test_an_error_of_the_cluster_action_is_raised_in_the_test(tap: Tap, client: 
     def fail(asked: Asked) -> None:
         raise ValueError("the node would not die")
 
-    fault = tap.arm(Fault(ApiKey.END_TXN, Lost.REQUEST, "id", fail))
+    fault = tap.arm(WireFault(ApiKey.END_TXN, Lost.REQUEST, "id", fail))
     with pytest.raises(ConnectionError):
         end(client, "id", PRODUCER)
     with pytest.raises(ValueError, match="would not die"):
@@ -195,16 +195,16 @@ def test_a_node_that_is_dead_is_a_connection_that_ends() -> None:
 
 
 def test_an_abort_is_not_lost(tap: Tap, client: RawClient) -> None:
-    fault = tap.arm(Fault(ApiKey.END_TXN, Lost.REQUEST, "id", nothing))
+    fault = tap.arm(WireFault(ApiKey.END_TXN, Lost.REQUEST, "id", nothing))
     assert end(client, "id", PRODUCER, commit=False).error_code == ErrorCode.NONE
     assert not fault.struck.done()
 
 
 def test_a_fault_that_was_given_up_loses_nothing(tap: Tap, client: RawClient) -> None:
-    fault = tap.arm(Fault(ApiKey.END_TXN, Lost.REQUEST, "id", nothing))
+    fault = tap.arm(WireFault(ApiKey.END_TXN, Lost.REQUEST, "id", nothing))
     with pytest.raises(NotStruckError):
         fault.wait(patience=0)
-    later = tap.arm(Fault(ApiKey.END_TXN, Lost.ANSWER, "id", nothing))
+    later = tap.arm(WireFault(ApiKey.END_TXN, Lost.ANSWER, "id", nothing))
     with pytest.raises(ConnectionError):
         end(client, "id", PRODUCER)
     assert later.wait().api is ApiKey.END_TXN, "nor does it keep the next one from being lost"

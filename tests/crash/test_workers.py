@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.coordinator.event_table import expire_leases, slot_rows
-from tests.support.crash.world import World
+from tests.support.crash.world import CrashWorld
 
 pytestmark = pytest.mark.crash
 
@@ -32,28 +32,28 @@ STEPS = [
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=[pytest.mark.postgresql, pytest.mark.slow])])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CrashWorld]:
     url = f"sqlite:///{tmp_path}/items.db"
     if request.param == "postgresql":
         url = str(request.getfixturevalue("postgresql_url"))
-    made = World(tmp_path, url)
+    made = CrashWorld(tmp_path, url)
     yield made
     made.close()
 
 
 @pytest.fixture
-def postgresql_world(tmp_path: Path, postgresql_url: str) -> Iterator[World]:
-    made = World(tmp_path, postgresql_url)
+def postgresql_world(tmp_path: Path, postgresql_url: str) -> Iterator[CrashWorld]:
+    made = CrashWorld(tmp_path, postgresql_url)
     yield made
     made.close()
 
 
-def owned(world: World) -> set[str]:
+def owned(world: CrashWorld) -> set[str]:
     """The slots that somebody holds."""
     return {name for name, row in slot_rows(world.engine).items() if row.owner}
 
 
-def test_two_processes_of_two_threads_share_an_application(world: World) -> None:
+def test_two_processes_of_two_threads_share_an_application(world: CrashWorld) -> None:
     task = replace(world.task, units=8, threads=2)
     with world.running(task), world.running(replace(task, seed=1)):
         pass
@@ -63,7 +63,7 @@ def test_two_processes_of_two_threads_share_an_application(world: World) -> None
 
 
 @pytest.mark.slow
-def test_four_processes_of_four_threads_share_an_application(world: World) -> None:
+def test_four_processes_of_four_threads_share_an_application(world: CrashWorld) -> None:
     with ExitStack() as stack:
         for seed in range(4):
             stack.enter_context(world.running(replace(world.task, units=25, threads=4, seed=seed)))
@@ -72,7 +72,7 @@ def test_four_processes_of_four_threads_share_an_application(world: World) -> No
     assert owned(world) == set()
 
 
-def test_an_idle_process_recovers_a_killed_processs_transaction(world: World) -> None:
+def test_an_idle_process_recovers_a_killed_processs_transaction(world: CrashWorld) -> None:
     idle = replace(world.task, units=1, lingers=True, lease_timeout=1.5)
     with world.running(idle) as survivor:
         survivor.until("idle")
@@ -84,7 +84,7 @@ def test_an_idle_process_recovers_a_killed_processs_transaction(world: World) ->
     assert owned(world) == set()
 
 
-def test_forked_children_use_what_their_parent_made(world: World) -> None:
+def test_forked_children_use_what_their_parent_made(world: CrashWorld) -> None:
     with world.running(replace(world.task, units=4, children=2)):
         pass
     assert world.judge() == []
@@ -92,7 +92,7 @@ def test_forked_children_use_what_their_parent_made(world: World) -> None:
     assert owned(world) == set()
 
 
-def pause_past_the_lease(world: World, step: str) -> None:
+def pause_past_the_lease(world: CrashWorld, step: str) -> None:
     """A process is stopped right before ``step`` of its second unit; another takes what is its, works, and lets it go
     on."""
     unit = 0 if step.startswith("RECOVER") else 2
@@ -108,13 +108,13 @@ def pause_past_the_lease(world: World, step: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.postgresql
-def test_a_zombie_that_goes_on_after_its_lease_commits_on_neither_side(postgresql_world: World) -> None:
+def test_a_zombie_that_goes_on_after_its_lease_commits_on_neither_side(postgresql_world: CrashWorld) -> None:
     pause_past_the_lease(postgresql_world, "STORE_STATE")
     assert len(postgresql_world.told.no) >= 1
 
 
 @pytest.mark.slow
 @pytest.mark.postgresql
-def test_a_zombie_that_goes_on_at_any_step_commits_on_both_sides_or_on_neither(postgresql_world: World) -> None:
+def test_a_zombie_that_goes_on_at_any_step_commits_on_both_sides_or_on_neither(postgresql_world: CrashWorld) -> None:
     for step in STEPS:
         pause_past_the_lease(postgresql_world, step)

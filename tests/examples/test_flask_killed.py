@@ -14,7 +14,7 @@ from sqlalchemy import Engine, insert, select
 
 from dualwrite.testing.kafka import KafkaBroker
 from examples.flask_stock import metadata, reservations, stock
-from tests.support.examples.serving import GUNICORN, Answer, Service
+from tests.support.examples.serving import GUNICORN, Service, ServiceAnswer
 
 CLIENTS = 8
 KILLS = 5
@@ -47,7 +47,7 @@ class Load:
         self._threads = [threading.Thread(target=self._reserve) for _ in range(CLIENTS)]
         self._stopping = threading.Event()
         self._changed = threading.Condition()
-        self.answers: list[Answer] = []
+        self.answers: list[ServiceAnswer] = []
         self.cut_off = 0
 
     def __enter__(self) -> "Load":

@@ -14,7 +14,7 @@ from dualwrite.testing.kafka import KafkaBroker
 from examples.flask_stock import reservations
 from tests.support.examples import programs
 from tests.support.examples.programs import EXAMPLES
-from tests.support.examples.serving import GUNICORN, Answer, Service
+from tests.support.examples.serving import GUNICORN, Service, ServiceAnswer
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +48,7 @@ def announced(broker: KafkaBroker) -> list[str]:
 def test_no_more_is_reserved_than_there_is_and_each_reservation_is_announced(
     service: Service, dualwrite_engine: Engine, broker: KafkaBroker
 ) -> None:
-    def reserve(_: int) -> Answer:
+    def reserve(_: int) -> ServiceAnswer:
         while (answer := service.post("/reservations", {"article": "tea"})).status == 503:
             pass  # nothing has happened: SQLite's lock was not free in time
         return answer

@@ -103,7 +103,7 @@ def test_the_relay_goes_on_until_it_is_stopped_and_nothing_is_left(
 
 
 @pytest.mark.slow
-def test_it_runs_as_it_stands(tmp_path: Path) -> None:
+def test_the_outbox_migration_example_runs(tmp_path: Path) -> None:
     program = str(EXAMPLES / "outbox_migration.py")
     done = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("the outbox is empty and gone\n", "")

@@ -29,11 +29,11 @@ PAGES = {path: BLOCK.findall(path.read_text(encoding="utf-8")) for path in sorte
 ADDRESS = "127.0.0.1:9092"
 
 
-class Base(DeclarativeBase):
+class PagesBase(DeclarativeBase):
     pass
 
 
-class Order(Base):
+class PageOrder(PagesBase):
     __tablename__ = "orders"
     id: Mapped[int] = mapped_column(primary_key=True)
     item: Mapped[str]
@@ -41,7 +41,7 @@ class Order(Base):
 
 def place_order(dw: DualWrite, topic: str, item: str) -> None:
     with dw.transaction() as tx:
-        tx.execute(insert(Order).values(item=item))
+        tx.execute(insert(PageOrder).values(item=item))
         tx.produce(topic, key=item, value=item.encode())
 
 
@@ -55,17 +55,17 @@ def taken_for_granted(
     dualwrite_factory: Callable[..., DualWrite], dualwrite_engine: Engine, broker: KafkaBroker
 ) -> dict[str, Any]:
     """The names that the pages use: those of the tutorial, and of libraries."""
-    Base.metadata.create_all(dualwrite_engine)
+    PagesBase.metadata.create_all(dualwrite_engine)
     return {
         "DualWrite": DualWrite,
         "IntegrityError": IntegrityError,
-        "Order": Order,
+        "Order": PageOrder,
         "ThreadPoolExecutor": ThreadPoolExecutor,
         "dw": dualwrite_factory(kafka=broker.client_config),
         "engine": dualwrite_engine,
         "insert": insert,
         "kafka": broker.client_config,
-        "orders": Order.__table__,
+        "orders": PageOrder.__table__,
         "place_order": place_order,
         "select": select,
     }
@@ -89,7 +89,7 @@ def test_the_code_of_a_page_runs_and_leaves_both_sides_equal(
     if tests:
         return  # which have looked at both sides themselves
     with dualwrite_engine.connect() as connection:
-        rows = sorted(connection.scalars(select(Order.item)))
+        rows = sorted(connection.scalars(select(PageOrder.item)))
     keys = [(record.key or b"").decode() for record in broker.read("orders", minimum=1)]
     assert rows == sorted(keys)
 
@@ -103,11 +103,11 @@ def run_test(test: Callable[..., None], names: dict[str, Any], request: pytest.F
 
 @pytest.fixture
 def orders_to_be_made(dualwrite_engine: Engine) -> Any:
-    Base.metadata.drop_all(dualwrite_engine)
-    return Order.__table__
+    PagesBase.metadata.drop_all(dualwrite_engine)
+    return PageOrder.__table__
 
 
-def test_there_are_such_pages() -> None:
+def test_pages_with_runnable_code_are_found() -> None:
     found = {page.stem: len(blocks) for page, blocks in PAGES.items() if blocks}
     assert found.keys() >= {"databases", "testing", "workers"}
     assert sum(found.values()) >= 6

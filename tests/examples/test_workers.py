@@ -30,6 +30,7 @@ class Example:
     """One of the two: what it is given, and what becomes of it."""
 
     module: ModuleType
+    worker: Callable[..., Any]
     table: Table
 
     def record(self, number: int) -> dict[str, Any]:
@@ -38,8 +39,8 @@ class Example:
 
 
 EXAMPLES = [
-    Example(invoice_worker, invoice_worker.invoices),
-    Example(payment_worker, payment_worker.bookings),
+    Example(invoice_worker, invoice_worker.InvoiceWorker, invoice_worker.invoices),
+    Example(payment_worker, payment_worker.PaymentWorker, payment_worker.bookings),
 ]
 
 
@@ -79,10 +80,10 @@ def assert_used_once(example: Example, engine: Engine, broker: KafkaBroker, coun
         assert {row[0]: row[1] for row in connection.execute(select(example.table))} == expected
 
 
-def test_a_worker_goes_on_where_the_last_one_ended(example: Example, engine: Engine, broker: KafkaBroker) -> None:
+def test_a_worker_resumes_where_the_last_one_stopped(example: Example, engine: Engine, broker: KafkaBroker) -> None:
     for run in (0, 1):
         place(example, broker, first=30 * run, count=30)
-        worker = example.module.Worker(engine, broker.client_config)
+        worker = example.worker(engine, broker.client_config)
         thread = threading.Thread(target=worker.run)
         thread.start()
         try:
@@ -92,7 +93,7 @@ def test_a_worker_goes_on_where_the_last_one_ended(example: Example, engine: Eng
             thread.join()
 
 
-class Process:
+class ExampleProcess:
     """The example as a program of its own."""
 
     def __init__(self, example: Example, engine: Engine, broker: KafkaBroker) -> None:
@@ -111,12 +112,12 @@ class Process:
 
 
 @pytest.fixture
-def start(example: Example, engine: Engine, broker: KafkaBroker) -> Iterator[Callable[[], Process]]:
+def start(example: Example, engine: Engine, broker: KafkaBroker) -> Iterator[Callable[[], ExampleProcess]]:
     """Starts a worker process; whatever still runs at the end is killed."""
-    started: list[Process] = []
+    started: list[ExampleProcess] = []
 
-    def start() -> Process:
-        started.append(Process(example, engine, broker))
+    def start() -> ExampleProcess:
+        started.append(ExampleProcess(example, engine, broker))
         return started[-1]
 
     yield start
@@ -126,7 +127,7 @@ def start(example: Example, engine: Engine, broker: KafkaBroker) -> Iterator[Cal
 
 @pytest.mark.crash
 def test_each_record_is_used_once_though_workers_are_killed_and_others_join(
-    example: Example, engine: Engine, broker: KafkaBroker, start: Callable[[], Process]
+    example: Example, engine: Engine, broker: KafkaBroker, start: Callable[[], ExampleProcess]
 ) -> None:
     place(example, broker, first=0, count=500)
     first = start()

@@ -140,9 +140,9 @@ async def _clients_are_answered(rooms: Rooms) -> None:
 
 def _found(rooms: Rooms) -> Found:
     producers = [
-        (str(partition.name), each.producer_id, each.epoch, each.last_sequence, each.transaction_start)
+        (str(partition.name), producer.producer_id, producer.epoch, producer.last_sequence, producer.transaction_start)
         for partition in rooms.cluster.partitions()
-        for each in partition.state.producers.values()
+        for producer in partition.state.producers.values()
     ]
     transactions = sorted(rooms.coordinator.table.entries.items())
     state = rooms.cluster.state, transactions, rooms.offsets.table.groups, sorted(producers)

@@ -25,7 +25,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
         yield running
 
 
-class Place:
+class LoadPlace:
     """A directory with a file of twenty rows and a database, and a topic of its own."""
 
     def __init__(self, directory: Path, broker: EmbeddedBroker) -> None:
@@ -53,22 +53,22 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path, broker: EmbeddedBroker) -> Iterator[Place]:
-    made = Place(tmp_path, broker)
+def place(tmp_path: Path, broker: EmbeddedBroker) -> Iterator[LoadPlace]:
+    made = LoadPlace(tmp_path, broker)
     yield made
     made.engine.dispose()
 
 
 @pytest.mark.slow_cases
 @pytest.mark.parametrize("producer", PRODUCERS)
-def test_a_file_is_in_both_places(place: Place, producer: str) -> None:
+def test_a_file_is_in_both_places(place: LoadPlace, producer: str) -> None:
     done = place.load("--producer", producer, "--key", "id")
     assert (done.returncode, done.stdout[:37]) == (0, f"loaded 20 rows of {place.file}"[:37]), done.stderr
     assert table_rows(place.engine) == pairs(place.committed()) == ROWS
 
 
 @pytest.mark.slow
-def test_a_finished_load_run_again_does_nothing_and_reports_it(place: Place) -> None:
+def test_a_finished_load_run_again_does_nothing_and_reports_it(place: LoadPlace) -> None:
     place.load()
     again = place.load()
     assert again.returncode == 0
@@ -77,12 +77,12 @@ def test_a_finished_load_run_again_does_nothing_and_reports_it(place: Place) -> 
 
 
 @pytest.mark.slow
-def test_one_loaded_row_is_reported_in_the_singular(place: Place) -> None:
+def test_one_loaded_row_is_reported_in_the_singular(place: LoadPlace) -> None:
     write_input(place.file, "id,name\n" + csv_text(1))
     assert place.load().stdout.startswith(f"loaded 1 row of {place.file}")
 
 
-def test_a_malformed_row_ends_the_load_before_its_batch(place: Place) -> None:
+def test_a_malformed_row_ends_the_load_before_its_batch(place: LoadPlace) -> None:
     write_input(place.file, "id,name\n" + csv_text(9) + "x,y\n" + csv_text(5, first=10))
     done = place.load()
     assert done.returncode == 2
@@ -109,7 +109,7 @@ def test_a_malformed_row_ends_the_load_before_its_batch(place: Place) -> None:
         (("-X", "security.protocol=TLS"), "security.protocol 'TLS': use one of PLAINTEXT, SSL"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(place: Place, options: tuple[str, ...], message: str) -> None:
+def test_a_mistake_is_one_line_and_exit_code_2(place: LoadPlace, options: tuple[str, ...], message: str) -> None:
     done = place.load(*options)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("dualwrite: ")
@@ -122,7 +122,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(place: Place, options: tuple[str,
 @pytest.mark.parametrize(
     "after_lines", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(4, marks=pytest.mark.slow)]
 )
-def test_a_load_that_is_killed_is_completed_by_the_next(place: Place, after_lines: int) -> None:
+def test_a_load_that_is_killed_is_completed_by_the_next(place: LoadPlace, after_lines: int) -> None:
     rows = 3000
     write_input(place.file, "id,name\n" + csv_text(rows))
     with subprocess.Popen(place.command(), stderr=subprocess.PIPE, text=True) as process:
@@ -140,7 +140,7 @@ def test_a_load_that_is_killed_is_completed_by_the_next(place: Place, after_line
 
 @pytest.mark.slow
 def test_the_same_file_into_another_database_leaves_the_first_ones_open_transaction_alone(
-    place: Place, tmp_path: Path
+    place: LoadPlace, tmp_path: Path
 ) -> None:
     """The first load dies between its database's COMMIT and Kafka's; only that database knows what was decided."""
     dies = (
@@ -163,7 +163,7 @@ def test_the_same_file_into_another_database_leaves_the_first_ones_open_transact
     other.dispose()
 
 
-def test_a_locked_database_is_one_line(place: Place) -> None:
+def test_a_locked_database_is_one_line(place: LoadPlace) -> None:
     path = str(place.engine.url.database)
     with sqlite3.connect(path) as holder:
         holder.execute("BEGIN IMMEDIATE")
@@ -185,7 +185,7 @@ def test_a_locked_database_is_one_line(place: Place) -> None:
         "OperationalError('', {}, Exception('no'))",
     ],
 )
-def test_a_load_that_fails_halfway_says_how_far_it_came(place: Place, error: str) -> None:
+def test_a_load_that_fails_halfway_says_how_far_it_came(place: LoadPlace, error: str) -> None:
     fails = (
         "import sys\n"
         "from sqlalchemy.exc import OperationalError\n"

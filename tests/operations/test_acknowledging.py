@@ -4,17 +4,17 @@ import re
 
 import pytest
 
-from tests.support.operations.places import Place, command
+from tests.support.operations.places import OperationsPlace, command
 
 pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
 
 
-def terminated(place: Place) -> None:
+def terminated(place: OperationsPlace) -> None:
     place.leave("one")
     assert place.run("transactions", "terminate", place.slot(), "--yes").code == 1
 
 
-def test_an_outcome_is_listed_until_it_is_acknowledged(any_place: Place) -> None:
+def test_an_outcome_is_listed_until_it_is_acknowledged(any_place: OperationsPlace) -> None:
     terminated(any_place)
     listed = any_place.run("transactions", "list")
     last = listed.out.splitlines()[-1]
@@ -29,7 +29,7 @@ def test_an_outcome_is_listed_until_it_is_acknowledged(any_place: Place) -> None
     assert len(any_place.outcomes()) == 1, "The outcome stays on record"
 
 
-def test_json_has_the_outcomes(place: Place) -> None:
+def test_json_has_the_outcomes(place: OperationsPlace) -> None:
     terminated(place)
     for application, count in ((place.application, 1), ("others", 0)):
         found = place.run("transactions", "list", "--application", application, "--json").json()["outcomes"]
@@ -49,14 +49,14 @@ def test_json_has_the_outcomes(place: Place) -> None:
         (["1", "--by", " "], "acknowledged by ' ': say who"),
     ],
 )
-def test_an_error_is_one_line(place: Place, words: list[str], line: str) -> None:
+def test_an_error_is_one_line(place: OperationsPlace, words: list[str], line: str) -> None:
     said = command("transactions", "acknowledge", *words, "--db", place.url)
     assert (said.code, said.out) == (2, "")
     assert said.err.startswith(f"dualwrite: {line}")
     assert said.err.count("\n") == 1
 
 
-def test_recover_and_resolve_end_badly_where_they_find_one(place: Place) -> None:
+def test_recover_and_resolve_end_badly_where_they_find_one(place: OperationsPlace) -> None:
     for words in (["recover"], ["transactions", "resolve", "--yes"]):
         place.leave("one" if words == ["recover"] else "two")
         place.ask(

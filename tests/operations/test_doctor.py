@@ -19,12 +19,12 @@ from dualwrite.operations import database_checks
 from dualwrite.operations.doctor import examine
 from dualwrite.operations.findings import Finding, Level, failure, ok, warning, worst
 from dualwrite.testing.kafka import KafkaBroker
-from tests.support.operations.places import Place, command
+from tests.support.operations.places import OperationsPlace, command
 
 pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
 
 
-def findings(place: Place, engine: Any = None, **options: Any) -> list[Finding]:
+def findings(place: OperationsPlace, engine: Any = None, **options: Any) -> list[Finding]:
     return list(examine(engine or place.engine, place.broker.client_config, **options))
 
 
@@ -37,7 +37,7 @@ def levels(found: list[Finding]) -> dict[str, Level]:
     return {finding.check: finding.level for finding in found}
 
 
-def test_where_nothing_is_wrong_every_line_is_ok(place: Place) -> None:
+def test_where_nothing_is_wrong_every_line_is_ok(place: OperationsPlace) -> None:
     place.write("one")
     said = place.run("doctor", "--application", place.application, "--pool-size", "8")
     assert (said.code, said.err) == (0, "")
@@ -50,7 +50,7 @@ def test_where_nothing_is_wrong_every_line_is_ok(place: Place) -> None:
     ]
 
 
-def test_the_doctor_changes_nothing_but_its_own_transactional_id(any_place: Place) -> None:
+def test_the_doctor_changes_nothing_but_its_own_transactional_id(any_place: OperationsPlace) -> None:
     any_place.leave("one")
     before = any_place.rows(), any_place.described()
     findings(any_place, application=any_place.application)
@@ -60,13 +60,13 @@ def test_the_doctor_changes_nothing_but_its_own_transactional_id(any_place: Plac
     assert probe.state == "Empty"
 
 
-def test_json_for_programs(place: Place) -> None:
+def test_doctor_prints_json(place: OperationsPlace) -> None:
     said = place.run("doctor", "--json").json()
     assert said["level"] == "ok"
     assert said["findings"][0] | {"message": ""} == {"check": "database", "level": "ok", "message": "", "advice": ""}
 
 
-def test_without_an_application_no_transactional_id_is_made(place: Place) -> None:
+def test_without_an_application_no_transactional_id_is_made(place: OperationsPlace) -> None:
     known = place.ask(lambda control: control.list_transactions())
     findings(place)
     assert place.ask(lambda control: control.list_transactions()) == known
@@ -76,7 +76,7 @@ def test_without_an_application_no_transactional_id_is_made(place: Place) -> Non
 
 
 @contextmanager
-def on_connect(place: Place, *statements: str) -> Iterator[Any]:
+def on_connect(place: OperationsPlace, *statements: str) -> Iterator[Any]:
     """An engine whose connections begin with ``statements``, as an application's may."""
     engine = create_engine(place.url)
 
@@ -98,7 +98,7 @@ def on_connect(place: Place, *statements: str) -> Iterator[Any]:
         ("PRAGMA journal_mode = MEMORY", "journal_mode = MEMORY: a crash in the middle of a commit tears it"),
     ],
 )
-def test_a_sqlite_connection_that_is_not_durable(place: Place, pragma: str, found: str) -> None:
+def test_a_sqlite_connection_that_is_not_durable(place: OperationsPlace, pragma: str, found: str) -> None:
     with on_connect(place, pragma) as engine:
         said = findings(place, engine)
     assert bad(said)["durability"].startswith(found)
@@ -106,14 +106,14 @@ def test_a_sqlite_connection_that_is_not_durable(place: Place, pragma: str, foun
 
 
 @pytest.mark.parametrize("pragma", ["PRAGMA synchronous = FULL", "PRAGMA journal_mode = WAL"])
-def test_a_sqlite_connection_that_is(place: Place, pragma: str) -> None:
+def test_a_sqlite_connection_that_is(place: OperationsPlace, pragma: str) -> None:
     with on_connect(place, pragma) as engine:
         assert bad(findings(place, engine)) == {}
 
 
 @pytest.mark.postgresql
 def test_a_postgresql_without_fsync(postgresql_url: str, broker: KafkaBroker) -> None:
-    place = Place(postgresql_url, broker)  # the tests' own server runs with fsync=off
+    place = OperationsPlace(postgresql_url, broker)  # the tests' own server runs with fsync=off
     said = findings(place)
     assert "fsync = off: a crash of its machine can undo a decision, or damage all of it" in bad(said)["durability"]
     assert levels(said)["database"] is Level.OK
@@ -123,7 +123,7 @@ def test_a_postgresql_without_fsync(postgresql_url: str, broker: KafkaBroker) ->
 
 @pytest.mark.mariadb
 def test_a_mariadb_whose_commits_are_not_flushed(mariadb_url: str, broker: KafkaBroker) -> None:
-    place = Place(mariadb_url, broker)
+    place = OperationsPlace(mariadb_url, broker)
     with place.engine.connect() as connection:
         before = connection.scalar(text("SELECT @@GLOBAL.innodb_flush_log_at_trx_commit"))
         connection.execute(text("SET GLOBAL innodb_flush_log_at_trx_commit = 2"))
@@ -135,7 +135,7 @@ def test_a_mariadb_whose_commits_are_not_flushed(mariadb_url: str, broker: Kafka
 
 @pytest.mark.mariadb
 def test_a_mariadb_table_without_transactions(mariadb_url: str, broker: KafkaBroker) -> None:
-    place = Place(mariadb_url, broker)
+    place = OperationsPlace(mariadb_url, broker)
     with place.engine.begin() as connection:
         connection.execute(text("ALTER TABLE kafka_transaction_state ENGINE = Aria"))
     said = findings(place)
@@ -154,19 +154,19 @@ def test_a_database_without_the_tables(tmp_path: Path, broker: KafkaBroker) -> N
     assert "ok       keep-prepared" in said.out, "the other side is looked at all the same"
 
 
-def with_version(place: Place, version: str) -> list[Finding]:
+def with_version(place: OperationsPlace, version: str) -> list[Finding]:
     with place.engine.begin() as connection:
         connection.execute(text("UPDATE dualwrite_alembic_version SET version_num = :version"), {"version": version})
     return findings(place)
 
 
-def test_tables_of_an_earlier_release(place: Place) -> None:
+def test_tables_of_an_earlier_release(place: OperationsPlace) -> None:
     said = with_version(place, "0001")
     assert levels(said)["schema"] is Level.FAILURE
     assert "version 0001, and this release needs 000" in bad(said)["schema"]
 
 
-def test_tables_of_a_later_release(place: Place) -> None:
+def test_tables_of_a_later_release(place: OperationsPlace) -> None:
     said = with_version(place, "9999")
     assert levels(said)["schema"] is Level.WARNING
     assert "version 9999 belongs to a newer release than this" in bad(said)["schema"]
@@ -174,7 +174,7 @@ def test_tables_of_a_later_release(place: Place) -> None:
 
 @pytest.mark.postgresql
 def test_an_engine_in_autocommit(postgresql_url: str, broker: KafkaBroker) -> None:
-    place = Place(postgresql_url, broker)
+    place = OperationsPlace(postgresql_url, broker)
     engine = create_engine(postgresql_url, isolation_level="AUTOCOMMIT")
     said = findings(place, engine)
     assert "AUTOCOMMIT: a dual write needs its transactions" in bad(said)["transactions"]
@@ -182,7 +182,7 @@ def test_an_engine_in_autocommit(postgresql_url: str, broker: KafkaBroker) -> No
     place.close()
 
 
-def test_a_database_that_may_only_be_read(place: Place) -> None:
+def test_a_database_that_may_only_be_read(place: OperationsPlace) -> None:
     with on_connect(place, "PRAGMA query_only = ON") as engine:
         said = findings(place, engine)
     assert levels(said)["permissions"] is Level.FAILURE
@@ -192,7 +192,7 @@ def test_a_database_that_may_only_be_read(place: Place) -> None:
     assert not any(message.startswith("SELECT") for message in refused)
 
 
-def test_a_busy_database_is_not_reported_as_a_missing_permission(place: Place) -> None:
+def test_a_busy_database_is_not_reported_as_a_missing_permission(place: OperationsPlace) -> None:
     impatient = create_engine(place.url, connect_args={"timeout": 0})
     with place.engine.connect() as writer:
         writer.exec_driver_sql("BEGIN IMMEDIATE")
@@ -203,7 +203,7 @@ def test_a_busy_database_is_not_reported_as_a_missing_permission(place: Place) -
     assert "the database is locked" in found[0].message
 
 
-def test_a_table_that_is_missing_needs_an_upgrade_and_no_grant(any_place: Place) -> None:
+def test_a_table_that_is_missing_needs_an_upgrade_and_no_grant(any_place: OperationsPlace) -> None:
     with any_place.engine.begin() as connection:
         connection.exec_driver_sql("DROP TABLE kafka_consumer_offset")
     (found,) = [finding for finding in findings(any_place) if finding.check == "permissions"]
@@ -214,7 +214,7 @@ def test_a_table_that_is_missing_needs_an_upgrade_and_no_grant(any_place: Place)
 
 @pytest.mark.postgresql
 def test_a_role_without_the_right_to_update(postgresql_url: str, broker: KafkaBroker) -> None:
-    place = Place(postgresql_url, broker)
+    place = OperationsPlace(postgresql_url, broker)
     with place.engine.begin() as connection:
         connection.execute(text("DROP ROLE IF EXISTS reader"))
         connection.execute(text("CREATE ROLE reader LOGIN"))
@@ -243,7 +243,9 @@ def test_a_database_that_does_not_answer(postgresql_url: str, broker: KafkaBroke
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(-60, "60 s behind"), (3600, "3600 s ahead of")])
-def test_a_clock_that_is_wrong(any_place: Place, monkeypatch: pytest.MonkeyPatch, seconds: int, words: str) -> None:
+def test_a_clock_that_is_wrong(
+    any_place: OperationsPlace, monkeypatch: pytest.MonkeyPatch, seconds: int, words: str
+) -> None:
     class Wrong(datetime):
         @classmethod
         def now(cls, tz: Any = None) -> Any:
@@ -258,7 +260,7 @@ def test_a_clock_that_is_wrong(any_place: Place, monkeypatch: pytest.MonkeyPatch
 # --- findings that wait for an operator
 
 
-def test_unacknowledged_heuristic_outcomes_are_reported(place: Place) -> None:
+def test_unacknowledged_heuristic_outcomes_are_reported(place: OperationsPlace) -> None:
     with place.engine.begin() as connection:
         connection.execute(
             insert(kafka_transaction_outcome).values(
@@ -273,14 +275,14 @@ def test_unacknowledged_heuristic_outcomes_are_reported(place: Place) -> None:
     assert said.startswith("1 heuristic outcome not acknowledged: the two sides differ")
 
 
-def test_transactions_that_were_left_open(place: Place) -> None:
+def test_transactions_that_were_left_open(place: OperationsPlace) -> None:
     place.leave("one")
     said = findings(place, application=place.application)
     assert bad(said)["transactions"].startswith(f"{place.slot()} left open by dead processes")
     assert worst(said) is Level.WARNING
 
 
-def test_a_renamed_application_is_named_with_the_partitions_that_it_holds_up(any_place: Place) -> None:
+def test_a_renamed_application_is_named_with_the_partitions_that_it_holds_up(any_place: OperationsPlace) -> None:
     place = any_place
     place.leave("one")
     for application in ("renamed", None):
@@ -296,7 +298,7 @@ def test_a_renamed_application_is_named_with_the_partitions_that_it_holds_up(any
 
 
 def test_a_renamed_application_is_named_though_kafka_does_not_answer(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: OperationsPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dualwrite.operations.doctor.ANSWER_SECONDS", 0.2)
     place.leave("one")
@@ -305,7 +307,7 @@ def test_a_renamed_application_is_named_though_kafka_does_not_answer(
 
 
 def test_the_command_for_a_renamed_application_names_the_mode_that_the_doctor_was_given(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: OperationsPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.leave("one")
     said = findings(place, application="renamed", two_phase="resume")
@@ -317,7 +319,7 @@ def test_the_command_for_a_renamed_application_names_the_mode_that_the_doctor_wa
 def test_the_command_for_a_renamed_application_names_the_schema_that_was_chosen(
     postgresql_url: str, broker: KafkaBroker
 ) -> None:
-    place = Place(postgresql_url, broker)
+    place = OperationsPlace(postgresql_url, broker)
     place.leave("one")
     said = findings(place, with_schema(place.engine, "public"), application="renamed")
     place.close()
@@ -326,7 +328,7 @@ def test_the_command_for_a_renamed_application_names_the_schema_that_was_chosen(
     assert finding.advice.endswith(" --schema public")
 
 
-def test_transactions_of_the_application_without_a_row(place: Place) -> None:
+def test_transactions_of_the_application_without_a_row(place: OperationsPlace) -> None:
     place.leave("one")
     with place.engine.begin() as connection:
         connection.execute(text("DELETE FROM kafka_transaction_state"))
@@ -334,7 +336,7 @@ def test_transactions_of_the_application_without_a_row(place: Place) -> None:
     assert f"{place.slot()} open, with names of slots of {place.application}" in bad(said)["transactions"]
 
 
-def test_slots_beyond_the_pool_and_a_pool_that_is_full(place: Place) -> None:
+def test_slots_beyond_the_pool_and_a_pool_that_is_full(place: OperationsPlace) -> None:
     blocks = [place.dual_write() for _ in range(2)]
     for number, each in enumerate(blocks):
         with each.transaction() as tx:
@@ -353,7 +355,7 @@ def test_slots_beyond_the_pool_and_a_pool_that_is_full(place: Place) -> None:
 # --- the cluster
 
 
-def test_a_cluster_that_does_not_answer(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_does_not_answer(place: OperationsPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dualwrite.operations.doctor.ANSWER_SECONDS", 0.2)
     said = command("doctor", "--db", place.url, "--bootstrap-servers", "127.0.0.1:1")
     assert (said.code, said.err) == (1, "")
@@ -362,7 +364,7 @@ def test_a_cluster_that_does_not_answer(place: Place, monkeypatch: pytest.Monkey
     assert "ok       permissions" in said.out, "the other side is looked at all the same"
 
 
-def test_a_broker_that_has_two_phase_commit_turned_off(place: Place, tmp_path: Path) -> None:
+def test_a_broker_that_has_two_phase_commit_turned_off(place: OperationsPlace, tmp_path: Path) -> None:
     config = {"transaction.two.phase.commit.enable": "false"}
     with KafkaBroker(tmp_path / "broker", config=config) as refusing:
         said = list(examine(place.engine, refusing.client_config, application="a"))
@@ -380,21 +382,23 @@ def refuse(monkeypatch: pytest.MonkeyPatch, of: type[ControlPlane], method: str,
     monkeypatch.setattr(of, method, raising)
 
 
-def test_settings_that_may_not_be_looked_at(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_that_may_not_be_looked_at(place: OperationsPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     refuse(monkeypatch, Inspector, "broker_settings", KafkaRefusedError("x", 31, "CLUSTER_AUTHORIZATION_FAILED"))
     said = findings(place)
     assert "CLUSTER_AUTHORIZATION_FAILED" in bad(said)["broker settings"]
     assert worst(said) is Level.WARNING
 
 
-def test_two_phase_commit_that_is_enabled_and_not_granted(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_phase_commit_that_is_enabled_and_not_granted(
+    place: OperationsPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     refuse(monkeypatch, ControlPlane, "init_producer_id", TwoPhaseCommitUnavailableError("refused"))
     said = findings(place, application=place.application)
     (finding,) = [finding for finding in said if finding.check == "two-phase commit"]
     assert finding.advice.startswith("transaction.two.phase.commit.enable is true, so grant TWO_PHASE_COMMIT")
 
 
-def test_a_transactional_id_that_may_not_be_used(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transactional_id_that_may_not_be_used(place: OperationsPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     refuse(monkeypatch, ControlPlane, "init_producer_id", KafkaRefusedError("InitProducerId", 53, "NOT_GRANTED"))
     said = findings(place, application=place.application)
     (finding,) = [finding for finding in said if finding.check == "two-phase commit"]
@@ -412,7 +416,7 @@ def old(monkeypatch: pytest.MonkeyPatch, *, version: int, keeps: bool, timeout: 
     monkeypatch.setattr(Inspector, "broker_settings", lambda self, names: settings)
 
 
-def test_a_cluster_of_the_older_protocol(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_of_the_older_protocol(place: OperationsPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     old(monkeypatch, version=1, keeps=True, timeout="900000")
     said = bad(findings(place))
     assert said["protocol"].startswith("transaction.version 1: librdkafka is used")
@@ -421,7 +425,7 @@ def test_a_cluster_of_the_older_protocol(place: Place, monkeypatch: pytest.Monke
     assert "transaction.max.timeout.ms" not in bad(findings(place))
 
 
-def test_a_cluster_that_keeps_nothing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_keeps_nothing(place: OperationsPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     old(monkeypatch, version=2, keeps=False, timeout="900000")
     said = findings(place)
     assert bad(said)["keep-prepared"].startswith("the brokers do not offer InitProducerId v6")
@@ -431,7 +435,9 @@ def test_a_cluster_that_keeps_nothing(place: Place, monkeypatch: pytest.MonkeyPa
 # --- two_phase="resume"
 
 
-def test_a_cluster_that_keeps_nothing_is_what_resume_is_for(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_keeps_nothing_is_what_resume_is_for(
+    place: OperationsPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     old(monkeypatch, version=2, keeps=False, timeout="900000")
     said = findings(place, application=place.application, two_phase="resume")
     assert worst(said) is Level.OK
@@ -439,13 +445,15 @@ def test_a_cluster_that_keeps_nothing_is_what_resume_is_for(place: Place, monkey
     assert "two-phase commit" not in levels(said), "it is not asked for"
 
 
-def test_a_timeout_that_the_brokers_refuse_is_found(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timeout_that_the_brokers_refuse_is_found(place: OperationsPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     old(monkeypatch, version=2, keeps=False, timeout="899999")
     said = bad(findings(place, two_phase="resume"))["transaction.max.timeout.ms"]
     assert said == "899999, but the application requests transaction.timeout.ms 900000 (INVALID_TRANSACTION_TIMEOUT)"
 
 
-def test_a_shorter_timeout_can_be_given_where_it_counts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shorter_timeout_can_be_given_where_it_counts(
+    place: OperationsPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = ("doctor", "--two-phase", "resume", "-X")
     said = place.run(*words, "transaction.timeout.ms=60000")
     assert "times out after transaction.timeout.ms, 60000" in said.out
@@ -471,20 +479,20 @@ def test_a_shorter_timeout_can_be_given_where_it_counts(place: Place, monkeypatc
         (["-X", "security.protocl=SSL"], "-X: security.protocl: there is no such setting"),
     ],
 )
-def test_an_error_is_one_line(place: Place, words: list[str], line: str) -> None:
+def test_an_error_is_one_line(place: OperationsPlace, words: list[str], line: str) -> None:
     said = place.run("doctor", *words, db="--db" not in words)
     assert (said.code, said.out) == (2, "")
     assert said.err.startswith(f"dualwrite: {line}")
     assert said.err.count("\n") == 1
 
 
-def test_the_worst_of_findings() -> None:
+def test_the_result_is_the_worst_finding() -> None:
     assert worst([]) is Level.OK
     assert worst([ok("a", ""), warning("b", "")]) is Level.WARNING
     assert worst([failure("a", ""), ok("b", "")]) is Level.FAILURE
 
 
-def test_a_database_is_called_by_its_own_name(any_place: Place) -> None:
-    (found,) = [each for each in findings(any_place) if each.check == "database"]
+def test_a_database_is_called_by_its_own_name(any_place: OperationsPlace) -> None:
+    (found,) = [finding for finding in findings(any_place) if finding.check == "database"]
     name = found.message.partition(" ")[0]
     assert name == ("mariadb" if "MariaDB" in found.message else any_place.engine.dialect.name)

@@ -9,15 +9,15 @@ from dualwrite.operations.listing import list_transactions
 from dualwrite.operations.views import Situation
 from dualwrite.testing.kafka import KafkaBroker
 from tests.support.coordinator.event_table import expire_leases
-from tests.support.operations.places import Place
+from tests.support.operations.places import OperationsPlace
 
 
-def situations(place: Place) -> dict[str, Situation]:
+def situations(place: OperationsPlace) -> dict[str, Situation]:
     views = list_transactions(place.engine, place.broker.client_config, application=place.application)
     return {view.transactional_id: view.situation for view in views}
 
 
-def test_transactions_left_behind_are_listed_with_the_action_of_recovery(any_place: Place) -> None:
+def test_transactions_left_behind_are_listed_with_the_action_of_recovery(any_place: OperationsPlace) -> None:
     any_place.leave("one", silent=False)
     any_place.leave("two", step="COMMIT_DATABASE")
     listed = any_place.run("transactions", "list", "--application", any_place.application)
@@ -33,7 +33,7 @@ def test_transactions_left_behind_are_listed_with_the_action_of_recovery(any_pla
     assert summary == "2 transactions left behind: see dualwrite transactions resolve"
 
 
-def test_json_says_all_of_it(place: Place) -> None:
+def test_list_prints_all_details_as_json(place: OperationsPlace) -> None:
     place.leave("one")
     (view,) = place.run("transactions", "list", "--application", place.application, "--json").json()["transactions"]
     described = place.described()
@@ -46,14 +46,14 @@ def test_json_says_all_of_it(place: Place) -> None:
     assert [each["topic"] for each in view["kafka"]["partitions"]] == [place.topic]
 
 
-def test_a_slot_whose_owner_may_be_alive_is_its_owners(place: Place) -> None:
+def test_a_slot_whose_owner_may_be_alive_is_not_listed_as_left_behind(place: OperationsPlace) -> None:
     place.leave("one", silent=False)
     listed = place.run("transactions", "list", "--application", place.application).out
     assert listed.splitlines()[1].endswith("its owner's")
     assert "left behind" not in listed
 
 
-def test_a_slot_with_nothing_open_is_quiet(place: Place) -> None:
+def test_a_slot_with_nothing_open_is_quiet(place: OperationsPlace) -> None:
     place.write("one")
     listed = place.run("transactions", "list", "--application", place.application).out
     assert "CompleteCommit" in listed
@@ -61,11 +61,11 @@ def test_a_slot_with_nothing_open_is_quiet(place: Place) -> None:
     assert situations(place) == {place.slot(): Situation.QUIET}
 
 
-def test_librdkafkas_transactions_are_distinguished_by_their_anchor(place: Place) -> None:
+def test_librdkafkas_transactions_are_distinguished_by_their_anchor(place: OperationsPlace) -> None:
     """One epoch for a session: what is open has the pair that the row has, and is another transaction."""
     with place.dual_write(producer="librdkafka").transaction() as tx:
         tx.produce(place.topic, value="zero")
-    place._made.pop().close()
+    place.made.pop().close()
     place.leave("one", producer="librdkafka")
     (view,) = list_transactions(place.engine, place.broker.client_config, application=place.application)
     assert view.row is not None
@@ -78,12 +78,12 @@ def test_librdkafkas_transactions_are_distinguished_by_their_anchor(place: Place
     assert view.verdict.value == "abort"
 
 
-def test_listing_an_unknown_application_reports_nothing_found(place: Place) -> None:
+def test_listing_an_unknown_application_reports_nothing_found(place: OperationsPlace) -> None:
     listed = place.run("transactions", "list", "--application", "nobody-is-called-that")
     assert (listed.code, listed.out) == (0, "no slot has a row, and no transaction is open\n")
 
 
-def test_open_transactions_without_a_row_are_listed_too(place: Place) -> None:
+def test_open_transactions_without_a_row_are_listed_too(place: OperationsPlace) -> None:
     place.leave("one")
     with place.engine.begin() as connection:
         connection.exec_driver_sql("DELETE FROM kafka_transaction_state")
@@ -94,9 +94,9 @@ def test_open_transactions_without_a_row_are_listed_too(place: Place) -> None:
     assert line.endswith("not this database's")
 
 
-def test_describe_says_how_far_readers_get(place: Place) -> None:
+def test_describe_says_how_far_readers_get(place: OperationsPlace) -> None:
     place.write("zero")
-    place._made.pop().close()
+    place.made.pop().close()
     place.leave("one", silent=False)
     with place.dual_write().transaction() as tx:  # behind it: committed, and held up
         tx.produce(place.topic, value="two")
@@ -112,7 +112,7 @@ def test_describe_says_how_far_readers_get(place: Place) -> None:
     assert "recovery           would commit it" in said.out
 
 
-def test_describe_prints_json(place: Place) -> None:
+def test_describe_prints_json(place: OperationsPlace) -> None:
     place.leave("one")
     (partition,) = place.run("transactions", "describe", place.slot(), "--json").json()["kafka"]["partitions"]
     assert partition == {
@@ -124,13 +124,13 @@ def test_describe_prints_json(place: Place) -> None:
     }
 
 
-def test_describing_an_unknown_id_is_one_line(place: Place) -> None:
+def test_describing_an_unknown_id_is_one_line(place: OperationsPlace) -> None:
     said = place.run("transactions", "describe", "nobody-0")
     assert (said.code, said.out) == (2, "")
     assert said.err == "dualwrite: nobody-0: no such transactional id, neither in the database nor in Kafka\n"
 
 
-def test_the_ends_of_partitions_are_of_each_one(broker: KafkaBroker, place: Place) -> None:
+def test_the_ends_of_partitions_are_of_each_one(broker: KafkaBroker, place: OperationsPlace) -> None:
     wide = broker.create_topic(partitions=2)
     place.write("zero")
     inspector = Inspector(broker.client_config)
@@ -147,7 +147,7 @@ def test_the_ends_of_partitions_are_of_each_one(broker: KafkaBroker, place: Plac
         inspector.close()
 
 
-def test_the_control_plane_is_closed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_control_plane_is_closed(place: OperationsPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[ControlPlane] = []
     original = ControlPlane.close
 
@@ -160,7 +160,7 @@ def test_the_control_plane_is_closed(place: Place, monkeypatch: pytest.MonkeyPat
     assert len(closed) == 1
 
 
-def test_a_row_with_an_invalid_state_is_named(place: Place) -> None:
+def test_a_row_with_an_invalid_state_is_named(place: OperationsPlace) -> None:
     place.leave("one")
     place.change_row(prepared_txn_state="scribble")
     said = place.run("transactions", "list")

@@ -6,12 +6,12 @@ from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.slots.sweeper import Sweeper
 from dualwrite.errors import DualWriteError, KafkaUnavailableError
 from dualwrite.operations.resolving import applications, plan, resolve
-from tests.support.operations.places import Place
+from tests.support.operations.places import OperationsPlace
 
 pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
 
 
-def test_without_yes_resolve_is_a_dry_run(any_place: Place) -> None:
+def test_without_yes_resolve_is_a_dry_run(any_place: OperationsPlace) -> None:
     any_place.leave("one", silent=False)
     any_place.leave("two", step="COMMIT_DATABASE")
     before = any_place.rows(), any_place.described(), any_place.described(any_place.slot(1))
@@ -26,7 +26,7 @@ def test_without_yes_resolve_is_a_dry_run(any_place: Place) -> None:
     assert (any_place.rows(), any_place.described(), any_place.described(any_place.slot(1))) == before
 
 
-def test_with_yes_resolve_ends_both_sides_alike_and_frees_the_slots(any_place: Place) -> None:
+def test_with_yes_resolve_ends_both_sides_alike_and_frees_the_slots(any_place: OperationsPlace) -> None:
     any_place.leave("one", silent=False)
     any_place.leave("two", step="COMMIT_DATABASE")
     said = any_place.run("transactions", "resolve", "--application", any_place.application, "--yes")
@@ -37,7 +37,7 @@ def test_with_yes_resolve_ends_both_sides_alike_and_frees_the_slots(any_place: P
     assert (again.code, again.out) == (0, f"{any_place.slot(0)}: nothing was open\n")
 
 
-def test_only_the_named_slots_are_resolved(place: Place) -> None:
+def test_only_the_named_slots_are_resolved(place: OperationsPlace) -> None:
     place.leave("one", silent=False)
     place.leave("two")
     said = place.run("transactions", "resolve", place.slot(1), "--yes")
@@ -47,7 +47,7 @@ def test_only_the_named_slots_are_resolved(place: Place) -> None:
     assert left.state == "Ongoing"
 
 
-def test_slots_of_several_applications_at_once(place: Place) -> None:
+def test_slots_of_several_applications_at_once(place: OperationsPlace) -> None:
     place.leave("one", silent=False)
     mine = place.application
     place.application = f"{mine}-x"  # another one, whose slots are called like longer names of the first one's
@@ -58,7 +58,7 @@ def test_slots_of_several_applications_at_once(place: Place) -> None:
     assert place.visible() == place.stored() == ["one", "two"]
 
 
-def test_an_owner_that_may_be_alive_is_not_robbed(place: Place) -> None:
+def test_an_owner_that_may_be_alive_is_not_robbed(place: OperationsPlace) -> None:
     place.leave("one", silent=False)
     before = place.rows(), place.described()
     for words in ([place.slot()], ["--application", place.application]):
@@ -69,7 +69,7 @@ def test_an_owner_that_may_be_alive_is_not_robbed(place: Place) -> None:
     assert (place.rows(), place.described()) == before
 
 
-def test_a_slot_that_is_taken_after_the_plan_is_not_touched(place: Place) -> None:
+def test_a_slot_that_is_taken_after_the_plan_is_not_touched(place: OperationsPlace) -> None:
     place.leave("one")
     intentions = plan(place.engine, place.broker.client_config, application=place.application)
     survivor = place.dual_write()
@@ -80,7 +80,7 @@ def test_a_slot_that_is_taken_after_the_plan_is_not_touched(place: Place) -> Non
         tx.produce(place.topic, value="two")
 
 
-def test_the_row_decides_and_not_the_plan(place: Place) -> None:
+def test_the_row_decides_and_not_the_plan(place: OperationsPlace) -> None:
     place.leave("one", step="COMMIT_DATABASE")
     intentions = plan(place.engine, place.broker.client_config, application=place.application)
     described = place.described()
@@ -90,7 +90,7 @@ def test_the_row_decides_and_not_the_plan(place: Place) -> None:
     assert done.outcomes == {place.slot(): Outcome.COMMITTED}
 
 
-def test_a_transaction_without_a_row_is_left_alone(place: Place) -> None:
+def test_a_transaction_without_a_row_is_left_alone(place: OperationsPlace) -> None:
     place.leave("one")
     with place.engine.begin() as connection:
         connection.exec_driver_sql("DELETE FROM kafka_transaction_state")
@@ -110,14 +110,14 @@ def test_a_transaction_without_a_row_is_left_alone(place: Place) -> None:
         (["a-0", "--application", "a"], "argument --application: not allowed with argument ID"),
     ],
 )
-def test_a_usage_error_is_one_line(place: Place, words: list[str], line: str) -> None:
+def test_a_usage_error_is_one_line(place: OperationsPlace, words: list[str], line: str) -> None:
     said = place.run("transactions", "resolve", *words, "--yes")
     assert (said.code, said.out) == (2, "")
     assert said.err.startswith(f"dualwrite: {line}")
     assert said.err.count("\n") == 1
 
 
-def test_recover_ends_every_unowned_transaction(place: Place) -> None:
+def test_recover_ends_every_unowned_transaction(place: OperationsPlace) -> None:
     place.leave("one", silent=False)
     place.leave("two", step="COMMIT_DATABASE")
     said = place.run("recover", "--application", place.application)
@@ -135,7 +135,7 @@ def test_recover_ends_every_unowned_transaction(place: Place) -> None:
     assert {row[4] for row in place.rows().values()} == {""}, "no process holds a slot"
 
 
-def test_recover_leaves_living_owners_alone(place: Place) -> None:
+def test_recover_leaves_living_owners_alone(place: OperationsPlace) -> None:
     alive = place.dual_write()
     with alive.transaction() as tx:
         tx.produce(place.topic, value="zero")
@@ -145,7 +145,7 @@ def test_recover_leaves_living_owners_alone(place: Place) -> None:
         tx.produce(place.topic, value="one")
 
 
-def test_an_application_that_is_misspelled_is_named_and_no_slot_is_made_for_it(place: Place) -> None:
+def test_an_application_that_is_misspelled_is_named_and_no_slot_is_made_for_it(place: OperationsPlace) -> None:
     nobody = place.run("recover", "--application", "ordres")
     assert nobody.err == ("dualwrite: application 'ordres' has no slot in this database; no application has\n")
     place.write("one")
@@ -164,7 +164,9 @@ def failing(errors: list[Exception], found: dict[str, Outcome]) -> object:
     return attempt
 
 
-def test_failed_recoveries_are_reported_beside_successful_ones(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_recoveries_are_reported_beside_successful_ones(
+    place: OperationsPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place.leave("one")
     refused = DualWriteError(f"{place.slot(1)}: refused")
     monkeypatch.setattr(Sweeper, "attempt", failing([refused], {place.slot(): Outcome.COMMITTED}))
@@ -176,7 +178,7 @@ def test_failed_recoveries_are_reported_beside_successful_ones(place: Place, mon
     assert as_json.json() == {"outcomes": {place.slot(): "committed"}, "errors": [f"{place.slot(1)}: refused"]}
 
 
-def test_recovering_nothing_is_a_failure(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recovering_nothing_is_a_failure(place: OperationsPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     place.leave("one")
     monkeypatch.setattr(Sweeper, "attempt", failing([KafkaUnavailableError("nobody answers")], {}))
     said = place.run("recover", "--application", place.application)

@@ -18,12 +18,12 @@ from dualwrite.operations import terminating
 from dualwrite.operations.heuristics import HeuristicRecords
 from dualwrite.operations.terminating import terminate
 from tests.support.coordinator.event_table import TakingStore, expire_leases
-from tests.support.operations.places import Place
+from tests.support.operations.places import OperationsPlace
 
 pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
 
 
-def test_without_yes_it_is_refused_and_nothing_is_done(any_place: Place) -> None:
+def test_without_yes_it_is_refused_and_nothing_is_done(any_place: OperationsPlace) -> None:
     any_place.leave("one")
     before = any_place.rows(), any_place.described()
     said = any_place.run("transactions", "terminate", any_place.slot())
@@ -35,7 +35,7 @@ def test_without_yes_it_is_refused_and_nothing_is_done(any_place: Place) -> None
     assert any_place.outcomes() == []
 
 
-def test_terminating_a_committed_transaction_is_a_heuristic_abort(any_place: Place) -> None:
+def test_terminating_a_committed_transaction_is_a_heuristic_abort(any_place: OperationsPlace) -> None:
     any_place.leave("one")
     described = any_place.described()
     assert described is not None
@@ -53,7 +53,7 @@ def test_terminating_a_committed_transaction_is_a_heuristic_abort(any_place: Pla
     assert len(any_place.outcomes()) == 1, "recovery has found it as well"
 
 
-def test_terminating_an_undecided_transaction_does_what_recovery_would_do(place: Place) -> None:
+def test_terminating_an_undecided_transaction_does_what_recovery_would_do(place: OperationsPlace) -> None:
     place.leave("one", step="COMMIT_DATABASE")
     said = place.run("transactions", "terminate", place.slot(), "--yes")
     assert (said.code, said.err) == (0, "")
@@ -61,7 +61,7 @@ def test_terminating_an_undecided_transaction_does_what_recovery_would_do(place:
     assert (place.visible(), place.stored(), place.outcomes()) == ([], [], [])
 
 
-def test_an_owner_that_may_be_alive_is_not_robbed(place: Place) -> None:
+def test_an_owner_that_may_be_alive_is_not_robbed(place: OperationsPlace) -> None:
     place.leave("one", silent=False)
     before = place.rows(), place.described()
     for yes in ([], ["--yes"]):
@@ -71,7 +71,7 @@ def test_an_owner_that_may_be_alive_is_not_robbed(place: Place) -> None:
     assert (place.rows(), place.described()) == before
 
 
-def test_without_the_database_the_decision_is_unknown(place: Place) -> None:
+def test_without_the_database_the_decision_is_unknown(place: OperationsPlace) -> None:
     place.leave("one")
     asked = place.run("transactions", "terminate", place.slot(), "--no-db", db=False)
     assert asked.code == 2
@@ -81,7 +81,7 @@ def test_without_the_database_the_decision_is_unknown(place: Place) -> None:
     assert place.visible() == []
 
 
-def test_a_transaction_that_no_row_names_is_terminated_with_a_warning(place: Place) -> None:
+def test_a_transaction_that_no_row_names_is_terminated_with_a_warning(place: OperationsPlace) -> None:
     place.leave("one")
     with place.engine.begin() as connection:
         connection.exec_driver_sql("DELETE FROM kafka_transaction_state")
@@ -101,20 +101,20 @@ def test_a_transaction_that_no_row_names_is_terminated_with_a_warning(place: Pla
         (("a-0", "--no-db"), "argument --"),
     ],
 )
-def test_an_error_is_one_line(place: Place, words: tuple[str, ...], line: str) -> None:
+def test_an_error_is_one_line(place: OperationsPlace, words: tuple[str, ...], line: str) -> None:
     said = place.run("transactions", "terminate", *words)
     assert (said.code, said.out) == (2, "")
     assert said.err.startswith(f"dualwrite: {line}")
     assert said.err.count("\n") == 1
 
 
-def test_the_database_or_its_loss_must_be_named(place: Place) -> None:
+def test_the_database_or_its_loss_must_be_named(place: OperationsPlace) -> None:
     said = place.run("transactions", "terminate", "a-0", db=False)
     assert said.code == 2
     assert said.err.startswith("dualwrite: one of the arguments --db --no-db is required")
 
 
-def test_terminate_fails_if_no_transaction_is_open(place: Place) -> None:
+def test_terminate_fails_if_no_transaction_is_open(place: OperationsPlace) -> None:
     place.write("one")
     said = place.run("transactions", "terminate", place.slot(), "--yes")
     assert (said.code, said.out) == (2, "")
@@ -128,7 +128,9 @@ def failing(error: BaseException) -> object:
     return init_producer_id
 
 
-def test_a_refusal_of_kafkas_leaves_no_heuristic_outcome(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_of_kafkas_leaves_no_heuristic_outcome(
+    place: OperationsPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place.leave("one")
     refused = KafkaRefusedError("InitProducerId", 53, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED")
     with monkeypatch.context() as patch:
@@ -142,7 +144,7 @@ def test_a_refusal_of_kafkas_leaves_no_heuristic_outcome(place: Place, monkeypat
 
 @pytest.mark.parametrize("error", [KafkaUnavailableError("no answer"), KeyboardInterrupt()])
 def test_a_transaction_on_record_as_aborted_is_never_committed(
-    place: Place, monkeypatch: pytest.MonkeyPatch, error: BaseException
+    place: OperationsPlace, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     """An operator produces the lost records on record again: there must not be two of each."""
     place.leave("one")
@@ -155,7 +157,9 @@ def test_a_transaction_on_record_as_aborted_is_never_committed(
     assert (place.visible(), place.stored(), len(place.outcomes())) == ([], ["one"], 1)
 
 
-def test_a_second_try_after_a_lost_answer_records_nothing_twice(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_try_after_a_lost_answer_records_nothing_twice(
+    place: OperationsPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place.leave("one")
     with monkeypatch.context() as patch:
         patch.setattr(ControlPlane, "init_producer_id", failing(KafkaUnavailableError("no answer")))
@@ -167,7 +171,9 @@ def test_a_second_try_after_a_lost_answer_records_nothing_twice(place: Place, mo
     assert place.visible() == []
 
 
-def test_no_unit_of_work_begins_before_kafka_has_aborted(any_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_unit_of_work_begins_before_kafka_has_aborted(
+    any_place: OperationsPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A terminate that was paused for longer than its lease would abort what the next owner has committed."""
     any_place.leave("one")
     monkeypatch.setattr(terminating, "LEASE_SECONDS", 0.0)
@@ -188,7 +194,7 @@ def test_no_unit_of_work_begins_before_kafka_has_aborted(any_place: Place, monke
 
 
 def test_a_slot_that_was_taken_before_kafka_is_asked_is_left_to_its_taker(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: OperationsPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.leave("one")
     add_abort = HeuristicRecords.add_abort
@@ -207,7 +213,7 @@ def test_a_slot_that_was_taken_before_kafka_is_asked_is_left_to_its_taker(
 
 
 def test_the_owners_commit_is_shut_out_before_the_decision_is_read(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: OperationsPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lease is taken first: a state that the owner stores later matches no row."""
     place.leave("one")
@@ -220,7 +226,7 @@ def test_the_owners_commit_is_shut_out_before_the_decision_is_read(
 
 
 def test_a_slot_that_another_process_takes_meanwhile_is_left_to_it(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: OperationsPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.leave("one")
     original = ControlPlane.describe_transaction

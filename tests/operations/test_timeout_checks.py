@@ -14,7 +14,7 @@ from tests.support.servers.round_trip_proxy import TurnsProxy
 
 def found(engine: Engine) -> dict[str, Finding]:
     """Warnings by the setting that they name."""
-    return {each.message.split()[0]: each for each in check_timeouts(engine) if each.level is Level.WARNING}
+    return {finding.message.split()[0]: finding for finding in check_timeouts(engine) if finding.level is Level.WARNING}
 
 
 def look(url: Any, **options: Any) -> dict[str, Finding]:
@@ -74,7 +74,7 @@ def test_following_the_advice_silences_it(postgresql_by_tcp: Any) -> None:
         engine = create_engine(postgresql_by_tcp.update_query_dict(query))
         findings = list(check_timeouts(engine))
         engine.dispose()
-        assert [each.level for each in findings] == [Level.OK]
+        assert [finding.level for finding in findings] == [Level.OK]
     finally:
         with owner.connect() as connection:
             for name in SESSION:

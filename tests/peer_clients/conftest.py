@@ -9,7 +9,7 @@ import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
 from tests.support.peer_clients.aio import Aio
-from tests.support.peer_clients.client import Administrator, Client, Receiver, Sender
+from tests.support.peer_clients.client import PeerAdministrator, PeerClient, PeerSender, Receiver
 from tests.support.peer_clients.confluent import Confluent
 from tests.support.peer_clients.kafkapython import KafkaPython
 from tests.support.requests.calls import unique
@@ -53,7 +53,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session", params=_BY_PACE)
-def any_client(request: pytest.FixtureRequest) -> Iterator[Client]:
+def any_client(request: pytest.FixtureRequest) -> Iterator[PeerClient]:
     """Each client in turn."""
     client = CLIENTS[request.param]()
     yield client
@@ -62,7 +62,7 @@ def any_client(request: pytest.FixtureRequest) -> Iterator[Client]:
 
 
 @pytest.fixture
-def client(any_client: Client) -> Iterator[Client]:
+def client(any_client: PeerClient) -> Iterator[PeerClient]:
     """Each client that can do what the case needs."""
     yield any_client
     if any_client.name == "kafka-python":
@@ -77,10 +77,10 @@ def closing() -> Iterator[ExitStack]:
 
 
 @pytest.fixture
-def producer(client: Client, servers: str, closing: ExitStack) -> Callable[..., Sender]:
+def producer(client: PeerClient, servers: str, closing: ExitStack) -> Callable[..., PeerSender]:
     """Makes producers."""
 
-    def make(**settings: Any) -> Sender:
+    def make(**settings: Any) -> PeerSender:
         made = client.producer(servers, **settings)
         closing.callback(made.close)
         return made
@@ -89,7 +89,7 @@ def producer(client: Client, servers: str, closing: ExitStack) -> Callable[..., 
 
 
 @pytest.fixture
-def consumer(client: Client, servers: str, closing: ExitStack) -> Callable[..., Receiver]:
+def consumer(client: PeerClient, servers: str, closing: ExitStack) -> Callable[..., Receiver]:
     """Makes consumers."""
 
     def make(**settings: Any) -> Receiver:
@@ -101,7 +101,7 @@ def consumer(client: Client, servers: str, closing: ExitStack) -> Callable[..., 
 
 
 @pytest.fixture(scope="session")
-def admin(any_client: Client, servers: str) -> Iterator[Administrator]:
+def admin(any_client: PeerClient, servers: str) -> Iterator[PeerAdministrator]:
     """An admin client of each kind, for all cases."""
     made = any_client.admin(servers)
     yield made
@@ -109,7 +109,7 @@ def admin(any_client: Client, servers: str) -> Iterator[Administrator]:
 
 
 @pytest.fixture
-def topic(admin: Administrator) -> str:
+def topic(admin: PeerAdministrator) -> str:
     """A topic of one partition, of this case's own."""
     name = unique("topic")
     admin.create_topic(name)

@@ -86,7 +86,7 @@ def test_consume_transform_produce_is_exactly_once(program: Path, broker: Embedd
     assert outcome["worker_failures"] == 0
 
 
-def test_it_is_exactly_once_over_mutual_tls(program: Path, tmp_path: Path) -> None:
+def test_consume_transform_produce_is_exactly_once_over_mutual_tls(program: Path, tmp_path: Path) -> None:
     keys = Keys(tmp_path)
     files = ("-ca", keys.trust, "-cert", keys.client[0], "-key", keys.client[1], "-records", "2000")
     with EmbeddedBroker(tmp_path / "broker", config=keys.listeners()) as broker:
@@ -97,7 +97,7 @@ def test_it_is_exactly_once_over_mutual_tls(program: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.crash
-def test_it_is_exactly_once_through_kills_of_the_broker(program: Path, broker: EmbeddedBroker) -> None:
+def test_consume_transform_produce_is_exactly_once_through_broker_kills(program: Path, broker: EmbeddedBroker) -> None:
     with running(program, broker.bootstrap_servers, "-records", "60000") as process:
         assert process.stderr is not None
         assert process.stderr.readline() == "filled\n"

@@ -5,12 +5,12 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.peer_clients import client as ability
-from tests.support.peer_clients.client import Administrator, Receiver, RefusedError, Sender
+from tests.support.peer_clients.client import PeerAdministrator, PeerRefusedError, PeerSender, Receiver
 from tests.support.peer_clients.reading import read, values
 from tests.support.requests.calls import unique
 from tests.support.waiting import eventually
 
-Producer = Callable[..., Sender]
+Producer = Callable[..., PeerSender]
 Consumer = Callable[..., Receiver]
 
 
@@ -33,7 +33,7 @@ def member(topic: str, group: str, producer: Producer, consumer: Consumer) -> Re
     return receiver
 
 
-def test_a_group_is_listed_and_described(topic: str, group: str, member: Receiver, admin: Administrator) -> None:
+def test_a_group_is_listed_and_described(topic: str, group: str, member: Receiver, admin: PeerAdministrator) -> None:
     assert group in admin.groups()
     assert (admin.group_state(group), admin.group_members(group)) == ("STABLE", 1)
     assert admin.group_offsets(group) == {(topic, 0): 6}
@@ -44,15 +44,15 @@ def test_a_group_is_listed_and_described(topic: str, group: str, member: Receive
 
 @pytest.mark.needs(ability.GROUP_DELETION)
 def test_a_group_is_deleted_once_it_is_empty(
-    topic: str, group: str, member: Receiver, admin: Administrator, consumer: Consumer
+    topic: str, group: str, member: Receiver, admin: PeerAdministrator, consumer: Consumer
 ) -> None:
-    with pytest.raises(RefusedError, match=r"(?i)non_?empty_?group"):
+    with pytest.raises(PeerRefusedError, match=r"(?i)non_?empty_?group"):
         admin.delete_group(group)
     member.close()
     eventually(lambda: admin.group_state(group), lambda state: state == "EMPTY")
     admin.delete_group(group)
     assert group not in admin.groups()
-    with pytest.raises(RefusedError, match=r"(?i)group_?id_?not_?found"):
+    with pytest.raises(PeerRefusedError, match=r"(?i)group_?id_?not_?found"):
         admin.delete_group(group)
     successor = consumer(group=group)
     successor.subscribe([topic])
@@ -61,9 +61,9 @@ def test_a_group_is_deleted_once_it_is_empty(
 
 @pytest.mark.needs(ability.OFFSET_ALTERATION)
 def test_offsets_of_an_empty_group_are_altered(
-    topic: str, group: str, member: Receiver, admin: Administrator, consumer: Consumer
+    topic: str, group: str, member: Receiver, admin: PeerAdministrator, consumer: Consumer
 ) -> None:
-    with pytest.raises(RefusedError, match=r"(?i)unknown_?member_?id|non_?empty_?group"):
+    with pytest.raises(PeerRefusedError, match=r"(?i)unknown_?member_?id|non_?empty_?group"):
         admin.alter_group_offsets(group, {(topic, 0): 2})
     member.close()
     eventually(lambda: admin.group_state(group), lambda state: state == "EMPTY")
@@ -76,9 +76,9 @@ def test_offsets_of_an_empty_group_are_altered(
 
 @pytest.mark.needs(ability.OFFSET_DELETION)
 def test_offsets_are_deleted_only_of_topics_without_subscribers(
-    topic: str, group: str, member: Receiver, admin: Administrator
+    topic: str, group: str, member: Receiver, admin: PeerAdministrator
 ) -> None:
-    with pytest.raises(RefusedError, match=r"(?i)group_?subscribed_?to_?topic"):
+    with pytest.raises(PeerRefusedError, match=r"(?i)group_?subscribed_?to_?topic"):
         admin.delete_group_offsets(group, [(topic, 0)])
     member.close()
     eventually(lambda: admin.group_state(group), lambda state: state == "EMPTY")

@@ -5,19 +5,19 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.peer_clients import client as ability
-from tests.support.peer_clients.client import Administrator, Got, Receiver, RefusedError, Sender
+from tests.support.peer_clients.client import Got, PeerAdministrator, PeerRefusedError, PeerSender, Receiver
 from tests.support.peer_clients.reading import read, read_to_end, read_until, values
 from tests.support.requests.calls import unique
 from tests.support.waiting import eventually
 
-Producer = Callable[..., Sender]
+Producer = Callable[..., PeerSender]
 Consumer = Callable[..., Receiver]
 
 PARTITIONS = 4
 
 
 @pytest.fixture
-def topic(admin: Administrator, producer: Producer) -> str:
+def topic(admin: PeerAdministrator, producer: Producer) -> str:
     """A topic of four partitions with ten records each."""
     name = unique("topic")
     admin.create_topic(name, PARTITIONS)
@@ -116,7 +116,7 @@ def test_cooperative_members_keep_what_they_need_not_give_up(topic: str, group: 
 
 @pytest.mark.needs(ability.STATIC_MEMBERS)
 def test_a_static_member_comes_back_to_its_partitions(
-    topic: str, group: str, consumer: Consumer, admin: Administrator
+    topic: str, group: str, consumer: Consumer, admin: PeerAdministrator
 ) -> None:
     stays, goes = consumer(group=group, instance="stays"), consumer(group=group, instance="goes")
     stays.subscribe([topic])
@@ -138,7 +138,7 @@ def test_a_member_that_is_thrown_out_may_not_commit(topic: str, group: str, cons
     member = consumer(group=group)
     member.subscribe([topic])
     read(member, 40)
-    with pytest.raises(RefusedError, match=r"(?i)unknown_?member_?id|commit_?failed"):
+    with pytest.raises(PeerRefusedError, match=r"(?i)unknown_?member_?id|commit_?failed"):
         stranger.commit({(topic, 0): 3})
 
 
@@ -148,7 +148,7 @@ def test_a_member_that_is_thrown_out_may_not_commit(topic: str, group: str, cons
 @pytest.mark.needs(ability.TRANSACTIONS)
 @pytest.mark.parametrize("commit", [True, False])
 def test_positions_are_committed_with_the_transaction_or_not_at_all(
-    topic: str, group: str, producer: Producer, consumer: Consumer, admin: Administrator, commit: bool
+    topic: str, group: str, producer: Producer, consumer: Consumer, admin: PeerAdministrator, commit: bool
 ) -> None:
     target = unique("target")
     admin.create_topic(target)
@@ -186,7 +186,7 @@ def test_positions_of_a_member_of_the_past_are_refused(
     successor = consumer(group=group)
     successor.subscribe([topic])
     read(successor, 40)
-    with pytest.raises(RefusedError, match=r"(?i)unknown_?member_?id|illegal_?generation|commit_?failed"):
+    with pytest.raises(PeerRefusedError, match=r"(?i)unknown_?member_?id|illegal_?generation|commit_?failed"):
         sender.send_offsets({(topic, 0): 3}, zombie)  # type: ignore[arg-type]
     sender.abort()
     assert successor.committed((topic, 0)) is None

@@ -24,13 +24,13 @@ SAID = [
 ]
 
 
-def test_transactions_fencing_both_isolations_and_admin(tmp_path: Path) -> None:
+def test_the_java_client_runs_transactions_fencing_both_isolations_and_admin(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "broker") as broker:
         done = java_program(PROGRAMS / "Transactions.java", broker.bootstrap_servers, "orders")
     assert done.stdout.splitlines() == SAID, done.stderr
 
 
-def test_the_same_over_mutual_tls(tmp_path: Path) -> None:
+def test_the_java_client_runs_transactions_over_mutual_tls(tmp_path: Path) -> None:
     keys = Keys(tmp_path)
     own = keys.authority.issue("orders", hosts=()).in_one(tmp_path / "own.pem")
     settings = {

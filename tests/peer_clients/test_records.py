@@ -4,19 +4,19 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.peer_clients.client import Administrator, Got, Receiver, RefusedError, Sender
+from tests.support.peer_clients.client import Got, PeerAdministrator, PeerRefusedError, PeerSender, Receiver
 from tests.support.peer_clients.reading import read, read_to_end, values
 from tests.support.requests.calls import unique
 from tests.support.waiting import eventually
 
-Producer = Callable[..., Sender]
+Producer = Callable[..., PeerSender]
 Consumer = Callable[..., Receiver]
 
 CODECS = [None, "gzip", "snappy", "lz4", "zstd"]
 
 
 @pytest.fixture
-def wide(admin: Administrator) -> str:
+def wide(admin: PeerAdministrator) -> str:
     """A topic of five partitions."""
     name = unique("topic")
     admin.create_topic(name, 5)
@@ -79,12 +79,12 @@ def test_a_big_message_comes_back(topic: str, producer: Producer, consumer: Cons
     assert values(read_to_end(consumer(), (topic, 0))) == [value, b"after"]
 
 
-def test_a_message_that_is_too_big_is_refused_by_name(admin: Administrator, producer: Producer) -> None:
+def test_a_message_that_is_too_big_is_refused_by_name(admin: PeerAdministrator, producer: Producer) -> None:
     topic = unique("topic")
     admin.create_topic(topic, configs={"max.message.bytes": "2000"})
     sender = producer()
     sender.send(topic, b"x" * 3000)
-    with pytest.raises(RefusedError, match=r"^(MSG_SIZE_TOO_LARGE|MESSAGE_TOO_LARGE|MESSAGE_SIZE_TOO_LARGE)$"):
+    with pytest.raises(PeerRefusedError, match=r"^(MSG_SIZE_TOO_LARGE|MESSAGE_TOO_LARGE|MESSAGE_SIZE_TOO_LARGE)$"):
         sender.flush()
 
 
@@ -142,7 +142,7 @@ def test_a_position_out_of_range_is_reset_to_the_end(ten: str, producer: Produce
     assert set(values(eventually(next_records, bool))) == {b"new"}
 
 
-def test_a_paused_partition_waits(admin: Administrator, producer: Producer, consumer: Consumer) -> None:
+def test_a_paused_partition_waits(admin: PeerAdministrator, producer: Producer, consumer: Consumer) -> None:
     topic = unique("topic")
     admin.create_topic(topic, 2)
     receiver = consumer()

@@ -5,18 +5,18 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.peer_clients import client as ability
-from tests.support.peer_clients.client import Administrator, Receiver, RefusedError, Sender
+from tests.support.peer_clients.client import PeerAdministrator, PeerRefusedError, PeerSender, Receiver
 from tests.support.peer_clients.reading import read_to_end, values
 from tests.support.requests.calls import unique
 
-Producer = Callable[..., Sender]
+Producer = Callable[..., PeerSender]
 Consumer = Callable[..., Receiver]
 
 pytestmark = pytest.mark.needs(ability.TRANSACTIONS)
 
 
 @pytest.fixture
-def topic(admin: Administrator) -> str:
+def topic(admin: PeerAdministrator) -> str:
     """A topic of two partitions."""
     name = unique("topic")
     admin.create_topic(name, 2)
@@ -85,7 +85,7 @@ def test_a_successor_aborts_what_is_open_and_fences(topic: str, producer: Produc
     zombie.flush()
     successor = producer(transactional_id=transactional_id)
     successor.init_transactions()
-    with pytest.raises(RefusedError, match=r"(?i)fenced|INVALID_PRODUCER_EPOCH"):
+    with pytest.raises(PeerRefusedError, match=r"(?i)fenced|INVALID_PRODUCER_EPOCH"):
         zombie.commit()
     successor.begin()
     successor.send(topic, b"successor")

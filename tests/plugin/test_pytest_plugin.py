@@ -142,7 +142,7 @@ def test_a_test_may_stop_a_broker_of_its_own(suite: pytest.Pytester) -> None:
     suite.runpytest_subprocess().assert_outcomes(passed=1)
 
 
-def test_its_fixtures_say_what_they_are(suite: pytest.Pytester) -> None:
+def test_the_plugins_fixtures_have_docstrings(suite: pytest.Pytester) -> None:
     shown = suite.runpytest_inprocess("--fixtures").stdout.str()
     own = shown.split("fixtures defined from dualwrite.testing.pytest_plugin")[1]
     assert set(re.findall(r"^(\w+)(?: \[session scope\])? -- ", own, re.MULTILINE)) == {

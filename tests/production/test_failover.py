@@ -20,7 +20,7 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.postgresql
 
 
-class Cluster:
+class FailoverCluster:
     """A primary, its standby, and an application of one slot on both."""
 
     def __init__(self, primary: PostgreSQL, standby: Standby, broker: KafkaBroker, producer: str) -> None:
@@ -66,14 +66,14 @@ class Cluster:
 
 
 @pytest.fixture(params=["native", "librdkafka"])
-def cluster(request: pytest.FixtureRequest, broker: KafkaBroker) -> Iterator[Cluster]:
+def cluster(request: pytest.FixtureRequest, broker: KafkaBroker) -> Iterator[FailoverCluster]:
     binaries = find_binaries()
     if binaries is None or not (binaries / "pg_basebackup").exists():
         missing("PostgreSQL", "a test promotes a standby")
     with running(PostgreSQL(binaries, port=free_port())) as primary:
         ready_engine(f"postgresql+psycopg://dualwrite@127.0.0.1:{primary.port}/postgres").dispose()
         standby = Standby(binaries, primary)
-        made = Cluster(primary, standby, broker, request.param)
+        made = FailoverCluster(primary, standby, broker, request.param)
         try:
             yield made
         finally:
@@ -81,13 +81,13 @@ def cluster(request: pytest.FixtureRequest, broker: KafkaBroker) -> Iterator[Clu
             standby.close()
 
 
-def named(cluster: Cluster) -> list[str]:
+def named(cluster: FailoverCluster) -> list[str]:
     """The units of work that are on record, as the state table named them."""
     return [outcome.state for outcome in cluster.dual_write.outcomes()]
 
 
 @pytest.mark.slow
-def test_units_that_a_promoted_standby_has_lost_are_on_record_by_name(cluster: Cluster) -> None:
+def test_units_that_a_promoted_standby_has_lost_are_on_record_by_name(cluster: FailoverCluster) -> None:
     cluster.write("one")
     cluster.write("two")
     cluster.catch_up()
@@ -106,7 +106,7 @@ def test_units_that_a_promoted_standby_has_lost_are_on_record_by_name(cluster: C
 
 
 @pytest.mark.slow_cases
-def test_a_standby_that_has_everything_goes_on_as_if_nothing_had_happened(cluster: Cluster) -> None:
+def test_a_standby_that_has_everything_goes_on_as_if_nothing_had_happened(cluster: FailoverCluster) -> None:
     """A failover is no new database: a physical standby has the identity of its primary."""
     cluster.write("one")
     cluster.catch_up()

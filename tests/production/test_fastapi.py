@@ -28,7 +28,7 @@ from tests.support.production import asgi
 Make = Callable[..., DualWrite]
 
 
-class World:
+class FastApiWorld:
     """Both places, and an application over them."""
 
     def __init__(self, engine: Engine, broker: KafkaBroker) -> None:
@@ -57,8 +57,8 @@ class World:
 
 
 @pytest.fixture
-def world(dualwrite_engine: Engine, broker: KafkaBroker) -> World:
-    return World(dualwrite_engine, broker)
+def world(dualwrite_engine: Engine, broker: KafkaBroker) -> FastApiWorld:
+    return FastApiWorld(dualwrite_engine, broker)
 
 
 @pytest.fixture
@@ -71,7 +71,9 @@ def after_the_state_is_stored(step: str) -> None:
         raise DualWriteError("refused at the commit")
 
 
-def test_a_plain_dependency_with_yield_commits_after_the_answer_was_sent(world: World, dualwrite: DualWrite) -> None:
+def test_a_plain_dependency_with_yield_commits_after_the_answer_was_sent(
+    world: FastApiWorld, dualwrite: DualWrite
+) -> None:
     """The trap, as FastAPI has it: should this fail, FastAPI has changed, and the page says what is not so any more."""
 
     def unit() -> Iterator[Transaction]:
@@ -89,7 +91,7 @@ def test_a_plain_dependency_with_yield_commits_after_the_answer_was_sent(world: 
     assert world.both() == (["one"], ["one"])
 
 
-def test_the_unit_of_work_is_committed_before_the_answer_is_sent(world: World, dualwrite: DualWrite) -> None:
+def test_the_unit_of_work_is_committed_before_the_answer_is_sent(world: FastApiWorld, dualwrite: DualWrite) -> None:
     @world.app.post("/")
     def handle(tx: Annotated[Transaction, unit_of_work(dualwrite)]) -> str:
         world.write(tx, "one")
@@ -100,7 +102,7 @@ def test_the_unit_of_work_is_committed_before_the_answer_is_sent(world: World, d
     assert when_sent == [(["one"], ["one"])]
 
 
-def test_an_error_of_the_commit_becomes_the_answer(world: World, dualwrite_factory: Make) -> None:
+def test_an_error_of_the_commit_becomes_the_answer(world: FastApiWorld, dualwrite_factory: Make) -> None:
     dual_write = dualwrite_factory(on_step=after_the_state_is_stored)
 
     @world.app.post("/")
@@ -113,7 +115,7 @@ def test_an_error_of_the_commit_becomes_the_answer(world: World, dualwrite_facto
     assert world.both() == ([], [])
 
 
-def test_an_error_in_the_handler_rolls_both_sides_back(world: World, dualwrite: DualWrite) -> None:
+def test_an_error_in_the_handler_rolls_both_sides_back(world: FastApiWorld, dualwrite: DualWrite) -> None:
     @world.app.post("/")
     def handle(tx: Annotated[Transaction, unit_of_work(dualwrite)]) -> str:
         world.write(tx, "one")
@@ -123,7 +125,7 @@ def test_an_error_in_the_handler_rolls_both_sides_back(world: World, dualwrite: 
     assert world.both() == ([], [])
 
 
-def test_writes_after_the_answer_was_begun_are_refused(world: World, dualwrite: DualWrite) -> None:
+def test_writes_after_the_answer_was_begun_are_refused(world: FastApiWorld, dualwrite: DualWrite) -> None:
     """The body of a stream, and background tasks."""
     seen: list[str] = []
 
@@ -144,12 +146,12 @@ def test_writes_after_the_answer_was_begun_are_refused(world: World, dualwrite: 
     assert world.both() == (["one"], ["one"])
 
 
-class Order(BaseModel):
+class FastApiOrder(BaseModel):
     number: int
 
 
-def test_an_answer_that_cannot_be_made_rolls_both_sides_back(world: World, dualwrite: DualWrite) -> None:
-    @world.app.post("/", response_model=Order)
+def test_an_answer_that_cannot_be_made_rolls_both_sides_back(world: FastApiWorld, dualwrite: DualWrite) -> None:
+    @world.app.post("/", response_model=FastApiOrder)
     def handle(tx: Annotated[Transaction, unit_of_work(dualwrite)]) -> Any:
         world.write(tx, "one")
         return {"number": "none"}
@@ -159,7 +161,7 @@ def test_an_answer_that_cannot_be_made_rolls_both_sides_back(world: World, dualw
     assert world.both() == ([], [])
 
 
-def test_other_dependencies_and_units_in_the_handler_are_part_of_it(world: World, dualwrite: DualWrite) -> None:
+def test_other_dependencies_and_units_in_the_handler_are_part_of_it(world: FastApiWorld, dualwrite: DualWrite) -> None:
     dependency = unit_of_work(lambda connection: connection.app.state.dual_write)
     world.app.state.dual_write = dualwrite
 
@@ -185,7 +187,7 @@ def test_other_dependencies_and_units_in_the_handler_are_part_of_it(world: World
     assert world.both() == (["audited", "announced"], ["audited", "announced"])
 
 
-def test_requests_at_the_same_time_have_units_of_their_own(world: World, dualwrite_factory: Make) -> None:
+def test_requests_at_the_same_time_have_units_of_their_own(world: FastApiWorld, dualwrite_factory: Make) -> None:
     """More requests than threads for handlers, and fewer slots: who waits for a slot takes no handler's thread."""
     dual_write = dualwrite_factory(pool_size=2)
     seen: list[int] = []
@@ -205,7 +207,7 @@ def test_requests_at_the_same_time_have_units_of_their_own(world: World, dualwri
     assert sorted(stored) == sorted(produced) == sorted(map(str, range(60)))
 
 
-def test_a_request_that_is_cancelled_leaves_nothing_open(world: World, dualwrite: DualWrite) -> None:
+def test_a_request_that_is_cancelled_leaves_nothing_open(world: FastApiWorld, dualwrite: DualWrite) -> None:
     async def cancelled() -> None:
         inside = asyncio.Event()
 
@@ -229,7 +231,7 @@ def test_a_request_that_is_cancelled_leaves_nothing_open(world: World, dualwrite
     assert world.both() == (["two"], ["two"])
 
 
-def test_async_handlers_have_an_async_unit_of_work(world: World, dualwrite_application: str) -> None:
+def test_async_handlers_have_an_async_unit_of_work(world: FastApiWorld, dualwrite_application: str) -> None:
     sent: list[Any] = []
 
     async def main() -> asgi.Answer:
@@ -256,7 +258,7 @@ def test_async_handlers_have_an_async_unit_of_work(world: World, dualwrite_appli
     assert sent == [(["one"], ["one"])]
 
 
-def test_an_invalid_dual_write_is_refused(world: World) -> None:
+def test_an_invalid_dual_write_is_refused(world: FastApiWorld) -> None:
     with pytest.raises(ConfigurationError, match="pass a DualWrite, or a function that returns one"):
         unit_of_work("orders")  # type: ignore[arg-type]
 

@@ -82,7 +82,7 @@ def test_processes_on_both_nodes_at_once_leave_both_sides_equal(
     engines: list[Engine], broker: KafkaBroker, name: str
 ) -> None:
     topic = broker.create_topic()
-    processes = [DualWrite(each, broker.client_config, application=name, pool_size=8) for each in engines]
+    processes = [DualWrite(engine, broker.client_config, application=name, pool_size=8) for engine in engines]
 
     def write_on(dual_write: DualWrite, value: str) -> None:
         @dual_write.transactional(retries=9)

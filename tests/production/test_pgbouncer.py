@@ -20,7 +20,7 @@ from dualwrite.operations.doctor import examine
 from dualwrite.operations.findings import Level
 from dualwrite.testing.kafka import KafkaBroker
 from tests.support.coordinator.event_table import events, ready_engine, stored_values
-from tests.support.crash.world import World
+from tests.support.crash.world import CrashWorld
 from tests.support.servers.pgbouncer import PgBouncer
 
 pytestmark = pytest.mark.postgresql
@@ -68,7 +68,7 @@ def test_units_of_many_threads_share_few_connections(
 def test_an_application_behind_it_that_is_killed_at_any_step_is_recovered(
     pgbouncer: Bounce, postgresql_url: str, tmp_path: Path
 ) -> None:
-    world = World(tmp_path, postgresql_url, "native")
+    world = CrashWorld(tmp_path, postgresql_url, "native")
     try:
         url = pgbouncer(size=3).url.render_as_string(hide_password=False)
         world.task = replace(world.task, url=url, module="tests.support.production.pooled_application", threads=4)
@@ -134,7 +134,7 @@ def test_a_commit_of_the_drivers_own_is_noticed_on_whatever_connection_the_poole
 
         with pytest.raises(DualWriteError, match="was ended inside its block"):
             write()
-        assert [each.outcome for each in dual_write.outcomes()] == [Outcome.HEURISTIC_HAZARD], "and on record"
+        assert [outcome.outcome for outcome in dual_write.outcomes()] == [Outcome.HEURISTIC_HAZARD], "and on record"
     engine.dispose()
     assert (stored_values(seen), values(broker, topic)) == (["one"], [])
 

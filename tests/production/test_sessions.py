@@ -10,15 +10,16 @@ from sqlalchemy.orm import DeclarativeBase, Session, scoped_session, sessionmake
 from dualwrite import DualWrite
 from dualwrite.testing.kafka import KafkaBroker
 from tests.support.coordinator.event_table import events, ready_engine, stored_values
+from tests.support.user_errors import UserError
 
 Make = Callable[..., DualWrite]
 
 
-class Base(DeclarativeBase):
+class ProductionBase(DeclarativeBase):
     metadata = events.metadata
 
 
-class Event(Base):
+class ProductionEvent(ProductionBase):
     __table__ = events
 
 
@@ -38,10 +39,6 @@ def records(broker: KafkaBroker, topic: str) -> list[str]:
     return [str(record.value, "utf-8") for record in broker.read(topic) if record.value is not None]
 
 
-class RefusedError(Exception):
-    """The user's code fails."""
-
-
 @pytest.mark.postgresql
 def test_a_scoped_sessions_writes_are_outside_the_unit_and_tx_sessions_are_inside(
     dualwrite: DualWrite, dualwrite_engine: Engine, broker: KafkaBroker
@@ -52,14 +49,14 @@ def test_a_scoped_sessions_writes_are_outside_the_unit_and_tx_sessions_are_insid
 
     def write(fails: bool) -> None:
         with dualwrite.transaction() as tx:
-            registry.add(Event(value=f"outside, fails: {fails}"))
+            registry.add(ProductionEvent(value=f"outside, fails: {fails}"))
             registry.commit()
-            tx.session.add(Event(value=f"inside, fails: {fails}"))
+            tx.session.add(ProductionEvent(value=f"inside, fails: {fails}"))
             tx.produce(topic, value=f"fails: {fails}")
             if fails:
-                raise RefusedError
+                raise UserError
 
-    with pytest.raises(RefusedError):
+    with pytest.raises(UserError):
         write(fails=True)
     write(fails=False)
     registry.remove()

@@ -84,7 +84,7 @@ def test_a_commit_that_a_failover_can_undo_is_found_by_the_doctor(own_postgresql
         with engine.connect() as connection:
             connection.exec_driver_sql(f"SET synchronous_commit = {level}")
             durability_gaps = Postgresql().durability_gaps(connection)
-            return [str(each) for each in durability_gaps if each.setting.startswith("synchronous_commit")]
+            return [str(gap) for gap in durability_gaps if gap.setting.startswith("synchronous_commit")]
 
     assert [found(level) for level in ("local", "remote_write")] == [[], []], "there is no standby to wait for"
     standby_is_named(engine, "standby")

@@ -13,7 +13,7 @@ from tests.coordinator.conftest import database_url, sqlite_url
 from tests.support.coordinator.event_table import make_tables
 from tests.support.spark.expected_rows import options
 from tests.support.spark.sessions import spark_session
-from tests.support.spark.writing import Place
+from tests.support.spark.writing import SparkPlace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,14 +45,14 @@ def ready(url: str) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def place(engine: Engine, kafka_broker: KafkaBroker, dualwrite_application: str) -> Place:
+def place(engine: Engine, kafka_broker: KafkaBroker, dualwrite_application: str) -> SparkPlace:
     """On each database."""
-    return Place(engine, kafka_broker, dualwrite_application)
+    return SparkPlace(engine, kafka_broker, dualwrite_application)
 
 
 @pytest.fixture
-def postgresql_place(postgresql: Engine, kafka_broker: KafkaBroker, dualwrite_application: str) -> Place:
-    return Place(postgresql, kafka_broker, dualwrite_application)
+def postgresql_place(postgresql: Engine, kafka_broker: KafkaBroker, dualwrite_application: str) -> SparkPlace:
+    return SparkPlace(postgresql, kafka_broker, dualwrite_application)
 
 
 @pytest.fixture(scope="session")

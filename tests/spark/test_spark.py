@@ -11,7 +11,7 @@ import pytest
 from dualwrite.errors import InputError
 from dualwrite.spark import partition_writer, register, write_batch
 from tests.support.spark.frames import THINGS, forget_last_commit, judge, put, save, things
-from tests.support.spark.writing import PATIENCE, Place, rows_of, values_of
+from tests.support.spark.writing import PATIENCE, SparkPlace, rows_of, values_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,12 +20,12 @@ pytestmark = pytest.mark.postgresql
 
 
 @pytest.fixture
-def place(postgresql_place: Place) -> Place:
+def place(postgresql_place: SparkPlace) -> SparkPlace:
     return postgresql_place
 
 
 @pytest.mark.slow
-def test_a_dataframe_written_twice_is_stored_once(spark: "SparkSession", place: Place) -> None:
+def test_a_dataframe_written_twice_is_stored_once(spark: "SparkSession", place: SparkPlace) -> None:
     df = things(spark)
     for _ in range(2):
         df.foreachPartition(partition_writer(df, **place.keywords()))
@@ -35,7 +35,7 @@ def test_a_dataframe_written_twice_is_stored_once(spark: "SparkSession", place: 
 
 
 @pytest.mark.slow
-def test_a_job_that_fails_for_good_leaves_nothing_and_says_why(spark: "SparkSession", place: Place) -> None:
+def test_a_job_that_fails_for_good_leaves_nothing_and_says_why(spark: "SparkSession", place: SparkPlace) -> None:
     bad = things(spark).selectExpr("id", "CASE WHEN id = 60 THEN repeat('x', 101) ELSE note END AS note")
     with pytest.raises(InputError, match="value too long"):
         write_batch(bad, 0, **place.keywords())
@@ -44,7 +44,7 @@ def test_a_job_that_fails_for_good_leaves_nothing_and_says_why(spark: "SparkSess
     judge(place, rows_of(100))
 
 
-def test_a_dataframe_is_written_once_by_the_data_source(spark: "SparkSession", place: Place) -> None:
+def test_a_dataframe_is_written_once_by_the_data_source(spark: "SparkSession", place: SparkPlace) -> None:
     register(spark)
     for _ in range(2):
         save(things(spark), place, batchId="3", batchsize="7", poolSize="16", producer="librdkafka")
@@ -53,7 +53,7 @@ def test_a_dataframe_is_written_once_by_the_data_source(spark: "SparkSession", p
 
 @pytest.mark.slow
 def test_a_stream_is_written_once_though_its_last_batch_is_run_again(
-    spark: "SparkSession", place: Place, tmp_path: Path
+    spark: "SparkSession", place: SparkPlace, tmp_path: Path
 ) -> None:
     register(spark)
     source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"

@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from tests.support.spark.clusters import cluster
-from tests.support.spark.driver import Driver, await_file
-from tests.support.spark.writing import PATIENCE, Place, rows_of, values_of
+from tests.support.spark.driver import DriverProcess, await_file
+from tests.support.spark.writing import PATIENCE, SparkPlace, rows_of, values_of
 from tests.support.waiting import eventually
 
 __all__ = ["cluster"]
@@ -30,17 +30,17 @@ SPECULATIVE = {
 
 
 @pytest.fixture(scope="module")
-def driver(cluster: str) -> Iterator[Driver]:
-    with Driver(cluster, **SMALL, **SOON) as made:
+def driver(cluster: str) -> Iterator[DriverProcess]:
+    with DriverProcess(cluster, **SMALL, **SOON) as made:
         yield made
 
 
 @pytest.fixture
-def place(postgresql_place: Place) -> Place:
+def place(postgresql_place: SparkPlace) -> SparkPlace:
     return postgresql_place
 
 
-def begin_held(driver: Driver, place: Place, directory: Path, partitions: int = 2) -> None:
+def begin_held(driver: DriverProcess, place: SparkPlace, directory: Path, partitions: int = 2) -> None:
     """Let ``driver`` write 50 rows in each partition; the first attempt of partition 0 stops in the middle."""
     told = {"rows": 50 * partitions, "partitions": partitions, "directory": str(directory)}
     driver.begin("partitions", options=place.keywords(), **told)
@@ -57,19 +57,21 @@ def executor_of(directory: Path, attempt: str) -> psutil.Process:
     return executor
 
 
-def require_once(place: Place, rows: int) -> None:
+def require_once(place: SparkPlace, rows: int) -> None:
     assert place.stored() == rows_of(rows)
     assert place.produced() == values_of(rows_of(rows))
 
 
-def test_executors_write_and_write_nothing_again(driver: Driver, place: Place) -> None:
+def test_executors_write_and_write_nothing_again(driver: DriverProcess, place: SparkPlace) -> None:
     for _ in range(2):
         driver.begin("batch", options=place.keywords(), rows=100, partitions=4)
         assert driver.end() == "done"
     require_once(place, 100)
 
 
-def test_a_partition_is_written_once_when_its_executor_is_killed(driver: Driver, place: Place, tmp_path: Path) -> None:
+def test_a_partition_is_written_once_when_its_executor_is_killed(
+    driver: DriverProcess, place: SparkPlace, tmp_path: Path
+) -> None:
     begin_held(driver, place, tmp_path)
     executor_of(tmp_path, "0-0").kill()
     await_file(tmp_path / "begun-0-1")
@@ -79,7 +81,7 @@ def test_a_partition_is_written_once_when_its_executor_is_killed(driver: Driver,
 
 
 def test_an_executor_that_spark_believes_to_be_dead_writes_and_the_next_attempt_does_not(
-    driver: Driver, place: Place, tmp_path: Path
+    driver: DriverProcess, place: SparkPlace, tmp_path: Path
 ) -> None:
     begin_held(driver, place, tmp_path)
     await_file(tmp_path / "ended-1-0")
@@ -95,8 +97,8 @@ def test_an_executor_that_spark_believes_to_be_dead_writes_and_the_next_attempt_
     require_once(place, 100)
 
 
-def test_a_speculative_copy_of_a_task_writes_nothing_again(cluster: str, place: Place, tmp_path: Path) -> None:
-    with Driver(cluster, **SMALL, **SPECULATIVE) as speculating:
+def test_a_speculative_copy_of_a_task_writes_nothing_again(cluster: str, place: SparkPlace, tmp_path: Path) -> None:
+    with DriverProcess(cluster, **SMALL, **SPECULATIVE) as speculating:
         begin_held(speculating, place, tmp_path, partitions=4)
         assert eventually(lambda: is_waiting(place), patience=PATIENCE)
         (tmp_path / "go").touch()
@@ -104,15 +106,15 @@ def test_a_speculative_copy_of_a_task_writes_nothing_again(cluster: str, place: 
         require_once(place, 200)
 
 
-def test_a_local_cluster(place: Place) -> None:
-    with Driver("local-cluster[2,1,1024]", **SMALL) as driver:
+def test_a_local_cluster_writes_a_batch_once(place: SparkPlace) -> None:
+    with DriverProcess("local-cluster[2,1,1024]", **SMALL) as driver:
         for _ in range(2):
             driver.begin("batch", options=place.keywords(), rows=100, partitions=4)
             assert driver.end() == "done"
     require_once(place, 100)
 
 
-def is_waiting(place: Place) -> bool:
+def is_waiting(place: SparkPlace) -> bool:
     """True if the other attempt waits for the first one's row."""
     with place.engine.connect() as connection:
         asked = "SELECT count(*) FROM pg_locks WHERE NOT granted"
@@ -120,7 +122,7 @@ def is_waiting(place: Place) -> bool:
 
 
 def test_a_stream_whose_driver_is_killed_after_a_batch_is_written_and_before_spark_knows(
-    place: Place, tmp_path: Path
+    place: SparkPlace, tmp_path: Path
 ) -> None:
     source = tmp_path / "in"
     source.mkdir()
@@ -129,13 +131,13 @@ def test_a_stream_whose_driver_is_killed_after_a_batch_is_written_and_before_spa
         (source / f"{batch}.json").write_text("\n".join(lines))
         os.utime(source / f"{batch}.json", (batch, batch))
     told = {"source": str(source), "checkpoint": str(tmp_path / "checkpoint"), "directory": str(tmp_path)}
-    with Driver("local[2]") as first:
+    with DriverProcess("local[2]") as first:
         first.begin("stream", options=place.keywords(), hangs_at=1, **told)
         await_file(tmp_path / "hanging")
         first.kill()
     require_once(place, 20)
     assert sorted(path.name for path in (tmp_path / "checkpoint" / "commits").glob("[0-9]*")) == ["0"]
-    with Driver("local[2]") as second:
+    with DriverProcess("local[2]") as second:
         second.begin("stream", options=place.keywords(), **told)
         assert second.end() == "done"
     require_once(place, 30)

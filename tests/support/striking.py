@@ -96,7 +96,7 @@ class Striker:
 
 @functools.cache
 def _names(code: CodeType) -> dict[int, str]:
-    return {each.offset: each.opname for each in dis.get_instructions(code)}
+    return {instruction.offset: instruction.opname for instruction in dis.get_instructions(code)}
 
 
 @functools.cache

@@ -82,7 +82,7 @@ def test_a_state_is_made_of_text_or_an_identity_and_of_nothing_else(given: Any) 
             read(given)
 
 
-def test_text_brings_its_anchor_with_it() -> None:
+def test_a_state_from_text_takes_no_separate_anchor() -> None:
     with pytest.raises(TypeError, match="of type str"):
         PreparedTxnState("4:3", Anchor("t", 0, 1))
 
@@ -210,10 +210,10 @@ def test_a_producer_identity_is_true_only_if_there_is_one() -> None:
 
 
 @pytest.mark.parametrize("name", ["orders", "a", "A.b_c-9", "...", "x" * 249])
-def test_a_legal_topic(name: str) -> None:
+def test_a_legal_topic_name_is_recognised(name: str) -> None:
     assert is_legal_topic(name)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "x" * 250, "a b", "a:b", "a~b", "é", "a\n"])
-def test_an_illegal_topic(name: str) -> None:
+def test_an_illegal_topic_name_is_recognised(name: str) -> None:
     assert not is_legal_topic(name)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("dualwrite")
 _CHUNK = 128 * 1024
 """Bytes of the log that one Fetch reads."""
-_FARTHEST = 32 * 1024 * 1024
+FARTHEST = 32 * 1024 * 1024
 """Bytes in which a search with little time looks for a marker behind another producer's open transaction."""
 _ID_LASTS = 60.0
 """Seconds for which a topic's id stays cached."""
@@ -113,7 +113,7 @@ def ended_transaction(
         partition = logs.partition_of(first)
         if partition is None or _is_another(logs, partition.topic, state.topic_id):
             return _NOTHING_KNOWN
-        farthest = None if timeout is None else _FARTHEST
+        farthest = None if timeout is None else FARTHEST
         return _read_ending(logs, partition, first.offset, state.producer, farthest)
     except KafkaRefusedError as error:
         if error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:

@@ -11,7 +11,7 @@ from dualwrite.records.outgoing import OnDelivery, OutgoingRecord
 _FULL_POLL = 0.1
 """Seconds of one poll while the queue is full."""
 
-_RECORDS_PER_POLL = 100
+RECORDS_PER_POLL = 100
 """Records between two polls for delivery reports; a poll costs as much as half a produce."""
 
 
@@ -46,13 +46,13 @@ class RecordQueue:
             if time.monotonic() >= deadline:
                 raise KafkaUnavailableError(f"produce to {record.topic}: the queue stayed full")
             producer.poll(_FULL_POLL)
-        if self.deliveries.produced % _RECORDS_PER_POLL == 0:
+        if self.deliveries.produced % RECORDS_PER_POLL == 0:
             producer.poll(0)
 
     @property
     def polls_next(self) -> bool:
         """True if :meth:`add` will poll after the next record, which calls callbacks."""
-        return (self.deliveries.produced + 1) % _RECORDS_PER_POLL == 0
+        return (self.deliveries.produced + 1) % RECORDS_PER_POLL == 0
 
     def add_at_once(self, producer: Any, record: OutgoingRecord) -> bool:
         """Add ``record``; False if the queue is full."""

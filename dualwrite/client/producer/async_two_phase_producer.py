@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any
 
+from dualwrite.client.config.settings import ClientSettings
 from dualwrite.client.drivers.aio import AsyncDriver
 from dualwrite.client.engine.contract import NEVER, Operation
+from dualwrite.client.engine.engine import Engine
 from dualwrite.client.engine.transaction_state import TransactionResult
 from dualwrite.client.producer.arguments import member_of, offsets_of
 from dualwrite.client.producer.base_producer import REFUSED, BaseProducer, deadline_of, one_callback
@@ -40,12 +42,15 @@ class AsyncTwoPhaseProducer(BaseProducer):
     The loop's executor looks up host names. The loop calls ``oauth_cb``.
 
     :param config: as for TwoPhaseProducer.
+    :param make_driver: makes the driver of the sockets; another one is for tests.
     :raises ConfigurationError: if a setting is missing, unknown, refused, or out of its range; the message names it.
     """
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(
+        self, config: Mapping[str, Any], *, make_driver: Callable[[Engine, ClientSettings], AsyncDriver] = AsyncDriver
+    ) -> None:
         super().__init__(config)
-        self._driver = AsyncDriver(self._engine, self._client)
+        self._driver = make_driver(self._engine, self._client)
 
     async def __aenter__(self) -> "AsyncTwoPhaseProducer":
         return self

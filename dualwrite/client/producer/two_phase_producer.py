@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+from dualwrite.client.config.settings import ClientSettings
 from dualwrite.client.drivers.blocking import BlockingDriver
-from dualwrite.client.engine.contract import NEVER, Operation
+from dualwrite.client.engine.contract import NEVER, Driver, Operation
+from dualwrite.client.engine.engine import Engine
 from dualwrite.client.engine.transaction_state import TransactionResult
 from dualwrite.client.producer.arguments import member_of, offsets_of
 from dualwrite.client.producer.base_producer import REFUSED, BaseProducer, deadline_of, one_callback
@@ -37,12 +39,15 @@ class TwoPhaseProducer(BaseProducer):
     raise the error that ended the transaction; a delivery callback gets a DualWriteError.
 
     :param config: librdkafka's keys; docs/reference/producer.md describes each of them.
+    :param make_driver: makes the driver of the sockets; another one is for tests.
     :raises ConfigurationError: if a setting is missing, unknown, refused, or out of its range; the message names it.
     """
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(
+        self, config: Mapping[str, Any], *, make_driver: Callable[[Engine, ClientSettings], Driver] = BlockingDriver
+    ) -> None:
         super().__init__(config)
-        self._driver = BlockingDriver(self._engine, self._client)
+        self._driver = make_driver(self._engine, self._client)
         self._commit: Operation | None = None
         """A commit that was sent, and whose answer was not collected."""
 

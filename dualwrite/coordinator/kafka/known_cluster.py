@@ -65,12 +65,12 @@ class KnownCluster:
         cluster = Inspector(self._config, timeout=timeout)
         try:
             cluster_id = cluster.cluster_id()
-            return ClusterIdentity(cluster_id, _log_directory_identity(cluster) if with_log_directory else None)
+            return ClusterIdentity(cluster_id, log_directory_identity(cluster) if with_log_directory else None)
         finally:
             cluster.close()
 
 
-def _log_directory_identity(cluster: Inspector) -> str | None:
+def log_directory_identity(cluster: Inspector) -> str | None:
     """Device and inode of the only log directory of the cluster's only broker, if the broker has one of this machine's
     own addresses: a path of another machine is meaningless here."""
     try:

@@ -40,7 +40,6 @@ from dualwrite.ids import PreparedTxnState, require_prepared_state
 from dualwrite.records.outgoing import OutgoingRecord
 
 _GRACE = 2.0
-"""Seconds that librdkafka has to return after its own timeout, before it is abandoned."""
 
 _REPORT_GRACE = 2.0
 """Seconds after the delivery timeout in which librdkafka delivers the last delivery reports."""
@@ -71,15 +70,25 @@ class LibrdkafkaProducer:
 
     :param config: librdkafka's keys, transactional.id among them; LibrdkafkaSettings says which are refused or set.
     :param timeout: seconds that init, send_offsets, commit and abort may take each; None for step_timeout().
+    :param grace: seconds that librdkafka has to return after its own timeout, before it is abandoned.
+    :param make_producer: makes librdkafka's producer, and ``make_control`` the control plane; others are for tests.
     :raises ConfigurationError: if a setting is missing, unknown, or contradicts a dual write.
     """
 
-    def __init__(self, config: Mapping[str, Any], *, timeout: float | None = None) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        *,
+        timeout: float | None = None,
+        grace: float = _GRACE,
+        make_producer: Callable[[dict[str, Any]], Any] = Producer,
+        make_control: Callable[..., ControlPlane] = ControlPlane,
+    ) -> None:
         made = LibrdkafkaSettings.of(config)
         self._transactional_id = made.transactional_id
         self._delivery_timeout = made.delivery_timeout
         self._timeout = step_timeout(made.delivery_timeout) if timeout is None else timeout
-        self._deadline_calls = DeadlineCalls(_GRACE)
+        self._deadline_calls = DeadlineCalls(grace)
         self._callbacks = HeldCallbacks()
         self._process = os.getpid()
         self._order = VerbOrder()
@@ -90,13 +99,13 @@ class LibrdkafkaProducer:
         self._two_phase = made.two_phase
         self._left_transaction = predecessor_transactions(config, THIS_PROCESS)
         self._watch = TimeoutWatch(made.transaction_timeout_ms, THIS_PROCESS.monotonic)
-        self._control = ControlPlane(config, timeout=self._timeout)
+        self._control = make_control(config, timeout=self._timeout)
         self._session = LibrdkafkaSession(self._control, made.transactional_id)
         self._topic_ids = TopicIds(self._control, THIS_PROCESS.monotonic)
         self._before = PreviousTransaction(self._control, self._timeout, THIS_PROCESS)
         try:
             self._connections = ConnectionWatch(made.librdkafka.get("logger", _log))
-            self._producer: Any = Producer({**made.librdkafka, "logger": self._connections})
+            self._producer: Any = make_producer({**made.librdkafka, "logger": self._connections})
         except (KafkaException, TypeError, ValueError) as error:
             reason = error.args[0].str() if isinstance(error, KafkaException) else error
             raise ConfigurationError(f"Kafka configuration: {reason}") from error
@@ -115,6 +124,11 @@ class LibrdkafkaProducer:
         with self._calling(Verb.INIT):
             self._call(Verb.INIT, self._producer.init_transactions)
             self._session.look_up()
+
+    @property
+    def state(self) -> ProducerState:
+        """Which calls are allowed now."""
+        return self._order.state
 
     @property
     def is_reusable(self) -> bool:

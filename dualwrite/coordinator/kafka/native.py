@@ -37,10 +37,18 @@ class NativeProducer:
     :param config: librdkafka's keys, transactional.id among them; see ProducerSettings for those that are refused.
     :param timeout: seconds for each step that ends a predecessor's transaction, None for step_timeout();
         delivery.timeout.ms limits all other calls.
+    :param make_producer: makes the producer, and ``make_control`` the control plane; others are for tests.
     :raises ConfigurationError: if a setting is missing, unknown, refused, or contradicts a dual write.
     """
 
-    def __init__(self, config: Mapping[str, Any], *, timeout: float | None = None) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        *,
+        timeout: float | None = None,
+        make_producer: Callable[[Mapping[str, Any]], TwoPhaseProducer] = TwoPhaseProducer,
+        make_control: Callable[..., ControlPlane] = ControlPlane,
+    ) -> None:
         made = ProducerSettings.of(config)
         self._transactional_id = made.transactional_id
         self._process = os.getpid()
@@ -49,12 +57,12 @@ class NativeProducer:
         self._left: PredecessorTransaction | None = None
         self._left_transaction = predecessor_transactions(config, THIS_PROCESS)
         patience = step_timeout(made.delivery_timeout) if timeout is None else timeout
-        self._control = ControlPlane(config, timeout=patience)
+        self._control = make_control(config, timeout=patience)
         self._topic_ids = TopicIds(self._control, THIS_PROCESS.monotonic)
         self._watch = TimeoutWatch(made.transaction_timeout_ms, THIS_PROCESS.monotonic)
         default = made.on_delivery
         reporting = {} if default is None else {"dr_cb": None, "on_delivery": _reporter(default)}
-        self._producer = TwoPhaseProducer({**config, **reporting})
+        self._producer = make_producer({**config, **reporting})
 
     def init_transactions(self, keep_prepared_txn: bool = False) -> None:
         """See KafkaParticipant. After ``keep_prepared_txn`` only complete, commit and abort are allowed, and then

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 _LONGEST_HOST = 100
-_PROC = Path("/proc")
+PROC = Path("/proc")
 _DEAD_STATES = ("Z", "X")
 """A process that has ended and whose parent has not waited for it yet (a zombie)."""
 
@@ -45,8 +45,8 @@ def is_gone(owner: str) -> bool:
 def _machine() -> str | None:
     """This boot of this machine, and the namespace that process ids are of; None where there is no /proc."""
     try:
-        boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot}/{os.stat(_PROC / 'self/ns/pid').st_ino}"
+        boot = (PROC / "sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.stat(PROC / 'self/ns/pid').st_ino}"
     except OSError:
         return None
 
@@ -54,7 +54,7 @@ def _machine() -> str | None:
 def _start_time(pid: int) -> str | None:
     """The start time of process ``pid``, in clock ticks since the boot; "ended" if it is dead; None if not known."""
     try:
-        status = (_PROC / str(pid) / "stat").read_text()
+        status = (PROC / str(pid) / "stat").read_text()
     except OSError:
         return None
     # The name in parentheses may contain anything; the fields after it are counted by proc(5) from 3 on.

@@ -35,7 +35,7 @@ _LOOKS = 10
 _LONGEST_PAUSE = 1.0
 """Maximum of seconds between two checks."""
 
-_LEFT_BEHIND = 5.0
+LEFT_BEHIND = 5.0
 """Seconds after which an expired limit that still encloses another one counts as abandoned: an exception from a signal
 handler came as its block ended. Its connection was cut long ago, and a use that begins now has its full time."""
 
@@ -122,7 +122,7 @@ class Limit:
         self.is_over = False
         outer = self._before
         if outer is not None and outer._deadline is not None and outer._deadline < deadline:
-            if outer._deadline + _LEFT_BEHIND < now:
+            if outer._deadline + LEFT_BEHIND < now:
                 self._before = None
             else:
                 deadline, self._binding = outer._deadline, outer._binding or outer
@@ -152,6 +152,11 @@ class Limit:
     def watch(self, connection: Any) -> None:
         """Set the connection to cut when the time is over: the driver's, or SQLAlchemy's wrapper of it."""
         self._connection = connection
+
+    @property
+    def connection(self) -> Any:
+        """The connection to cut; None until one is set."""
+        return self._connection
 
     def remaining(self) -> float:
         """Seconds left of the use in progress; infinity outside of one."""
@@ -224,6 +229,11 @@ class Watchdog:
         if not self._worker.is_running:
             self._worker.start()
 
+    @property
+    def watched(self) -> int:
+        """How many limits are checked."""
+        return len(self._limits)
+
     def _run(self) -> None:
         while True:
             time.sleep(self._pause)
@@ -240,6 +250,22 @@ _watchdog = Watchdog()
 def _around() -> Limit | None:
     held = _current.get()
     return None if held is None else held()
+
+
+@contextmanager
+def isolated() -> Iterator[None]:
+    """A block of this thread or task outside of every limit in progress. A limit that was abandoned in the block is
+    forgotten at its end."""
+    token = _current.set(None)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def watched_limits() -> int:
+    """How many limits of this process are checked: those that their owners have not dropped."""
+    return _watchdog.watched
 
 
 def current_limit() -> Limit | None:

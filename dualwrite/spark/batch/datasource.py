@@ -107,6 +107,11 @@ class WholeBatchWriter(DataSourceWriter):
         self._options = options
         self._work = work
 
+    @property
+    def work(self) -> TaskInput:
+        """The input of the tasks."""
+        return self._work
+
     def write(self, iterator: "Iterator[Row]") -> Message:
         """Write one task's partition."""
         return _written(self._work, iterator)
@@ -132,6 +137,11 @@ class WholeBatchStreamWriter(DataSourceStreamWriter):
     def __init__(self, options: WriteOptions, work: TaskInput) -> None:
         self._options = options
         self._work = work
+
+    @property
+    def work(self) -> TaskInput:
+        """The input of the tasks."""
+        return self._work
 
     def write(self, iterator: "Iterator[Row]") -> Message:
         """Write one task's partition."""

@@ -54,7 +54,7 @@ _LONGEST_NAME = 30
 """How many bytes of the target's name are in the staging table's name. PostgreSQL's names have at most 63 bytes."""
 _PATIENCE = 1.0
 """Seconds to wait for the lock of a table that is to be dropped. The lock is free unless the table is in use."""
-_ATTEMPTS = 500
+ATTEMPTS = 500
 """How many attempts' rows one statement moves."""
 
 
@@ -277,7 +277,7 @@ def move_rows(
     names = [table_column.name for table_column in columns]
     rest = iter(sorted(attempt for attempt in attempts if attempt.rows))
     moved_rows = 0
-    while chunk := list(islice(rest, _ATTEMPTS)):
+    while chunk := list(islice(rest, ATTEMPTS)):
         staged_rows = sum(attempt.rows for attempt in chunk)
         of_chunk = (staged.c[RUN_COLUMN] == run.run_id, staged.c[ATTEMPT].in_([attempt.attempt for attempt in chunk]))
         rows_left = connection.scalar(select(func.count()).select_from(staged).where(*of_chunk))

@@ -17,7 +17,7 @@ from dualwrite.coordinator.rules.two_phase import RESUME, resume_timeout_ms
 from dualwrite.coordinator.sql.dialects.base import ErrorMeaning
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.errors import DatabaseBusyError, InvalidTransactionStateError
-from dualwrite.spark.batch.runs import Run, RunState
+from dualwrite.spark.batch.runs import Run, Runs, RunState
 from dualwrite.spark.batch.staging import Attempt, drop_outdated, make_staging, move_rows
 from dualwrite.spark.batch.task_input import Observe, TaskInput, no_observer, runs_of
 from dualwrite.spark.batch.tasks import PreparedTask
@@ -25,7 +25,7 @@ from dualwrite.spark.error_translation import database_errors_translated, first_
 from dualwrite.spark.plan.columns import match_columns, plan_of
 from dualwrite.spark.plan.options import WriteOptions
 from dualwrite.spark.tables.target_table import checked_target_of
-from dualwrite.spark.workers import first_connection, require_kafka, require_known_settings, worker_of
+from dualwrite.spark.workers import Worker, first_connection, require_kafka, require_known_settings, worker_of
 
 _LOG = logging.getLogger("dualwrite")
 
@@ -51,6 +51,16 @@ class WholeBatch:
         self._observe = on_step or no_observer
         self._worker = worker_of(options)
         self._runs = runs_of(self._worker, options)
+
+    @property
+    def worker(self) -> Worker:
+        """The engine and the DualWrite that the batch uses."""
+        return self._worker
+
+    @property
+    def runs(self) -> Runs:
+        """The runs of the batch's job."""
+        return self._runs
 
     @property
     def takes_lines(self) -> bool:

@@ -98,7 +98,10 @@ def test_transactions_of_the_second_kind_are_finalized(client: RawClient, versio
     answer = client.ask(request(), version)
     assert answer.finalized_features_epoch >= 0
     (finalized,) = answer.finalized_features
-    supported = [(each.name, each.min_version, each.max_version) for each in answer.supported_features]
+    supported = [
+        (supported_feature.name, supported_feature.min_version, supported_feature.max_version)
+        for supported_feature in answer.supported_features
+    ]
     assert supported == ([("transaction.version", 0, 2)] if version >= 4 else [])
     assert (finalized.name, finalized.max_version_level) == ("transaction.version", 2)
 

@@ -51,7 +51,7 @@ def page(client: RawClient, *names: str, limit: int = 2000, cursor: tuple[str, i
 
 
 def told(answer: Message) -> dict[str, list[int]]:
-    return {topic.name: [each.partition_index for each in topic.partitions] for topic in answer.topics}
+    return {topic.name: [partition.partition_index for partition in topic.partitions] for topic in answer.topics}
 
 
 def test_partitions_are_described_with_everything_about_them(client: RawClient) -> None:
@@ -129,7 +129,7 @@ def test_the_data_directory_is_described_with_the_sizes_of_its_partitions(client
     assert (Path(result.log_dir) / f"{name}-1").is_dir()
     (topic,) = result.topics
     assert {each.partition_index: each.partition_size for each in topic.partitions} == {0: 0, 1: len(content)}
-    assert {(each.offset_lag, each.is_future_key) for each in topic.partitions} == {(0, False)}
+    assert {(partition.offset_lag, partition.is_future_key) for partition in topic.partitions} == {(0, False)}
     if version >= 4:
         assert 0 < result.usable_bytes < result.total_bytes
     assert not result.is_cordoned

@@ -146,7 +146,9 @@ def test_a_consumer_asks_where_partitions_begin_and_end_and_where_a_moment_is(cl
     consumer.close()
 
 
-def test_its_compressed_batches_are_stored_unchanged(client: RawClient, servers: str, producer_of: Producers) -> None:
+def test_compressed_batches_of_kafka_python_are_stored_compressed_and_read_back(
+    client: RawClient, servers: str, producer_of: Producers
+) -> None:
     topic, values = new_topic(client), [b"%d " % number * 30 for number in range(200)]
     producer = producer_of(compression_type="gzip", linger_ms=10)
     for value in values:

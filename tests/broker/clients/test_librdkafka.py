@@ -55,7 +55,7 @@ def transactional(servers: str, transactional_id: str, **more: object) -> Produc
     return producer
 
 
-class Deliveries:
+class DeliveryCounter:
     """Counts what was reported, and refuses failures."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ def test_a_topic_is_made_by_the_first_record(servers: str) -> None:
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 def test_records_keep_their_order_in_each_partition(servers: str, acks: str) -> None:
-    name, delivered = created(servers, partitions=3), Deliveries()
+    name, delivered = created(servers, partitions=3), DeliveryCounter()
     producer = Producer({"bootstrap.servers": servers, "acks": acks, "max.in.flight.requests.per.connection": 1})
     for number in range(3000):
         producer.produce(name, b"%d" % number, partition=number % 3, on_delivery=delivered)
@@ -232,7 +232,7 @@ def mortal(tmp_path: Path) -> Iterator[EmbeddedBroker]:
 @pytest.mark.slow
 def test_an_idempotent_producer_continues_after_a_kill(mortal: EmbeddedBroker) -> None:
     servers = mortal.bootstrap_servers
-    name, delivered = created(servers), Deliveries()
+    name, delivered = created(servers), DeliveryCounter()
     producer = Producer(
         {"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 1, "reconnect.backoff.max.ms": 200}
     )

@@ -17,18 +17,18 @@ from dualwrite.records.control import Marker
 from dualwrite.records.header import BatchFields, peek_header
 from dualwrite.testing.files import MemoryFiles
 from dualwrite.wire.error_codes import ErrorCode
-from tests.support.broker.simulated import TOPIC, FakeClock, Rooms, append, run
+from tests.support.broker.simulated import TOPIC, Rooms, SimulatedClock, append, run
 
 HOUR_MS, YEAR_MS = 3_600_000, 31_536_000_000
 TIMEOUT_MS = 60_000
 PARTITION = TopicPartition(TOPIC, 0)
 JUMPS = [HOUR_MS, -HOUR_MS, YEAR_MS, -YEAR_MS]
 
-Test = Callable[[Rooms, FakeClock], Awaitable[None]]
+Test = Callable[[Rooms, SimulatedClock], Awaitable[None]]
 
 
-def with_rooms(test: Test, files: MemoryFiles | None = None, clock: FakeClock | None = None) -> None:
-    made = clock or FakeClock(2 * YEAR_MS)
+def with_rooms(test: Test, files: MemoryFiles | None = None, clock: SimulatedClock | None = None) -> None:
+    made = clock or SimulatedClock(2 * YEAR_MS)
 
     async def main() -> None:
         rooms = Rooms(files or MemoryFiles(), clock=made, settings=TransactionSettings(id_expiration_ms=TIMEOUT_MS))
@@ -52,7 +52,7 @@ def status_of(rooms: Rooms, name: str = "app") -> TransactionStatus:
 
 @pytest.mark.parametrize("jump_ms", JUMPS)
 def test_a_transaction_times_out_exactly_in_time_whatever_the_wall_clock_does(jump_ms: int) -> None:
-    async def test(rooms: Rooms, clock: FakeClock) -> None:
+    async def test(rooms: Rooms, clock: SimulatedClock) -> None:
         await begun(rooms)
         clock.jumped_ms += jump_ms
         await rooms.coordinator.end_overdue()
@@ -74,20 +74,20 @@ def test_a_transaction_times_out_exactly_in_time_whatever_the_wall_clock_does(ju
 def test_a_prepared_transaction_stays_through_every_jump_and_restart(jump_ms: int) -> None:
     files = MemoryFiles()
 
-    async def before(rooms: Rooms, clock: FakeClock) -> None:
+    async def before(rooms: Rooms, clock: SimulatedClock) -> None:
         await begun(rooms, two_phase=True)
         clock.jumped_ms += jump_ms
         clock.now_ms += YEAR_MS
         await rooms.coordinator.end_overdue()
 
-    async def after(rooms: Rooms, clock: FakeClock) -> None:
+    async def after(rooms: Rooms, clock: SimulatedClock) -> None:
         clock.jumped_ms -= 2 * jump_ms
         await rooms.coordinator.end_overdue()
         kept = (await rooms.coordinator.execute(InitProducerId("app", TIMEOUT_MS, True, True))).producer
         reply = await rooms.coordinator.execute(EndTransaction("app", kept, Marker.COMMIT, TransactionVersion.TV2))
         assert reply.error is ErrorCode.NONE
 
-    clock = FakeClock(4 * YEAR_MS)
+    clock = SimulatedClock(4 * YEAR_MS)
     with_rooms(before, files, clock)
     with_rooms(after, files, clock)
 
@@ -102,12 +102,12 @@ def test_a_prepared_transaction_stays_through_every_jump_and_restart(jump_ms: in
     ],
 )
 def test_after_a_restart_the_wall_clock_counts_up_to_the_timeout(passed_ms: int, jump_ms: int, left_ms: int) -> None:
-    files, clock = MemoryFiles(), FakeClock(YEAR_MS)
+    files, clock = MemoryFiles(), SimulatedClock(YEAR_MS)
 
-    async def before(rooms: Rooms, _: FakeClock) -> None:
+    async def before(rooms: Rooms, _: SimulatedClock) -> None:
         await begun(rooms)
 
-    async def after(rooms: Rooms, clock: FakeClock) -> None:
+    async def after(rooms: Rooms, clock: SimulatedClock) -> None:
         if left_ms:
             clock.now_ms += left_ms - 1
             await rooms.coordinator.end_overdue()
@@ -123,7 +123,7 @@ def test_after_a_restart_the_wall_clock_counts_up_to_the_timeout(passed_ms: int,
 
 
 def test_a_jump_forward_forgets_no_transactional_id_no_offset_and_no_producer() -> None:
-    async def test(rooms: Rooms, clock: FakeClock) -> None:
+    async def test(rooms: Rooms, clock: SimulatedClock) -> None:
         await rooms.coordinator.execute(InitProducerId("idle", TIMEOUT_MS))
         await rooms.offsets.commit(CommitOffsets("g", {PARTITION: CommittedPosition(1)}))
         append(rooms.partition(0), b"v")
@@ -142,7 +142,7 @@ def test_a_jump_forward_forgets_no_transactional_id_no_offset_and_no_producer() 
 
 
 def test_the_state_of_an_idle_producer_survives_a_jump_forward() -> None:
-    async def test(rooms: Rooms, clock: FakeClock) -> None:
+    async def test(rooms: Rooms, clock: SimulatedClock) -> None:
         producer = ProducerIdentity(rooms.cluster.take_producer_id(), 0)
         batch = build_batch([Record(None, b"v", clock.wall_ms())], BatchFields(producer, 0))
         assert rooms.partition(0).append(batch, peek_header(batch)).verdict.appends
@@ -159,7 +159,7 @@ def test_the_state_of_an_idle_producer_survives_a_jump_forward() -> None:
 @given(st.lists(st.tuples(st.integers(0, YEAR_MS), st.integers(-YEAR_MS, YEAR_MS)), max_size=20))
 @settings(max_examples=200)
 def test_the_clock_of_expiry_never_passes_more_time_than_has_passed(steps: list[tuple[int, int]]) -> None:
-    clock = FakeClock(100 * YEAR_MS)
+    clock = SimulatedClock(100 * YEAR_MS)
     expiry = ExpiryClock(clock)
     began_ms, passed_ms = expiry.now_ms(), 0
     for step_ms, jump_ms in steps:

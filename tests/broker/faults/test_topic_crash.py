@@ -69,7 +69,9 @@ def simulate(seed: int, stop_at: int, durable: bool) -> Told:
         check(rooms, told)
         if rooms.cluster.topic(TOPIC) is None:
             await make(rooms, 2, b"third")
-            assert [[entry.value for entry in read_log(each)] for each in rooms.partitions()] == [[b"third"]] * 2
+            assert [[entry.value for entry in read_log(partition)] for partition in rooms.partitions()] == [
+                [b"third"]
+            ] * 2
 
     run(first_life(), seed)
     run(second_life(), seed)

@@ -54,7 +54,7 @@ def write(client: RawClient, topic: str, index: int, value: bytes) -> None:
     produce(client, topic, batch([value]), partition=index)
 
 
-class Member:
+class ConsumerMember:
     """A consumer of confluent-kafka in a group, and what it has seen."""
 
     def __init__(self, servers: str, group: str, topic: str, **more: object) -> None:
@@ -94,7 +94,7 @@ class Member:
         return {partition.partition for partition in self.consumer.assignment()}
 
 
-def poll_until(members: Sequence[Member], condition: Callable[[], bool], what: str) -> None:
+def poll_until(members: Sequence[ConsumerMember], condition: Callable[[], bool], what: str) -> None:
     """Let every member poll until ``condition`` is true."""
     deadline = time.monotonic() + 2 * PATIENCE_SECONDS
     while not condition():
@@ -103,7 +103,7 @@ def poll_until(members: Sequence[Member], condition: Callable[[], bool], what: s
             member.poll()
 
 
-def shares(*members: Member) -> bool:
+def shares(*members: ConsumerMember) -> bool:
     """True if every partition has exactly one owner, and all members have the same number of partitions."""
     owned = [member.owned() for member in members]
     is_all = sorted(index for each in owned for index in each) == list(range(PARTITIONS))
@@ -116,9 +116,9 @@ def test_two_members_share_the_partitions_and_one_takes_over_when_the_other_leav
     shared_broker: EmbeddedBroker, client: RawClient, topic: str, strategy: str
 ) -> None:
     group, servers = unique("group"), shared_broker.bootstrap_servers
-    one = Member(servers, group, topic, partition_assignment_strategy=strategy)
+    one = ConsumerMember(servers, group, topic, partition_assignment_strategy=strategy)
     poll_until([one], lambda: one.owned() == set(range(PARTITIONS)) and len(one.values) == PARTITIONS, "alone")
-    two = Member(servers, group, topic, partition_assignment_strategy=strategy)
+    two = ConsumerMember(servers, group, topic, partition_assignment_strategy=strategy)
     poll_until([one, two], lambda: shares(one, two), "two members")
     for index in range(PARTITIONS):
         write(client, topic, index, b"%d/1" % index)
@@ -134,9 +134,9 @@ def test_a_cooperative_member_gives_up_no_more_partitions_than_needed(
     shared_broker: EmbeddedBroker, topic: str
 ) -> None:
     group, servers = unique("group"), shared_broker.bootstrap_servers
-    one = Member(servers, group, topic, partition_assignment_strategy="cooperative-sticky")
+    one = ConsumerMember(servers, group, topic, partition_assignment_strategy="cooperative-sticky")
     poll_until([one], lambda: len(one.owned()) == PARTITIONS, "alone")
-    two = Member(servers, group, topic, partition_assignment_strategy="cooperative-sticky")
+    two = ConsumerMember(servers, group, topic, partition_assignment_strategy="cooperative-sticky")
     owned: list[set[int]] = []
 
     def watch() -> bool:
@@ -153,12 +153,12 @@ def test_a_static_member_that_is_restarted_takes_its_place_again_without_a_rebal
     shared_broker: EmbeddedBroker, topic: str
 ) -> None:
     group, servers = unique("group"), shared_broker.bootstrap_servers
-    one = Member(servers, group, topic, group_instance_id="one")
-    two = Member(servers, group, topic, group_instance_id="two")
+    one = ConsumerMember(servers, group, topic, group_instance_id="one")
+    two = ConsumerMember(servers, group, topic, group_instance_id="two")
     poll_until([one, two], lambda: shares(one, two), "two members")
     before, kept = two.owned(), one.revocations
     two.consumer.close()
-    again = Member(servers, group, topic, group_instance_id="two")
+    again = ConsumerMember(servers, group, topic, group_instance_id="two")
     poll_until([one, again], lambda: again.owned() == before, "the restarted member")
     assert (one.revocations, shares(one, again)) == (kept, True)
     one.consumer.close()
@@ -168,9 +168,9 @@ def test_a_static_member_that_is_restarted_takes_its_place_again_without_a_rebal
 @pytest.mark.slow
 def test_a_member_with_the_same_instance_id_fences_the_former_member(shared_broker: EmbeddedBroker, topic: str) -> None:
     group, servers = unique("group"), shared_broker.bootstrap_servers
-    first = Member(servers, group, topic, group_instance_id="one")
+    first = ConsumerMember(servers, group, topic, group_instance_id="one")
     poll_until([first], lambda: len(first.owned()) == PARTITIONS, "the first")
-    second = Member(servers, group, topic, group_instance_id="one")
+    second = ConsumerMember(servers, group, topic, group_instance_id="one")
     poll_until([second], lambda: len(second.owned()) == PARTITIONS, "the second")
     with pytest.raises(AssertionError, match="fenced"):
         poll_until([first], lambda: False, "the first does not notice")
@@ -186,7 +186,7 @@ def test_a_member_that_dies_without_a_word_is_missed_when_its_session_ends(
 
     group, servers = unique("group"), shared_broker.bootstrap_servers
     joined_member(client, group, topic, session_timeout_ms=1500)
-    alive = Member(servers, group, topic)
+    alive = ConsumerMember(servers, group, topic)
     poll_until([alive], lambda: alive.owned() == set(range(PARTITIONS)), "who is left")
     alive.consumer.close()
 
@@ -250,7 +250,7 @@ def test_a_group_outlives_the_death_of_its_broker(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "broker", listen=listen, config=QUICK) as broker:
         with RawClient(listen) as client:
             topic = filled_topic(client)
-        one, two = (Member(listen, "g", topic, session_timeout_ms=30_000) for _ in range(2))
+        one, two = (ConsumerMember(listen, "g", topic, session_timeout_ms=30_000) for _ in range(2))
         poll_until([one, two], lambda: shares(one, two) and len(one.values + two.values) == PARTITIONS, "before")
         one.consumer.commit(asynchronous=False)
         two.consumer.commit(asynchronous=False)
@@ -273,7 +273,7 @@ def test_an_administrator_sees_groups_their_members_and_offsets_and_removes_them
 ) -> None:
     group, servers = unique("group"), shared_broker.bootstrap_servers
     admin = AdminClient({"bootstrap.servers": servers})
-    member = Member(servers, group, topic, client_id="who")
+    member = ConsumerMember(servers, group, topic, client_id="who")
     poll_until([member], lambda: len(member.values) == PARTITIONS, "alone")
     member.consumer.commit(asynchronous=False)
     described = admin.describe_consumer_groups([group])[group].result(PATIENCE_SECONDS)

@@ -15,8 +15,8 @@ from dualwrite.testing.files import MemoryFiles
 from tests.support.broker.compactions import (
     DAY,
     DIRECTORY,
+    CompactedHistory,
     Disk,
-    History,
     histories,
     last_values,
     on_disk,
@@ -38,7 +38,7 @@ rounds = st.lists(
 
 @given(histories(), cuts, rounds)
 def test_a_reader_sees_the_same_last_values_at_the_same_offsets(
-    history: History, where: set[int], cleanings: list[tuple[int, int, int]]
+    history: CompactedHistory, where: set[int], cleanings: list[tuple[int, int, int]]
 ) -> None:
     disk = on_disk(history, where)
     whole = disk.batches()
@@ -65,7 +65,7 @@ def records_in(batch: bytes) -> int:
 
 @given(histories(), cuts, rounds)
 def test_a_restart_finds_the_same_producers_and_no_transaction_that_hangs(
-    history: History, where: set[int], cleanings: list[tuple[int, int, int]]
+    history: CompactedHistory, where: set[int], cleanings: list[tuple[int, int, int]]
 ) -> None:
     files = MemoryFiles()
     disk = on_disk(history, where, files)
@@ -83,7 +83,7 @@ def test_a_restart_finds_the_same_producers_and_no_transaction_that_hangs(
 
 @given(histories(), cuts, rounds, st.integers(0, 100))
 def test_a_reader_gets_on_from_any_offset(
-    history: History, where: set[int], cleanings: list[tuple[int, int, int]], start: int
+    history: CompactedHistory, where: set[int], cleanings: list[tuple[int, int, int]], start: int
 ) -> None:
     disk = on_disk(history, where)
     whole = disk.batches()
@@ -102,7 +102,7 @@ def test_a_reader_gets_on_from_any_offset(
 @pytest.mark.slow_cases
 @given(histories(), cuts, st.integers(0, 40), st.integers(0, 2**32), st.booleans())
 def test_a_crash_at_any_point_of_a_cleaning_changes_nothing_for_readers(
-    history: History, where: set[int], stop_at: int, seed: int, loses_power: bool
+    history: CompactedHistory, where: set[int], stop_at: int, seed: int, loses_power: bool
 ) -> None:
     files, rng = MemoryFiles(), random.Random(seed)
     disk = on_disk(history, where, files)
@@ -121,7 +121,7 @@ def test_a_crash_at_any_point_of_a_cleaning_changes_nothing_for_readers(
 
 def plain(*pairs: tuple[bytes, bytes | None]) -> Disk:
     """Batches of one record each, in one segment."""
-    history = History()
+    history = CompactedHistory()
     for pair in pairs:
         history.write([pair])
     return on_disk(history)
@@ -170,7 +170,7 @@ def test_no_time_for_tombstones_removes_them_with_the_second_cleaning() -> None:
 
 
 def test_records_of_an_aborted_transaction_go_and_later_its_marker() -> None:
-    history = History()
+    history = CompactedHistory()
     history.write([(b"a", b"committed")])
     history.write_as(7, [(b"a", b"aborted"), (b"b", b"aborted")], transactional=True)
     history.end(7, commit=False)
@@ -191,7 +191,7 @@ def test_records_of_an_aborted_transaction_go_and_later_its_marker() -> None:
 
 
 def test_the_marker_of_a_commit_stays_while_a_record_of_it_does() -> None:
-    history = History()
+    history = CompactedHistory()
     history.write_as(7, [(b"a", b"1")], transactional=True)
     history.end(7, commit=True)
     history.write([(b"z", b"1")])
@@ -209,7 +209,7 @@ def test_the_marker_of_a_commit_stays_while_a_record_of_it_does() -> None:
 
 
 def test_the_last_batch_of_a_known_producer_stays_empty() -> None:
-    history = History()
+    history = CompactedHistory()
     history.write_as(1, [(b"a", b"1"), (b"b", b"1")])
     history.write_as(1, [(b"a", b"2"), (b"b", b"2")])
     history.write([(b"a", b"3"), (b"b", b"3")])
@@ -226,7 +226,7 @@ def test_the_last_batch_of_a_known_producer_stays_empty() -> None:
 
 
 def test_an_open_transaction_is_not_touched() -> None:
-    history = History()
+    history = CompactedHistory()
     history.write([(b"a", b"1")])
     history.write([(b"a", b"2")])
     history.write_as(7, [(b"a", b"open")], transactional=True)
@@ -247,7 +247,7 @@ def test_too_many_keys_take_several_cleanings() -> None:
 
 
 def test_a_batch_with_more_keys_than_there_is_room_for_is_covered_alone() -> None:
-    history = History()
+    history = CompactedHistory()
     for first in (0, 9, 4):
         history.write([(b"%d" % key, b"v") for key in range(first, first + 9)])
     disk = on_disk(history)
@@ -256,7 +256,7 @@ def test_a_batch_with_more_keys_than_there_is_room_for_is_covered_alone() -> Non
 
 
 def test_a_batch_that_was_emptied_has_no_timestamp() -> None:
-    history = History()
+    history = CompactedHistory()
     history.write([(b"z", b"1")])
     history.now = 9000
     history.write_as(1, [(b"a", b"1")])
@@ -272,7 +272,7 @@ def test_a_batch_that_was_emptied_has_no_timestamp() -> None:
 
 @pytest.mark.parametrize(("times", "segments"), [(1, [(0, 12), (12, 24), (24, 36), (36, 40)]), (2, [(0, 40)])])
 def test_segments_become_one_up_to_the_size_of_a_segment(times: int, segments: list[tuple[int, int]]) -> None:
-    history = History()
+    history = CompactedHistory()
     for index in range(40):
         history.write([(b"%02d" % (index % 10), b"v" * 50)])
     disk = on_disk(history, cuts=range(0, 40, 4))
@@ -285,7 +285,7 @@ def test_segments_become_one_up_to_the_size_of_a_segment(times: int, segments: l
 
 @pytest.mark.parametrize("codec", Codec)
 def test_a_batch_keeps_its_codec(codec: Codec) -> None:
-    history = History()
+    history = CompactedHistory()
     history.write([(b"a", b"1"), (b"b", b"1")], codec)
     history.write([(b"a", b"2")])
     disk = on_disk(history)
@@ -301,7 +301,7 @@ def test_long_batches_are_read_whole() -> None:
 
 
 def test_a_batch_that_cannot_be_opened_ends_the_cleaning() -> None:
-    history = History()
+    history = CompactedHistory()
     history.write([(b"a", b"1")])
     history.batches[0] = seal_batch(b"\xff" * 20, BatchFields(), 1, 0, 0)
     with pytest.raises(MalformedBatchError):
@@ -309,7 +309,7 @@ def test_a_batch_that_cannot_be_opened_ends_the_cleaning() -> None:
 
 
 def test_a_record_without_a_key_is_removed() -> None:
-    history = History()
+    history = CompactedHistory()
     history.batches.append(build_batch([Record(None, b"from before the topic was compacted")]))
     history.state.apply(peek_header(history.batches[0]), None)
     history.state.advance(1)

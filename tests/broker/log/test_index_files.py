@@ -16,7 +16,7 @@ from dualwrite.records.batch import Record
 from dualwrite.records.control import Marker
 from dualwrite.records.rewriting import empty_batch
 from dualwrite.testing.files import MemoryFiles
-from tests.support.broker.log_histories import History, known, opened_with_state
+from tests.support.broker.log_histories import LogHistory, known, opened_with_state
 from tests.support.broker.logs import DIRECTORY, add, add_each
 from tests.support.broker.simulated import Killed, StoppableFiles
 
@@ -33,9 +33,9 @@ def take_point(log: PartitionLog) -> None:
     log.write_recovery_points()
 
 
-def with_aborted(files: Files) -> History:
+def with_aborted(files: Files) -> LogHistory:
     """Aborted transactions in every segment, and a recovery point at the end."""
-    history = History(files, random.Random(1), LogSettings(segment_bytes=600, index_interval_bytes=100))
+    history = LogHistory(files, random.Random(1), LogSettings(segment_bytes=600, index_interval_bytes=100))
     for _ in range(10):
         history.write(B)
         history.write(A, transactional=True)
@@ -61,7 +61,7 @@ def test_no_replay_is_needed_after_a_crash_while_a_transaction_index_grows() -> 
     with_aborted(prepared)
     for files, rng in crashes(prepared):
         try:
-            history = History(files, rng)  # type: ignore[arg-type]
+            history = LogHistory(files, rng)  # type: ignore[arg-type]
             for _ in range(3):
                 history.write(A, transactional=True)
                 history.end(A, Marker.ABORT)
@@ -78,7 +78,7 @@ def test_a_crash_during_a_segment_replacement_needs_no_replay_and_shows_nothing_
     expected = known(with_aborted(prepared).state)
     for files, rng in crashes(prepared):
         try:
-            history = History(files, rng)  # type: ignore[arg-type]
+            history = LogHistory(files, rng)  # type: ignore[arg-type]
             replacement = history.log.begin_replacement(history.log.sealed_segments()[:2])
             for segment in replacement.old:
                 for _, batch in segment.batches():
@@ -147,7 +147,7 @@ def test_an_older_snapshot_takes_no_count_of_entries_from_a_newer_one() -> None:
     history.take_point()
     *_, last = [base for base in offsets_of(files.list(DIRECTORY), TRANSACTION_INDEX) if base > first]
     files.remove(DIRECTORY / name_at(last, TRANSACTION_INDEX))
-    again = History(files, random.Random(1))
+    again = LogHistory(files, random.Random(1))
     assert again.log.repairs
     again.take_point()
     log, state = opened_with_state(files)

@@ -16,7 +16,7 @@ from dualwrite.ports import File, Files
 from dualwrite.records.control import Marker
 from dualwrite.records.header import iterate_batches
 from dualwrite.testing.files import MemoryFiles
-from tests.support.broker.log_histories import SETTINGS, History, known, opened_with_state, replayed
+from tests.support.broker.log_histories import SETTINGS, LogHistory, known, opened_with_state, replayed
 from tests.support.broker.logs import DIRECTORY, LyingFiles, whole
 from tests.support.broker.simulated import Killed, StoppableFiles
 
@@ -42,9 +42,9 @@ def assert_sound(log: PartitionLog, state: PartitionState) -> None:
         assert (highest[0] if highest else None) == (max(seen) if seen else None)
 
 
-def live(files: Files, seed: int, steps: int, points: float = 0.08) -> History:
+def live(files: Files, seed: int, steps: int, points: float = 0.08) -> LogHistory:
     """A history of random appends with recovery points now and then."""
-    history = History(files, random.Random(seed))
+    history = LogHistory(files, random.Random(seed))
     for _ in range(steps):
         history.step()
         if history.rng.random() < points:
@@ -66,7 +66,7 @@ def test_a_restart_is_as_good_as_a_replay_of_everything() -> None:
         seen["several segments"] += len(log.sealed_segments()) > 2
         seen["aborted"] += bool(state.aborted)
         seen["open"] += bool(state.open_transactions)
-        seen["stored indexes"] += any(each.is_stored for each in log.sealed_segments())
+        seen["stored indexes"] += any(sealed_segment.is_stored for sealed_segment in log.sealed_segments())
     assert min(seen.values()) > 10, seen
     assert len(seen) == 5
 
@@ -83,7 +83,7 @@ def test_a_log_lives_through_restarts_and_power_cuts() -> None:
                 history.log.sync()
                 acknowledged = history.log.end_offset
             files = files.power_cut(rng) if rng.random() < 0.6 else files
-            history = History(files, rng, sequences=history.sequences, clock=history.clock)
+            history = LogHistory(files, rng, sequences=history.sequences, clock=history.clock)
             assert history.log.end_offset >= acknowledged
             assert not history.log.repairs
             assert_sound(history.log, history.state)
@@ -101,7 +101,7 @@ def test_a_crash_while_a_recovery_point_is_taken_loses_nothing() -> None:
             live(beneath, seed=1, steps=50, points=0.05)
             files = StoppableFiles(beneath, rng, stop_at)
             try:
-                history = History(files, rng)  # type: ignore[arg-type]
+                history = LogHistory(files, rng)  # type: ignore[arg-type]
                 expected = known(history.state)
                 history.take_point()
                 done = True
@@ -159,7 +159,7 @@ class _Counting:
 def test_after_a_clean_stop_a_start_reads_the_ends_of_the_segments_alone() -> None:
     files = CountingFiles()
     settings = LogSettings(segment_bytes=1_000_000)
-    history = History(files, random.Random(1), settings)
+    history = LogHistory(files, random.Random(1), settings)
     for _ in range(30_000):
         history.step()
     history.take_point()
@@ -233,7 +233,7 @@ def test_a_damaged_index_or_snapshot_is_rebuilt_from_the_log(how: str) -> None:
             assert known(state) == expected
             assert_sound(log, state)
             noticed[name[20:]] += bool(log.repairs)
-            repaired = History(again, random.Random(1))
+            repaired = LogHistory(again, random.Random(1))
             repaired.take_point()
             assert not opened_with_state(again)[0].repairs
     assert noticed[".index"] > 3
@@ -248,11 +248,11 @@ def test_a_log_of_earlier_versions_without_indexes_opens() -> None:
     log, state = opened_with_state(files)
     assert known(state) == expected
     assert log.repairs == [f"no snapshot up to offset {log.end_offset} can be used: replayed the whole log"]
-    History(files, random.Random(1)).take_point()
+    LogHistory(files, random.Random(1)).take_point()
     log, state = opened_with_state(files)
     assert not log.repairs
     assert_sound(log, state)
-    assert all(each.is_stored for each in log.sealed_segments())
+    assert all(sealed_segment.is_stored for sealed_segment in log.sealed_segments())
 
 
 def test_two_snapshots_are_kept() -> None:
@@ -268,7 +268,7 @@ def test_two_snapshots_are_kept() -> None:
 
 def test_duplicates_of_all_batches_in_flight_are_known_after_a_clean_stop() -> None:
     files = MemoryFiles()
-    history = History(files, random.Random(1))
+    history = LogHistory(files, random.Random(1))
     for _ in range(7):
         history.write(A)
     history.take_point()
@@ -293,7 +293,7 @@ def test_a_producer_whose_records_are_deleted_is_known_after_a_crash() -> None:
 
 
 def test_points_are_due_after_a_roll_and_after_many_bytes() -> None:
-    history = History(MemoryFiles(), random.Random(1), LogSettings(segment_bytes=2000))
+    history = LogHistory(MemoryFiles(), random.Random(1), LogSettings(segment_bytes=2000))
     assert not history.log.has_unplanned
     due = []
     for _ in range(60):

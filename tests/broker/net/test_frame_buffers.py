@@ -69,7 +69,7 @@ def test_a_frame_beyond_the_ordinary_gives_its_memory_back_to_the_system() -> No
     assert buffers.spare_bytes == 0
 
 
-def test_a_small_frame_is_none_of_theirs() -> None:
+def test_small_frames_are_not_kept_for_reuse() -> None:
     buffers = FrameBuffers()
     buffers.give_back(bytearray(100))
     buffers.give_back(memoryview(bytearray(100)))

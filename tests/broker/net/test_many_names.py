@@ -125,7 +125,7 @@ def test_a_name_that_occurs_again_is_answered_once(client: RawClient) -> None:
         *resources(kind, [topic], configuration_keys=["segment.bytes"]),
     ]
     asked = DescribeConfigsRequest(resources=several, include_synonyms=False, include_documentation=False)
-    told = [[each.name for each in result.configs] for result in client.ask(asked, 4).results]
+    told = [[config.name for config in result.configs] for result in client.ask(asked, 4).results]
     assert told == [["retention.ms"], ["segment.bytes"]], "other settings of it are another question"
     groups = client.ask(DescribeGroupsRequest(groups=["g"] * 3, include_authorized_operations=False), 5).groups
     assert [group.group_id for group in groups] == ["g"]

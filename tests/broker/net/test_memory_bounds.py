@@ -75,7 +75,7 @@ def send_all_it_takes(connection: socket.socket, data: bytes) -> None:
     threading.Thread(target=send, daemon=True).start()
 
 
-class Worker:
+class LargeBatchWorker:
     """A client of 127.0.0.1 that commits one transaction after another, every one with a large batch."""
 
     def __init__(self, broker: EmbeddedBroker) -> None:
@@ -103,7 +103,7 @@ def test_half_sent_requests_lock_out_no_client_and_are_closed(tmp_path: Path) ->
     size = 40 * MEBIBYTE
     half = struct.pack(">i", size) + bytes(size - 1)
     with EmbeddedBroker(tmp_path, config={**config, "connections.max.idle.ms": "3000"}) as broker:
-        worker = Worker(broker)
+        worker = LargeBatchWorker(broker)
         worker.work(10)
         before = memory_peak(broker.pid)
         with connections(broker, 5, "127.0.0.2") as attackers:
@@ -131,7 +131,7 @@ def test_answers_that_no_client_reads_lock_out_no_client(tmp_path: Path) -> None
     config = {"queued.max.request.bytes": str(MOST), "socket.request.max.bytes": str(MOST)}
     value = b"v" * (20 * MEBIBYTE)
     with EmbeddedBroker(tmp_path, config=config) as broker:
-        worker = Worker(broker)
+        worker = LargeBatchWorker(broker)
         with RawClient(broker.bootstrap_servers) as client:
             topic = new_topic(client, max_message_bytes=str(32 * MEBIBYTE))
             assert produce(client, topic, batch([value])).error_code == ErrorCode.NONE

@@ -11,7 +11,7 @@ import pytest
 from benchmarks import native, rounds
 from benchmarks.contenders import KAFKA, OURS
 from benchmarks.figures import FIGURES
-from benchmarks.report import Comparison, is_ahead
+from benchmarks.report import FigureComparison, is_ahead
 from benchmarks.rounds import WithKafka
 from benchmarks.standings import Standings
 from benchmarks.unit_contenders import DATABASE, NATIVE, OUTBOX
@@ -83,7 +83,7 @@ def test_units_of_work_are_measured_beside_common_alternatives(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_recovery_is_measured_and_looked_at(tmp_path: Path) -> None:
+def test_a_recovery_is_measured_and_verified(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     command = [sys.executable, "-m", "benchmarks.recovery", "--databases", "sqlite", "--rounds=1", "--ids=5"]
     done = subprocess.run([*command, f"--json={report}"], cwd=HOME, capture_output=True, text=True, check=False)
@@ -142,11 +142,11 @@ def test_every_figure_is_measured(tmp_path: Path) -> None:
     assert lines["restart os"] == ["restart after a clean stop, s", "restart after kill -9, s"]
 
 
-def comparison(ours: dict[str, list[float]], kafka: dict[str, list[float]]) -> Comparison:
+def comparison(ours: dict[str, list[float]], kafka: dict[str, list[float]]) -> FigureComparison:
     def rounds(values: dict[str, list[float]]) -> list[dict[str, float]]:
         return [dict(zip(values, each, strict=True)) for each in zip(*values.values(), strict=True)]
 
-    return Comparison("figure", "os", {OURS: rounds(ours), KAFKA: rounds(kafka)})
+    return FigureComparison("figure", "os", {OURS: rounds(ours), KAFKA: rounds(kafka)})
 
 
 def test_a_ratio_is_of_medians_and_lower_is_ahead_for_times_alone() -> None:
@@ -171,7 +171,7 @@ def test_a_table_has_the_load_beside_the_first_line_of_a_measurement() -> None:
 
 
 def test_no_ratio_is_printed_without_apache_kafka() -> None:
-    alone = Comparison("figure", "os", {OURS: [{"single, p50": 1.0}]})
+    alone = FigureComparison("figure", "os", {OURS: [{"single, p50": 1.0}]})
     assert alone.ratio("single, p50") is None
     assert "| single, p50 (ms) | 1 |  |  |  |  |" in list(alone.markdown())
 

@@ -29,7 +29,7 @@ def is_running(pid: int) -> bool:
     return True
 
 
-def test_it_serves_inside_the_with_block_and_not_after_it(tmp_path: Path) -> None:
+def test_the_broker_serves_inside_the_with_block_only(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "made" / "for it") as broker:
         pid = broker.pid
         assert pid is not None
@@ -41,7 +41,7 @@ def test_it_serves_inside_the_with_block_and_not_after_it(tmp_path: Path) -> Non
         _ = broker.bootstrap_servers
 
 
-def test_it_stops_when_the_block_raises(tmp_path: Path) -> None:
+def test_the_broker_stops_when_its_block_raises(tmp_path: Path) -> None:
     pids = []
 
     def fail() -> None:
@@ -76,7 +76,7 @@ def test_starting_and_stopping_twice_is_harmless(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_comes_back_on_the_same_port_if_one_is_given(tmp_path: Path) -> None:
+def test_a_broker_with_a_given_port_restarts_on_that_port(tmp_path: Path) -> None:
     address = f"127.0.0.1:{free_port()}"
     broker = EmbeddedBroker(tmp_path, listen=address)
     for end in (broker.kill, broker.stop):
@@ -95,7 +95,7 @@ def test_a_broker_that_died_can_be_started_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_is_not_in_the_session_of_the_terminal(tmp_path: Path) -> None:
+def test_the_broker_runs_in_a_session_of_its_own(tmp_path: Path) -> None:
     """So that Ctrl-C reaches the application alone, which may still need its broker to stop cleanly."""
     with EmbeddedBroker(tmp_path) as broker:
         assert broker.pid is not None
@@ -119,7 +119,7 @@ sys.stdin.read()
 """
 
 
-def test_it_dies_with_its_process_and_the_next_broker_can_use_its_directory_at_once(tmp_path: Path) -> None:
+def test_the_broker_dies_with_its_parent_and_frees_its_directory_at_once(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PARENT, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -133,7 +133,7 @@ def test_it_dies_with_its_process_and_the_next_broker_can_use_its_directory_at_o
             socket.create_connection(address.split(":"))  # type: ignore[arg-type]
 
 
-def test_its_log_is_in_the_data_directory(tmp_path: Path) -> None:
+def test_the_brokers_log_is_in_the_data_directory(tmp_path: Path) -> None:
     for _ in range(2):
         with EmbeddedBroker(tmp_path):
             pass

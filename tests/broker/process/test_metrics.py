@@ -34,7 +34,7 @@ Values = dict[tuple[str, ...], float]
 
 
 @dataclass
-class Measured:
+class MeasuredBroker:
     """A broker that answers Prometheus."""
 
     process: "subprocess.Popen[bytes]"
@@ -59,7 +59,7 @@ class Measured:
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeasuredBroker]:
     scratch = tmp_path_factory.mktemp("measured")
     ready, log = scratch / "ready", scratch / "log"
     listeners = "listeners=PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0"
@@ -71,19 +71,19 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
         )
     eventually(ready.exists, bool)
     first, _, sasl = ready.read_text().splitlines()
-    yield Measured(process, first, sasl.split()[1], log)
+    yield MeasuredBroker(process, first, sasl.split()[1], log)
     process.terminate()
     assert process.wait(PATIENCE_SECONDS) == 0
     assert "Traceback" not in log.read_text()
 
 
 @pytest.fixture
-def client(measured: Measured) -> Iterator[RawClient]:
+def client(measured: MeasuredBroker) -> Iterator[RawClient]:
     with RawClient(measured.address) as connected:
         yield connected
 
 
-def test_every_metric_is_reported_under_its_name(measured: Measured) -> None:
+def test_every_metric_is_reported_under_its_name(measured: MeasuredBroker) -> None:
     told = measured.scrape()
     for metric in METRICS:
         name = f"{metric.name}_count" if metric.kind == "histogram" else metric.name
@@ -96,7 +96,7 @@ def test_every_metric_is_reported_under_its_name(measured: Measured) -> None:
         assert name in told or not has_values
 
 
-def test_open_transactions_are_reported(measured: Measured, client: RawClient) -> None:
+def test_open_transactions_are_reported(measured: MeasuredBroker, client: RawClient) -> None:
     topic, plain, two_phase = new_topic(client), unique("tx"), unique("tx")
     before = measured.scrape()
     first, second = new_producer(client, plain), new_producer(client, two_phase, two_phase=True)
@@ -123,7 +123,7 @@ def test_open_transactions_are_reported(measured: Measured, client: RawClient) -
 
 
 @pytest.mark.slow
-def test_groups_and_their_members_are_reported(measured: Measured, client: RawClient) -> None:
+def test_groups_and_their_members_are_reported(measured: MeasuredBroker, client: RawClient) -> None:
     topic, before = new_topic(client), measured.scrape()
     produce(client, topic, batch([b"v"]))
     config = {
@@ -143,7 +143,7 @@ def test_groups_and_their_members_are_reported(measured: Measured, client: RawCl
     assert members == before["group_members"]
 
 
-def test_requests_errors_and_bytes_are_counted(measured: Measured, client: RawClient) -> None:
+def test_requests_errors_and_bytes_are_counted(measured: MeasuredBroker, client: RawClient) -> None:
     topic = new_topic(client)
     metadata(client, topic)  # so that every counter below is there
     produce(client, "missing", batch([b"v"]))
@@ -160,7 +160,7 @@ def test_requests_errors_and_bytes_are_counted(measured: Measured, client: RawCl
     assert after["bytes_sent_total"][()] > before["bytes_sent_total"][()]
 
 
-def test_connections_are_counted_while_they_are_open(measured: Measured, client: RawClient) -> None:
+def test_connections_are_counted_while_they_are_open(measured: MeasuredBroker, client: RawClient) -> None:
     metadata(client)
     before = measured.scrape()["connections"][()]
     with RawClient(measured.address) as other:
@@ -169,7 +169,7 @@ def test_connections_are_counted_while_they_are_open(measured: Measured, client:
     assert eventually(lambda: measured.scrape()["connections"][()], lambda count: count == before) == before
 
 
-def test_rounds_of_fsyncs_are_counted(measured: Measured, client: RawClient) -> None:
+def test_rounds_of_fsyncs_are_counted(measured: MeasuredBroker, client: RawClient) -> None:
     topic = new_topic(client)
     before = measured.scrape()
     produce(client, topic, batch([b"v"]))
@@ -180,14 +180,14 @@ def test_rounds_of_fsyncs_are_counted(measured: Measured, client: RawClient) -> 
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics/", "/favicon.ico"])
-def test_other_paths_are_not_found(measured: Measured, path: str) -> None:
+def test_other_paths_are_not_found(measured: MeasuredBroker, path: str) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(measured.url.removesuffix("/metrics") + path, timeout=PATIENCE_SECONDS)
     with refused.value as answer:
         assert (answer.code, answer.read()) == (404, b"the metrics are at /metrics\n")
 
 
-def test_idle_connections_do_not_pile_up(measured: Measured) -> None:
+def test_idle_connections_do_not_pile_up(measured: MeasuredBroker) -> None:
     threads = Path(f"/proc/{measured.process.pid}/task")
     if not threads.exists():
         pytest.skip("this system does not tell how many threads a process has")
@@ -221,7 +221,7 @@ def test_a_histogram_counts_a_value_in_the_first_bucket_that_holds_it() -> None:
     assert (histogram.counts, histogram.total) == ([2, 2, 1], 12.0)
 
 
-def test_authentications_are_counted_by_mechanism_and_result(measured: Measured) -> None:
+def test_authentications_are_counted_by_mechanism_and_result(measured: MeasuredBroker) -> None:
     for password in ({}, {"password": "wrong"}, {"password": "wrong"}):
         with RawClient(measured.sasl_address) as client:
             log_in(client, "SCRAM-SHA-512", **password)

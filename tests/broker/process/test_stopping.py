@@ -40,7 +40,7 @@ def start(tmp_path: Path, brokers: list[RunningBroker], stop_timeout: float = ST
     return brokers[-1]
 
 
-class Writer(threading.Thread):
+class AcknowledgedWriter(threading.Thread):
     """Produces one record after the other with acks=all, and remembers those that were acknowledged."""
 
     def __init__(self, address: str, topic: str, number: int) -> None:
@@ -83,7 +83,7 @@ def test_a_stop_under_load_is_in_time_and_loses_nothing(tmp_path: Path, brokers:
     with RawClient(address) as client:
         topic = new_topic(client)
     with deaf(address, stuffed(address)):
-        writers = [Writer(address, topic, number) for number in range(4)]
+        writers = [AcknowledgedWriter(address, topic, number) for number in range(4)]
         for writer in writers:
             writer.start()
         assert eventually(lambda: min(len(writer.acknowledged) for writer in writers), lambda count: count >= 20) >= 20

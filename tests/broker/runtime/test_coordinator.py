@@ -30,7 +30,7 @@ from dualwrite.records.batch import Record
 from dualwrite.records.control import Marker
 from dualwrite.testing.files import MemoryFiles
 from dualwrite.wire.error_codes import ErrorCode
-from tests.support.broker.simulated import DATA_DIR, TOPIC, FakeClock, Rooms, append, never, read_log, run
+from tests.support.broker.simulated import DATA_DIR, TOPIC, Rooms, SimulatedClock, append, never, read_log, run
 
 TXN_ID = "app-0"
 SEEDS = range(8)
@@ -197,7 +197,7 @@ def test_a_verification_is_answered_without_any_wait() -> None:
 
 
 def test_house_keeping_aborts_overdue_transactions_and_forgets_idle_ids() -> None:
-    clock, settings = FakeClock(), TransactionSettings(id_expiration_ms=100_000)
+    clock, settings = SimulatedClock(), TransactionSettings(id_expiration_ms=100_000)
 
     async def test(rooms: Rooms, files: MemoryFiles) -> None:
         await begun(rooms, 0)
@@ -218,7 +218,7 @@ def test_house_keeping_aborts_overdue_transactions_and_forgets_idle_ids() -> Non
 
 
 def test_house_keeping_leaves_a_transaction_of_two_phase_commit_alone_for_ever() -> None:
-    clock = FakeClock()
+    clock = SimulatedClock()
 
     async def test(rooms: Rooms, files: MemoryFiles) -> None:
         producer = await begun(rooms, 0, two_phase=True)

@@ -19,7 +19,7 @@ from dualwrite.broker.runtime.flusher import Flusher
 from tests.support.broker.simulated import never, run
 
 
-class Target:
+class NumberLog:
     """A log of numbers. Its sync waits for nobody, but can be told to fail or to look around."""
 
     def __init__(self, flusher: Flusher) -> None:
@@ -48,7 +48,7 @@ class StoppedError(Exception):
     """What these tests have in place of the end of the process."""
 
 
-class Stop:
+class RecordedStop:
     def __init__(self) -> None:
         self.reasons: list[BaseException] = []
 
@@ -68,7 +68,7 @@ def flushing(test: Callable[[Flusher], Coroutine[Any, Any, None]], durable: bool
 
 def test_after_the_barrier_everything_appended_before_is_durable_and_shown() -> None:
     async def test(flusher: Flusher) -> None:
-        one, other = Target(flusher), Target(flusher)
+        one, other = NumberLog(flusher), NumberLog(flusher)
         one.append()
         other.append()
         assert (one.durable, one.shown) == (0, 0)
@@ -87,7 +87,7 @@ def test_files_are_synced_at_the_same_time() -> None:
 
     async def main() -> None:
         flusher = Flusher(durable=True, on_failure=never)
-        one, other = Target(flusher), Target(flusher)
+        one, other = NumberLog(flusher), NumberLog(flusher)
         one.during_sync = other.during_sync = meet
         one.append()
         other.append()
@@ -100,7 +100,7 @@ def test_files_are_synced_at_the_same_time() -> None:
 
 def test_many_files_are_all_synced_in_a_round() -> None:
     async def test(flusher: Flusher) -> None:
-        targets = [Target(flusher) for _ in range(11)]
+        targets = [NumberLog(flusher) for _ in range(11)]
         for target in targets:
             target.append()
         await flusher.barrier()
@@ -113,7 +113,7 @@ def test_no_file_is_synced_twice_at_the_same_time() -> None:
     running: list[int] = []
 
     async def test(flusher: Flusher) -> None:
-        one, other = Target(flusher), Target(flusher)
+        one, other = NumberLog(flusher), NumberLog(flusher)
 
         def alone() -> None:
             assert not running
@@ -145,7 +145,7 @@ def test_a_barrier_with_nothing_to_flush_does_not_wait() -> None:
 
 def test_many_barriers_share_few_syncs() -> None:
     async def test(flusher: Flusher) -> None:
-        target = Target(flusher)
+        target = NumberLog(flusher)
 
         async def client() -> None:
             for _ in range(10):
@@ -163,7 +163,7 @@ def test_many_barriers_share_few_syncs() -> None:
 
 def test_appends_during_a_sync_wait_for_the_next_one() -> None:
     async def test(flusher: Flusher) -> None:
-        target = Target(flusher)
+        target = NumberLog(flusher)
         late: list[asyncio.Task[None]] = []
 
         async def append_late() -> None:
@@ -189,7 +189,7 @@ def test_a_barrier_during_a_sync_waits_for_it_even_if_nothing_was_appended_since
     """It may be about to tell what another connection appended."""
 
     async def test(flusher: Flusher) -> None:
-        target = Target(flusher)
+        target = NumberLog(flusher)
         target.append()
         first = asyncio.ensure_future(flusher.barrier())
         await asyncio.sleep(0)
@@ -203,7 +203,7 @@ def test_a_barrier_during_a_sync_waits_for_it_even_if_nothing_was_appended_since
 
 def test_a_client_that_disconnects_at_a_barrier_leaves_the_others_waiting_for_the_sync() -> None:
     async def test(flusher: Flusher) -> None:
-        target = Target(flusher)
+        target = NumberLog(flusher)
         target.append()
         leaving, staying = asyncio.ensure_future(flusher.barrier()), asyncio.ensure_future(flusher.barrier())
         await asyncio.sleep(0)
@@ -217,7 +217,7 @@ def test_a_client_that_disconnects_at_a_barrier_leaves_the_others_waiting_for_th
 
 def test_an_append_without_a_waiter_begins_no_round_and_goes_with_the_next_one() -> None:
     async def test(flusher: Flusher) -> None:
-        unhurried, awaited = Target(flusher), Target(flusher)
+        unhurried, awaited = NumberLog(flusher), NumberLog(flusher)
         unhurried.append()
         for _ in range(50):
             await asyncio.sleep(0)
@@ -231,7 +231,7 @@ def test_an_append_without_a_waiter_begins_no_round_and_goes_with_the_next_one()
 
 def test_an_append_without_a_waiter_begins_no_round_behind_another_one_either() -> None:
     async def test(flusher: Flusher) -> None:
-        unhurried, awaited = Target(flusher), Target(flusher)
+        unhurried, awaited = NumberLog(flusher), NumberLog(flusher)
         awaited.during_sync = unhurried.append
         awaited.append()
         await flusher.barrier()
@@ -244,7 +244,7 @@ def test_an_append_without_a_waiter_begins_no_round_behind_another_one_either() 
 
 def test_a_hurried_append_is_synced_without_a_waiter() -> None:
     async def test(flusher: Flusher) -> None:
-        target = Target(flusher)
+        target = NumberLog(flusher)
         target.append()
         flusher.hurry()
         for _ in range(50):
@@ -257,7 +257,7 @@ def test_a_hurried_append_is_synced_without_a_waiter() -> None:
 def test_appends_without_a_waiter_are_synced_before_the_flusher_closes() -> None:
     async def main() -> None:
         flusher = Flusher(durable=True, on_failure=never)
-        target = Target(flusher)
+        target = NumberLog(flusher)
         target.append()
         await flusher.close()
         assert (target.durable, target.shown) == (1, 1)
@@ -267,7 +267,7 @@ def test_appends_without_a_waiter_are_synced_before_the_flusher_closes() -> None
 
 def test_each_target_is_synced_once_a_round() -> None:
     async def test(flusher: Flusher) -> None:
-        one, other = Target(flusher), Target(flusher)
+        one, other = NumberLog(flusher), NumberLog(flusher)
         for _ in range(5):
             one.append()
             other.append()
@@ -279,7 +279,7 @@ def test_each_target_is_synced_once_a_round() -> None:
 
 def test_with_durability_os_everything_is_shown_at_once_and_never_synced() -> None:
     async def test(flusher: Flusher) -> None:
-        target = Target(flusher)
+        target = NumberLog(flusher)
         target.append()
         assert target.shown == 1
         await flusher.barrier()
@@ -291,9 +291,9 @@ def test_with_durability_os_everything_is_shown_at_once_and_never_synced() -> No
 @pytest.mark.parametrize("error", [OSError("disk"), ValueError("a bug")], ids=["disk", "bug"])
 def test_a_failed_sync_stops_the_process_and_acknowledges_nothing(error: Exception) -> None:
     async def main() -> None:
-        stop = Stop()
+        stop = RecordedStop()
         flusher = Flusher(durable=True, on_failure=stop)
-        target = Target(flusher)
+        target = NumberLog(flusher)
 
         def fail() -> None:
             raise error
@@ -313,7 +313,7 @@ def test_a_failed_sync_stops_the_process_and_acknowledges_nothing(error: Excepti
 
 
 def test_a_failure_in_a_critical_section_stops_the_process() -> None:
-    stop = Stop()
+    stop = RecordedStop()
     flusher = Flusher(durable=True, on_failure=stop)
     reason = AssertionError("memory and log disagree")
     with pytest.raises(StoppedError), flusher.critical():
@@ -321,7 +321,9 @@ def test_a_failure_in_a_critical_section_stops_the_process() -> None:
     assert stop.reasons == [reason]
 
 
-def test_stopping_is_immediate_and_says_why(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_stop_process_exits_at_once_and_logs_the_reason(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     codes: list[int] = []
 
     def leave(code: int) -> NoReturn:

@@ -7,7 +7,7 @@ import pytest
 from dualwrite.broker.runtime.limited_log import LimitedLog
 
 
-class Clock:
+class SetClock:
     """Seconds that a test sets."""
 
     def __init__(self) -> None:
@@ -18,21 +18,21 @@ class Clock:
 
 
 def test_each_text_is_logged_once_in_a_second(caplog: pytest.LogCaptureFixture) -> None:
-    log = LimitedLog(logging.getLogger("limited"), 10, Clock())
+    log = LimitedLog(logging.getLogger("limited"), 10, SetClock())
     for text in ("a", "b", "a", "a"):
         log.warn(text)
     assert caplog.messages == ["a", "b"]
 
 
-def test_so_many_texts_are_logged_in_a_second_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
-    log = LimitedLog(logging.getLogger("limited"), 2, Clock())
+def test_no_more_than_the_limit_of_texts_is_logged_in_a_second(caplog: pytest.LogCaptureFixture) -> None:
+    log = LimitedLog(logging.getLogger("limited"), 2, SetClock())
     for text in ("a", "b", "c"):
         log.warn(text)
     assert caplog.messages == ["a", "b"]
 
 
 def test_the_next_warning_says_how_many_were_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    clock = Clock()
+    clock = SetClock()
     log = LimitedLog(logging.getLogger("limited"), 1, clock)
     for text in ("a", "a", "b"):
         log.warn(text)

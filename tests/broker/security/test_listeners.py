@@ -66,7 +66,7 @@ def test_the_second_address_that_is_taken_is_named(tmp_path: Path) -> None:
 OPEN = {"listeners": "PLAINTEXT://0.0.0.0:0", "advertised.listeners": "PLAINTEXT://127.0.0.1:1"}
 
 
-def test_an_open_listener_without_authentication_needs_a_word(tmp_path: Path) -> None:
+def test_an_open_listener_without_authentication_needs_allow_anonymous(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"other machines reach it, and PLAINTEXT authenticates no client"):
         EmbeddedBroker(tmp_path, config=OPEN).start()
     with EmbeddedBroker(tmp_path, config=OPEN, allow_anonymous=True) as broker:
@@ -75,7 +75,7 @@ def test_an_open_listener_without_authentication_needs_a_word(tmp_path: Path) ->
             assert metadata(client).cluster_id
 
 
-def test_a_name_that_stands_for_an_open_address_needs_the_word_too(tmp_path: Path) -> None:
+def test_a_host_name_with_an_open_address_needs_allow_anonymous(tmp_path: Path) -> None:
     name = socket.gethostname()
     try:
         address = socket.gethostbyname(name)

@@ -274,7 +274,7 @@ def test_sasl_requests_without_need_of_authentication_get_illegal_sasl_state(
 def test_every_listener_advertises_the_requests(broker: EmbeddedBroker) -> None:
     for address in broker.listeners.values():
         with RawClient(address) as client:
-            keys = {each.api_key: each.max_version for each in client.ask(VERSIONS, 3).api_keys}
+            keys = {api_key.api_key: api_key.max_version for api_key in client.ask(VERSIONS, 3).api_keys}
         assert (keys[ApiKey.SASL_HANDSHAKE], keys[ApiKey.SASL_AUTHENTICATE]) == (1, 2)
 
 

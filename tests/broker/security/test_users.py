@@ -54,15 +54,18 @@ def alter(client: RawClient, *upsertions: Message, deletions: dict[str, int] | N
         deletions=[entry(name=name, mechanism=mechanism) for name, mechanism in (deletions or {}).items()],
         upsertions=list(upsertions),
     )
-    return {each.user: ErrorCode(each.error_code) for each in client.ask(request, 0).results}
+    return {result.user: ErrorCode(result.error_code) for result in client.ask(request, 0).results}
 
 
 def describe(client: RawClient, *users: str) -> dict[str, tuple[ErrorCode, dict[int, int]]]:
     names = [DescribeUserScramCredentialsRequest.UserName(name=user) for user in users] or None
     results = client.ask(DescribeUserScramCredentialsRequest(users=names), 0).results
     return {
-        each.user: (ErrorCode(each.error_code), {info.mechanism: info.iterations for info in each.credential_infos})
-        for each in results
+        result.user: (
+            ErrorCode(result.error_code),
+            {info.mechanism: info.iterations for info in result.credential_infos},
+        )
+        for result in results
     }
 
 

@@ -58,7 +58,7 @@ def test_every_setting_of_a_topic_is_described(client: RawClient, version: int) 
 def test_synonyms_and_documentation_are_returned_on_request(client: RawClient) -> None:
     name = new_topic(client, retention_ms="5")
     (entry,) = describe_configs(client, TOPIC, name, "retention.ms", more=True).configs
-    assert [(each.name, each.value, each.source) for each in entry.synonyms] == [
+    assert [(synonym.name, synonym.value, synonym.source) for synonym in entry.synonyms] == [
         ("retention.ms", "5", FROM_TOPIC),
         ("log.retention.hours", "168", BY_DEFAULT),
     ]
@@ -89,7 +89,7 @@ def test_the_settings_of_the_start_are_described(started: EmbeddedBroker) -> Non
         enabled = entries["transaction.two.phase.commit.enable"]
         assert (enabled.value, enabled.config_source, enabled.config_type) == ("true", BY_DEFAULT, 1)
         assert (enabled.read_only, entries["log.retention.ms"].read_only) == (True, False)
-        assert [(each.name, each.value) for each in entries["log.retention.ms"].synonyms] == [
+        assert [(synonym.name, synonym.value) for synonym in entries["log.retention.ms"].synonyms] == [
             ("log.retention.hours", "2"),
             ("log.retention.hours", "168"),
         ]
@@ -129,7 +129,7 @@ def test_several_resources_are_described_at_once(client: RawClient) -> None:
     request = DescribeConfigsRequest(resources=resources, include_synonyms=False, include_documentation=False)
     results = client.ask(request, 4).results
     assert [each.resource_name for each in results] == names
-    assert [bool(each.configs) for each in results] == [True, False]
+    assert [bool(result.configs) for result in results] == [True, False]
 
 
 # --- IncrementalAlterConfigs

@@ -49,7 +49,7 @@ OFFSETS = TopicPartition("__consumer_offsets", 0)
 OTHER = Path("/another directory, for records of another kind")
 
 
-def test_they_are_listed_as_internal_with_one_partition_and_an_id_that_stays(broker: EmbeddedBroker) -> None:
+def test_internal_topics_are_listed_with_one_partition_and_a_stable_id(broker: EmbeddedBroker) -> None:
     def listed() -> dict[str, object]:
         with RawClient(broker.bootstrap_servers) as client:
             topics = client.ask(MetadataRequest(topics=None), 12).topics
@@ -145,7 +145,7 @@ def test_the_end_of_a_transaction_becomes_readable_without_a_waiting_request(cli
     assert last() is TransactionStatus.COMPLETE_COMMIT
 
 
-def test_their_offsets_and_producers_can_be_queried(client: RawClient) -> None:
+def test_offsets_and_producers_of_internal_topics_can_be_queried(client: RawClient) -> None:
     topic = new_topic(client)
     commit(client, unique("group"), {(topic, 0): 1})
     entry = ListOffsetsRequest.ListOffsetsTopic

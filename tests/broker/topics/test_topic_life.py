@@ -64,7 +64,9 @@ def test_invalid_names_and_ids_are_refused_and_the_other_topics_deleted(client: 
         state(name=once, topic_id=None),
     ]
     answer = client.ask(DeleteTopicsRequest(topics=wanted, topic_names=[], timeout_ms=1000), 6)
-    assert {each.name: (ErrorCode(each.error_code), each.error_message) for each in answer.responses} == {
+    assert {
+        response.name: (ErrorCode(response.error_code), response.error_message) for response in answer.responses
+    } == {
         twice: (ErrorCode.INVALID_REQUEST, "Duplicate topic name."),
         both: (ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id."),
         None: (ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified."),
@@ -152,7 +154,7 @@ def test_a_deletion_by_id_spares_the_topic_that_has_taken_the_name_meanwhile(
         assert ask_for_topics(other, wanted_topic(name))[0].error_code == ErrorCode.NONE
         new = topic_id(other, name)
         results = client.receive(ApiKey.DELETE_TOPICS, 6, correlation).responses
-    assert {each.topic_id: each.error_code for each in results}[old] == ErrorCode.UNKNOWN_TOPIC_ID
+    assert {result.topic_id: result.error_code for result in results}[old] == ErrorCode.UNKNOWN_TOPIC_ID
     assert topic_id(client, name) == new != old
 
 

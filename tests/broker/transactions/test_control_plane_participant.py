@@ -27,7 +27,7 @@ OTHER = {LibrdkafkaProducer: NativeProducer, NativeProducer: LibrdkafkaProducer}
 PAIR_ALONE = "a comparison of producer ids and epochs alone, as KIP-939 has it for another client"
 
 
-class Application:
+class ParticipantApplication:
     """A topic, a transactional id, and one participant at a time. Closing it stands for its death: it ends nothing.
 
     ``producer`` writes, ``recoverer`` recovers.
@@ -77,21 +77,23 @@ def producer(request: pytest.FixtureRequest) -> type[Producer]:
 
 
 @pytest.fixture
-def application(shared_broker: EmbeddedBroker, producer: type[Producer]) -> Application:
-    return Application(shared_broker, producer)
+def application(shared_broker: EmbeddedBroker, producer: type[Producer]) -> ParticipantApplication:
+    return ParticipantApplication(shared_broker, producer)
 
 
 @pytest.fixture
-def librdkafkas(shared_broker: EmbeddedBroker) -> Application:
-    return Application(shared_broker, LibrdkafkaProducer)
+def librdkafkas(shared_broker: EmbeddedBroker) -> ParticipantApplication:
+    return ParticipantApplication(shared_broker, LibrdkafkaProducer)
 
 
-def both_or_neither(application: Application, decided: list[bytes]) -> None:
+def both_or_neither(application: ParticipantApplication, decided: list[bytes]) -> None:
     """The oracle: what a read_committed consumer sees is what the database decided, once."""
     assert application.visible() == decided
 
 
-def test_a_unit_of_work_without_a_crash_is_visible_after_its_commit_and_not_before(application: Application) -> None:
+def test_a_unit_of_work_without_a_crash_is_visible_after_its_commit_and_not_before(
+    application: ParticipantApplication,
+) -> None:
     participant = application.participant()
     application.write(participant, b"a", b"b")
     application.decide(participant)
@@ -101,7 +103,7 @@ def test_a_unit_of_work_without_a_crash_is_visible_after_its_commit_and_not_befo
     participant.close()
 
 
-def test_death_between_prepare_and_the_database_commit_aborts(application: Application) -> None:
+def test_death_between_prepare_and_the_database_commit_aborts(application: ParticipantApplication) -> None:
     participant = application.participant()
     application.write(participant, b"a")
     participant.prepare_transaction()
@@ -110,7 +112,7 @@ def test_death_between_prepare_and_the_database_commit_aborts(application: Appli
     both_or_neither(application, [])
 
 
-def test_death_after_the_database_commit_commits(application: Application) -> None:
+def test_death_after_the_database_commit_commits(application: ParticipantApplication) -> None:
     participant = application.participant()
     application.write(participant, b"a")
     application.decide(participant)
@@ -120,7 +122,7 @@ def test_death_after_the_database_commit_commits(application: Application) -> No
 
 
 @pytest.mark.parametrize("recoveries", [2, 3])
-def test_recovery_may_run_again(application: Application, recoveries: int) -> None:
+def test_recovery_may_run_again(application: ParticipantApplication, recoveries: int) -> None:
     participant = application.participant()
     application.write(participant, b"a")
     application.decide(participant)
@@ -130,7 +132,7 @@ def test_recovery_may_run_again(application: Application, recoveries: int) -> No
     both_or_neither(application, [b"a"])
 
 
-def test_a_recovery_that_died_half_way_is_taken_up_by_the_next(application: Application) -> None:
+def test_a_recovery_that_died_half_way_is_taken_up_by_the_next(application: ParticipantApplication) -> None:
     participant = application.participant()
     application.write(participant, b"a")
     application.decide(participant)
@@ -141,7 +143,7 @@ def test_a_recovery_that_died_half_way_is_taken_up_by_the_next(application: Appl
     both_or_neither(application, [b"a"])
 
 
-def next_unit_dies_unprepared(application: Application) -> Outcome:
+def next_unit_dies_unprepared(application: ParticipantApplication) -> Outcome:
     """Unit N is in both. Unit N+1 of the same session dies before the database has heard of it: librdkafka's has the
     same producer id and epoch, the native producer's the next epoch."""
     participant = application.participant()
@@ -160,13 +162,15 @@ def compare_pair_alone(state: PreparedTxnState, ongoing: OngoingTransaction) -> 
     return bool(state) and state.producer == ongoing.producer
 
 
-def test_the_next_transaction_of_a_session_is_not_mistaken_for_the_decided_one(application: Application) -> None:
+def test_the_next_transaction_of_a_session_is_not_mistaken_for_the_decided_one(
+    application: ParticipantApplication,
+) -> None:
     assert next_unit_dies_unprepared(application) is Outcome.ABORTED
     both_or_neither(application, [b"N"])
 
 
 def test_negative_control_without_anchors_librdkafkas_wrong_transaction_is_committed(
-    librdkafkas: Application, monkeypatch: pytest.MonkeyPatch
+    librdkafkas: ParticipantApplication, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(PreparedTxnState, "identifies", compare_pair_alone)
     assert next_unit_dies_unprepared(librdkafkas) is Outcome.COMMITTED, PAIR_ALONE
@@ -174,7 +178,9 @@ def test_negative_control_without_anchors_librdkafkas_wrong_transaction_is_commi
         both_or_neither(librdkafkas, [b"N"])
 
 
-def test_the_native_producers_state_is_the_pair_alone_and_librdkafkas_has_an_anchor(application: Application) -> None:
+def test_the_native_producers_state_is_the_pair_alone_and_librdkafkas_has_an_anchor(
+    application: ParticipantApplication,
+) -> None:
     participant = application.participant()
     application.write(participant, b"a")
     application.decide(participant)
@@ -183,7 +189,7 @@ def test_the_native_producers_state_is_the_pair_alone_and_librdkafkas_has_an_anc
     assert (application.in_database.anchor is None) is (application.producer is NativeProducer)
 
 
-def test_one_producer_recovers_transactions_that_the_other_prepared(application: Application) -> None:
+def test_one_producer_recovers_transactions_that_the_other_prepared(application: ParticipantApplication) -> None:
     application.recoverer = OTHER[application.producer]
     participant = application.participant()
     application.write(participant, b"a")
@@ -193,13 +199,15 @@ def test_one_producer_recovers_transactions_that_the_other_prepared(application:
     both_or_neither(application, [b"a"])
 
 
-def test_the_other_producer_does_not_mistake_the_next_transaction_for_the_decided_one(application: Application) -> None:
+def test_the_other_producer_does_not_mistake_the_next_transaction_for_the_decided_one(
+    application: ParticipantApplication,
+) -> None:
     application.recoverer = OTHER[application.producer]
     assert next_unit_dies_unprepared(application) is Outcome.ABORTED
     both_or_neither(application, [b"N"])
 
 
-def test_each_producer_in_turn_recovers_its_predecessors_transaction(librdkafkas: Application) -> None:
+def test_each_producer_in_turn_recovers_its_predecessors_transaction(librdkafkas: ParticipantApplication) -> None:
     application, decided = librdkafkas, []
     for turn in range(4):
         application.producer = application.recoverer = [*PRODUCERS.values()][turn % 2]
@@ -221,7 +229,7 @@ def test_each_producer_in_turn_recovers_its_predecessors_transaction(librdkafkas
 def test_the_next_transaction_is_recognised_in_other_partitions_too(
     shared_broker: EmbeddedBroker, producer: type[Producer]
 ) -> None:
-    application = Application(shared_broker, producer, partitions=3)
+    application = ParticipantApplication(shared_broker, producer, partitions=3)
     participant = application.participant()
     application.write(participant, b"N", partition=2)
     application.decide(participant)
@@ -233,7 +241,7 @@ def test_the_next_transaction_is_recognised_in_other_partitions_too(
     both_or_neither(application, [b"N"])
 
 
-def test_an_aborted_unit_does_not_confuse_the_next(application: Application) -> None:
+def test_an_aborted_unit_does_not_confuse_the_next(application: ParticipantApplication) -> None:
     participant = application.participant()
     application.write(participant, b"no")
     participant.abort_transaction()
@@ -244,7 +252,7 @@ def test_an_aborted_unit_does_not_confuse_the_next(application: Application) -> 
     both_or_neither(application, [b"yes"])
 
 
-def test_the_session_after_recovery_works(application: Application) -> None:
+def test_the_session_after_recovery_works(application: ParticipantApplication) -> None:
     participant = application.participant()
     application.write(participant, b"a")
     application.decide(participant)
@@ -259,7 +267,7 @@ def test_the_session_after_recovery_works(application: Application) -> None:
     both_or_neither(application, [b"a", b"b"])
 
 
-def test_recovery_fences_a_zombie_in_every_call(application: Application) -> None:
+def test_recovery_fences_a_zombie_in_every_call(application: ParticipantApplication) -> None:
     zombie = application.participant()
     application.write(zombie, b"zombie")
     zombie.prepare_transaction()
@@ -270,7 +278,7 @@ def test_recovery_fences_a_zombie_in_every_call(application: Application) -> Non
     both_or_neither(application, [])
 
 
-def test_a_zombie_that_was_fenced_before_it_prepared_cannot_prepare(application: Application) -> None:
+def test_a_zombie_that_was_fenced_before_it_prepared_cannot_prepare(application: ParticipantApplication) -> None:
     zombie = application.participant()
     application.write(zombie, b"zombie")
     successor = application.participant()
@@ -284,7 +292,7 @@ def test_a_zombie_that_was_fenced_before_it_prepared_cannot_prepare(application:
 def test_many_records_in_many_partitions_are_prepared_as_one(
     shared_broker: EmbeddedBroker, producer: type[Producer]
 ) -> None:
-    application = Application(shared_broker, producer, partitions=4)
+    application = ParticipantApplication(shared_broker, producer, partitions=4)
     participant = application.participant()
     participant.begin_transaction()
     for number in range(2000):
@@ -295,7 +303,7 @@ def test_many_records_in_many_partitions_are_prepared_as_one(
     assert sorted(application.visible()) == sorted(b"%d" % number for number in range(2000))
 
 
-def test_the_verbs_are_those_of_kip_939(application: Application) -> None:
+def test_the_verbs_are_those_of_kip_939(application: ParticipantApplication) -> None:
     participant = application.participant()
     with pytest.raises(InvalidTransactionStateError, match="begin_transaction"):
         participant.produce(OutgoingRecord(application.name, b"a"))
@@ -321,7 +329,7 @@ def test_an_unreachable_broker_is_a_clear_error(producer: type[Producer]) -> Non
 def test_a_prepared_transaction_outlives_the_broker_that_holds_it(
     broker: EmbeddedBroker, producer: type[Producer]
 ) -> None:
-    application = Application(broker, producer)
+    application = ParticipantApplication(broker, producer)
     participant = application.participant()
     application.write(participant, b"a", b"b")
     application.decide(participant)
@@ -336,7 +344,7 @@ def test_a_prepared_transaction_outlives_the_broker_that_holds_it(
 def test_a_broker_that_falls_silent_is_given_up_in_time_and_recovery_finds_the_outcome(
     broker: EmbeddedBroker, producer: type[Producer]
 ) -> None:
-    application = Application(broker, producer)
+    application = ParticipantApplication(broker, producer)
     participant = application.participant(timeout=2.0)
     application.write(participant, b"a")
     application.decide(participant)
@@ -379,14 +387,16 @@ FORKING = """
 """
 
 
-def run(script: str, application: Application) -> "subprocess.CompletedProcess[str]":
+def run(script: str, application: ParticipantApplication) -> "subprocess.CompletedProcess[str]":
     (kind,) = (name for name, producer in PRODUCERS.items() if producer is application.producer)
     given = [application.broker.bootstrap_servers, application.name, kind]
     command = [sys.executable, "-c", textwrap.dedent(script), *given]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60, check=False)
 
 
-def test_a_forked_process_is_refused_and_leaves_its_parents_transaction_alone(application: Application) -> None:
+def test_a_forked_process_is_refused_and_leaves_its_parents_transaction_alone(
+    application: ParticipantApplication,
+) -> None:
     parent = run(FORKING, application)
     assert parent.returncode == 0
     assert "make a new one after a fork" in parent.stdout
@@ -421,7 +431,7 @@ DOOMED = """
     ],
 )
 def test_a_process_killed_with_sigkill_is_recovered_by_another(
-    application: Application, decided: Callable[[list[str]], str], expected: Outcome, seen: list[bytes]
+    application: ParticipantApplication, decided: Callable[[list[str]], str], expected: Outcome, seen: list[bytes]
 ) -> None:
     doomed = run(DOOMED, application)
     assert doomed.returncode == -signal.SIGKILL

@@ -20,7 +20,7 @@ SOMEBODY = ProducerIdentity(7, 0)
 Producer = LibrdkafkaProducer | NativeProducer
 
 
-class Log:
+class EndingLog:
     """A topic of one partition, and producers that write to it."""
 
     def __init__(self, broker: EmbeddedBroker) -> None:
@@ -53,8 +53,8 @@ class Log:
 
 
 @pytest.fixture
-def log(shared_broker: EmbeddedBroker) -> Iterator[Log]:
-    made = Log(shared_broker)
+def log(shared_broker: EmbeddedBroker) -> Iterator[EndingLog]:
+    made = EndingLog(shared_broker)
     yield made
     made.close()
 
@@ -65,7 +65,7 @@ def kind(request: pytest.FixtureRequest) -> type[Producer]:
     return made
 
 
-def test_the_log_shows_a_committed_transaction(log: Log, kind: type[Producer]) -> None:
+def test_the_log_shows_a_committed_transaction(log: EndingLog, kind: type[Producer]) -> None:
     producer = log.producer(kind)
     state = log.write(producer, b"a", b"b")
     assert log.ending(state).ending is Ending.OPEN
@@ -73,32 +73,32 @@ def test_the_log_shows_a_committed_transaction(log: Log, kind: type[Producer]) -
     assert log.ending(state) == EndedTransaction(Ending.COMMITTED)
 
 
-def test_the_log_shows_an_aborted_transaction(log: Log, kind: type[Producer]) -> None:
+def test_the_log_shows_an_aborted_transaction(log: EndingLog, kind: type[Producer]) -> None:
     producer = log.producer(kind)
     state = log.write(producer, b"a", b"b")
     producer.abort_transaction()
     assert log.ending(state) == EndedTransaction(Ending.ABORTED)
 
 
-def test_the_log_shows_a_forced_abort(log: Log, kind: type[Producer]) -> None:
+def test_the_log_shows_a_forced_abort(log: EndingLog, kind: type[Producer]) -> None:
     name = fresh_name()
     state = log.write(log.producer(kind, name))
     log.control.init_producer_id(name, two_phase_commit=True, keep_prepared_txn=False)
     assert log.ending(state) == EndedTransaction(Ending.ABORTED)
 
 
-def test_other_transactions_of_the_session_are_not_mistaken_for_it(log: Log, kind: type[Producer]) -> None:
+def test_each_transaction_of_a_session_has_its_own_ending(log: EndingLog, kind: type[Producer]) -> None:
     producer = log.producer(kind)
     states = []
     for commits in (False, True, False):
         states.append(log.write(producer))
         (producer.commit_transaction if commits else producer.abort_transaction)()
     endings = [log.ending(state) for state in states]
-    assert [each.ending for each in endings] == [Ending.ABORTED, Ending.COMMITTED, Ending.ABORTED]
+    assert [ending.ending for ending in endings] == [Ending.ABORTED, Ending.COMMITTED, Ending.ABORTED]
     assert [each.was_overtaken for each in endings] == [True, False, False]
 
 
-def test_a_transaction_of_another_producer_does_not_overtake_it(log: Log, kind: type[Producer]) -> None:
+def test_another_producers_transaction_does_not_count_as_overtaking(log: EndingLog, kind: type[Producer]) -> None:
     producer, other = log.producer(kind), log.producer(kind)
     state = log.write(producer)
     producer.commit_transaction()
@@ -109,7 +109,7 @@ def test_a_transaction_of_another_producer_does_not_overtake_it(log: Log, kind: 
 
 @pytest.mark.parametrize("commits", [True, False])
 def test_an_ending_is_found_behind_another_producers_open_transaction(
-    log: Log, kind: type[Producer], commits: bool
+    log: EndingLog, kind: type[Producer], commits: bool
 ) -> None:
     holding, producer = log.producer(kind), log.producer(kind)
     log.write(holding)  # readers see nothing behind it
@@ -119,7 +119,7 @@ def test_an_ending_is_found_behind_another_producers_open_transaction(
     holding.abort_transaction()
 
 
-def test_a_marker_is_found_beyond_a_single_fetch(log: Log) -> None:
+def test_a_marker_is_found_beyond_a_single_fetch(log: EndingLog) -> None:
     holding, producer, other = (log.producer(NativeProducer) for _ in range(3))
     log.write(holding)
     state = log.write(producer)
@@ -130,8 +130,8 @@ def test_a_marker_is_found_beyond_a_single_fetch(log: Log) -> None:
     other.abort_transaction()
 
 
-def test_a_search_for_a_marker_stops_at_its_timeout_only(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(anchors, "_FARTHEST", 200_000)
+def test_a_search_for_a_marker_stops_at_its_timeout_only(log: EndingLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(anchors, "FARTHEST", 200_000)
     holding, producer, other = (log.producer(NativeProducer) for _ in range(3))
     log.write(holding)
     state = log.write(producer)
@@ -143,16 +143,16 @@ def test_a_search_for_a_marker_stops_at_its_timeout_only(log: Log, monkeypatch: 
     other.abort_transaction()
 
 
-def test_an_open_transaction_behind_another_is_open(log: Log, kind: type[Producer]) -> None:
+def test_an_open_transaction_behind_another_is_open(log: EndingLog, kind: type[Producer]) -> None:
     log.write(log.producer(kind))
     assert log.ending(log.write(log.producer(kind))).ending is Ending.OPEN
 
 
-def state_at(log: Log, offset: int, producer: ProducerIdentity = SOMEBODY) -> PreparedTxnState:
+def state_at(log: EndingLog, offset: int, producer: ProducerIdentity = SOMEBODY) -> PreparedTxnState:
     return PreparedTxnState(producer, Anchor(log.topic, 0, offset))
 
 
-def test_a_log_that_ends_before_it_has_lost_it(log: Log, kind: type[Producer]) -> None:
+def test_a_log_that_ends_before_the_transaction_has_lost_it(log: EndingLog, kind: type[Producer]) -> None:
     producer = log.producer(kind)
     log.write(producer)
     producer.commit_transaction()
@@ -160,7 +160,7 @@ def test_a_log_that_ends_before_it_has_lost_it(log: Log, kind: type[Producer]) -
     assert log.ending(state_at(log, 7)).ending is Ending.LOST
 
 
-def test_another_producers_record_at_the_anchor_means_that_it_is_lost(log: Log, kind: type[Producer]) -> None:
+def test_another_producers_record_at_the_anchor_means_that_it_is_lost(log: EndingLog, kind: type[Producer]) -> None:
     producer = log.producer(kind)
     state = log.write(producer)
     producer.commit_transaction()
@@ -169,7 +169,9 @@ def test_another_producers_record_at_the_anchor_means_that_it_is_lost(log: Log, 
     assert log.ending(state_at(log, 1, state.producer)).ending is Ending.LOST, "a marker is no record"
 
 
-def test_records_that_were_deleted_tell_nothing(log: Log, kind: type[Producer], shared_broker: EmbeddedBroker) -> None:
+def test_records_that_were_deleted_tell_nothing(
+    log: EndingLog, kind: type[Producer], shared_broker: EmbeddedBroker
+) -> None:
     producer = log.producer(kind)
     state = log.write(producer)
     producer.commit_transaction()
@@ -181,20 +183,20 @@ def test_records_that_were_deleted_tell_nothing(log: Log, kind: type[Producer], 
 
 
 @pytest.mark.parametrize("anchor", [Anchor("never-made", 0, 0), Anchor("a" * 165 + "~" + "0" * 32, 0, 0)])
-def test_a_deleted_topic_leaves_the_ending_unknown(log: Log, anchor: Anchor) -> None:
+def test_a_deleted_topic_leaves_the_ending_unknown(log: EndingLog, anchor: Anchor) -> None:
     assert log.ending(PreparedTxnState(ProducerIdentity(7, 0), anchor)).ending is Ending.UNKNOWN
 
 
-def test_a_missing_partition_leaves_the_ending_unknown(log: Log) -> None:
+def test_a_missing_partition_leaves_the_ending_unknown(log: EndingLog) -> None:
     assert log.ending(PreparedTxnState(ProducerIdentity(7, 0), Anchor(log.topic, 9, 0))).ending is Ending.UNKNOWN
 
 
-def test_a_state_that_does_not_say_where_its_records_are_is_not_looked_for(log: Log) -> None:
+def test_a_state_without_an_anchor_has_an_unknown_ending(log: EndingLog) -> None:
     assert log.ending(PreparedTxnState(ProducerIdentity(7, 0))) == EndedTransaction(Ending.UNKNOWN)
     assert log.ending(PreparedTxnState()) == EndedTransaction(Ending.UNKNOWN)
 
 
-def test_a_topic_whose_name_is_shortened_in_the_state_is_found(log: Log, shared_broker: EmbeddedBroker) -> None:
+def test_a_topic_whose_name_is_shortened_in_the_state_is_found(log: EndingLog, shared_broker: EmbeddedBroker) -> None:
     log.topic = fresh_name() + "x" * 200
     create_topic(shared_broker.bootstrap_servers, log.topic, 1)
     producer = log.producer(NativeProducer)

@@ -24,7 +24,7 @@ def free_port() -> int:
         return port
 
 
-class Application:
+class StreamApplication:
     """One life of it: it dies with the first error, as a stream processor may, and a new one goes on."""
 
     def __init__(self, servers: str, source: str, target: str) -> None:
@@ -72,10 +72,10 @@ class Application:
         return len(good)
 
 
-def lives(servers: str, source: str, target: str) -> Iterator[Application]:
+def lives(servers: str, source: str, target: str) -> Iterator[StreamApplication]:
     """One application after the other; each takes the place of the one before."""
     while True:
-        application = Application(servers, source, target)
+        application = StreamApplication(servers, source, target)
         try:
             yield application
         finally:

@@ -70,8 +70,8 @@ def test_large_requests_in_flight_on_many_connections_keep_to_themselves(shared_
         sequences = [0, 1, 0, 7, 2, 2, 3]  # with two duplicates and a gap
         errors = [0, 0, 0, int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), 0, 0, 0]
         sent = [
-            (client, client.send(produce_request({(topic, 0): batch([large(topic, each)], producer, each)}), 9))
-            for each in sequences
+            (client, client.send(produce_request({(topic, 0): batch([large(topic, sequence)], producer, sequence)}), 9))
+            for sequence in sequences
             for client, topic, producer in written
         ]
         answers = [client.receive(ApiKey.PRODUCE, 9, correlation) for client, correlation in sent]

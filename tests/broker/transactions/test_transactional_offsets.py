@@ -212,8 +212,12 @@ def test_the_offsets_partition_has_an_open_transaction_as_any_other_has(client: 
     wanted = DescribeProducersRequest.TopicRequest(name="__consumer_offsets", partition_indexes=[0])
 
     def start() -> int:
-        ((found,),) = [each.partitions for each in client.ask(DescribeProducersRequest(topics=[wanted]), 0).topics]
-        (mine,) = [each for each in found.active_producers if each.producer_id == producer.producer_id]
+        ((found,),) = [topic.partitions for topic in client.ask(DescribeProducersRequest(topics=[wanted]), 0).topics]
+        (mine,) = [
+            active_producer
+            for active_producer in found.active_producers
+            if active_producer.producer_id == producer.producer_id
+        ]
         offset: int = mine.current_txn_start_offset
         return offset
 

@@ -9,13 +9,13 @@ from dualwrite.wire.apis import (
     Message,
 )
 from tests.conformance.cases import case
-from tests.conformance.cases.transactions import TV1, TV2, Actor
+from tests.conformance.cases.transactions import TV1, TV2, NotingProducer
 from tests.support.conformance.subject import Subject
 
 
 @case
 def several_transactional_ids_described(broker: Subject) -> None:
-    actor = Actor(broker).begin(TV2)
+    actor = NotingProducer(broker).begin(TV2)
     names = [actor.name, broker.name("tx"), ""]
     for state in broker.client.ask(DescribeTransactionsRequest(transactional_ids=names), 0).transaction_states:
         broker.note(broker.show(state.transactional_id), error=state.error_code, state=state.transaction_state)
@@ -26,12 +26,12 @@ def several_transactional_ids_described(broker: Subject) -> None:
 @case
 def transactions_listed(broker: Subject) -> None:
     client = broker.client
-    opened = Actor(broker).begin(TV2)
-    ended = Actor(broker)
+    opened = NotingProducer(broker).begin(TV2)
+    ended = NotingProducer(broker)
     ended.init("to end: init")
     ended.send("to end: produce", TV2)
     ended.end("to end: end", version=5)
-    idle = Actor(broker).init("idle: init")
+    idle = NotingProducer(broker).init("idle: init")
     mine = {opened.name, ended.name, idle.name}
     pattern = "|".join(mine)
     for step, (version, fields) in {
@@ -64,7 +64,7 @@ def transactions_listed(broker: Subject) -> None:
 
 @case
 def producers_of_a_partition(broker: Subject) -> None:
-    actor = Actor(broker)
+    actor = NotingProducer(broker)
     topic = actor.topic
 
     def look(step: str) -> None:

@@ -15,7 +15,7 @@ from tests.support.waiting import eventually
 TV1, TV2 = 1, 2
 
 
-class Writer:
+class TransactionWriter:
     """A transactional producer of either version."""
 
     def __init__(self, broker: Subject, topic: str, version: int) -> None:
@@ -64,7 +64,7 @@ def note(broker: Subject, step: str, state: PreparedTxnState) -> None:
 
 def each_end(broker: Subject, version: int) -> None:
     topic = broker.topic()
-    writer = Writer(broker, topic, version)
+    writer = TransactionWriter(broker, topic, version)
     states = [writer.write(0)]
     note(broker, "open", states[0])
     writer.end(commit=False)
@@ -89,7 +89,7 @@ def of_the_newer_protocol(broker: Subject) -> None:
 @case
 def behind_an_open_transaction(broker: Subject) -> None:
     topic = broker.topic()
-    holder, committer, aborter = (Writer(broker, topic, TV2) for _ in range(3))
+    holder, committer, aborter = (TransactionWriter(broker, topic, TV2) for _ in range(3))
     holder.write()
     committed, aborted = committer.write(), aborter.write(value=b"x" * 200_000)
     committer.end(commit=True)
@@ -104,7 +104,7 @@ def behind_an_open_transaction(broker: Subject) -> None:
 @case
 def by_hand_in_the_partition(broker: Subject) -> None:
     topic = broker.topic()
-    writer = Writer(broker, topic, TV1)
+    writer = TransactionWriter(broker, topic, TV1)
     state = writer.write()
     write(broker.client, marker(writer.identity, (topic, 0), epoch=100))
     note(broker, "aborted by hand", state)
@@ -113,7 +113,7 @@ def by_hand_in_the_partition(broker: Subject) -> None:
 @case
 def of_what_is_not_there(broker: Subject) -> None:
     topic = broker.topic()
-    writer = Writer(broker, topic, TV2)
+    writer = TransactionWriter(broker, topic, TV2)
     state = writer.write()
     writer.end(commit=True)
     assert state.first_record is not None

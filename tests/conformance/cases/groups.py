@@ -24,7 +24,7 @@ JOIN, SYNC = 9, 5
 
 
 @dataclass
-class Member:
+class ConnectedMember:
     """A member of a group on a connection of its own."""
 
     broker: Subject
@@ -92,12 +92,12 @@ class Member:
         return code
 
 
-def member(broker: Subject, group: str, **more: object) -> Member:
+def member(broker: Subject, group: str, **more: object) -> ConnectedMember:
     """A member that has not joined yet."""
-    return Member(broker, broker.connect(), group, **more)  # type: ignore[arg-type]
+    return ConnectedMember(broker, broker.connect(), group, **more)  # type: ignore[arg-type]
 
 
-def stable(broker: Subject, group: str, **more: object) -> Member:
+def stable(broker: Subject, group: str, **more: object) -> ConnectedMember:
     """The only member of a group that is stable."""
     only = member(broker, group, **more)
     only.join()
@@ -227,7 +227,7 @@ def protocols_that_do_not_match(broker: Subject) -> None:
     broker.note("another kind", error=answer.error_code)
 
 
-def leave(broker: Subject, step: str, leaving: Member, version: int = 5, **fields: object) -> None:
+def leave(broker: Subject, step: str, leaving: ConnectedMember, version: int = 5, **fields: object) -> None:
     """LeaveGroup, noted."""
     entry = LeaveGroupRequest.MemberIdentity
     if version < 3:
@@ -275,7 +275,7 @@ def static_members(broker: Subject) -> None:
     broker.note("heartbeat after it left", error=again.beat())
 
 
-def commit_as(committer: Member, topic: str, **fields: object) -> list[ErrorCode]:
+def commit_as(committer: ConnectedMember, topic: str, **fields: object) -> list[ErrorCode]:
     """OffsetCommit as ``committer``, or otherwise as ``fields`` say: the errors."""
     given = {
         "generation_id_or_member_epoch": committer.generation,

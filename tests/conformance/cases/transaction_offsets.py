@@ -7,7 +7,7 @@ from dualwrite.wire.apis import AddOffsetsToTxnRequest, Message, TxnOffsetCommit
 from dualwrite.wire.error_codes import ErrorCode
 from tests.conformance.cases import case
 from tests.conformance.cases.groups import stable
-from tests.conformance.cases.transactions import Actor
+from tests.conformance.cases.transactions import NotingProducer
 from tests.support.conformance.subject import Subject, Word
 from tests.support.requests.calls import topic_id
 from tests.support.requests.offset_calls import commit, fetch_request
@@ -15,7 +15,7 @@ from tests.support.requests.offset_calls import commit, fetch_request
 FIRST_WITH_TOPIC_IDS = 6
 
 
-def add_group(actor: Actor, step: str, group: str, version: int = 4) -> None:
+def add_group(actor: NotingProducer, step: str, group: str, version: int = 4) -> None:
     """AddOffsetsToTxn."""
 
     def ask() -> Message:
@@ -37,7 +37,7 @@ def named(broker: Subject, topic: object, version: int) -> dict[str, object]:
     return {"topic_id": topic if isinstance(topic, uuid.UUID) else topic_id(broker.client, str(topic))}
 
 
-def commit_in(actor: Actor, step: str, group: str, offset: int, version: int = 5, **fields: object) -> None:
+def commit_in(actor: NotingProducer, step: str, group: str, offset: int, version: int = 5, **fields: object) -> None:
     """TxnOffsetCommit of one offset."""
     entry = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
     partition = fields.pop("partition", 0)
@@ -79,7 +79,7 @@ def seen(broker: Subject, step: str, group: str, topic: str) -> None:
 @case
 def offsets_of_the_first_version(broker: Subject) -> None:
     for version in range(5):
-        actor, group = Actor(broker).init(f"v{version}: init"), broker.name("group")
+        actor, group = NotingProducer(broker).init(f"v{version}: init"), broker.name("group")
         add_group(actor, f"v{version}: add", group, min(version, 3))
         commit_in(actor, f"v{version}: commit", group, 7, version)
         seen(broker, f"v{version}: pending", group, actor.topic)
@@ -90,7 +90,7 @@ def offsets_of_the_first_version(broker: Subject) -> None:
 @case
 def offsets_of_the_second_version(broker: Subject) -> None:
     group = broker.name("group")
-    actor = Actor(broker).init("init")
+    actor = NotingProducer(broker).init("init")
     for number in range(3):
         commit_in(actor, f"{number}: commit", group, number + 5)
         actor.describe(f"{number}: open")
@@ -101,7 +101,7 @@ def offsets_of_the_second_version(broker: Subject) -> None:
 
 @case
 def offsets_that_were_not_added(broker: Subject) -> None:
-    actor, group = Actor(broker).init("init"), broker.name("group")
+    actor, group = NotingProducer(broker).init("init"), broker.name("group")
     for version in (0, 3, 4):
         commit_in(actor, f"nothing open, v{version}", group, 7, version)
     actor.add("add a partition", (actor.topic, 0))
@@ -114,15 +114,15 @@ def offsets_that_were_not_added(broker: Subject) -> None:
 
 @case
 def groups_that_cannot_be_added(broker: Subject) -> None:
-    actor = Actor(broker).init("init")
+    actor = NotingProducer(broker).init("init")
     add_group(actor, "no name", "")
     actor.identity = ProducerIdentity(4711, 0)
     add_group(actor, "a stranger", broker.name("group"))
-    unknown = Actor(broker)
+    unknown = NotingProducer(broker)
     unknown.identity = ProducerIdentity(4711, 0)
     add_group(unknown, "an unknown transactional id", broker.name("group"))
-    first = Actor(broker).init("first")
-    Actor(broker, first.name, first.topic).init("second")
+    first = NotingProducer(broker).init("first")
+    NotingProducer(broker, first.name, first.topic).init("second")
     for version in (1, 2, 4):
         add_group(first, f"fenced in v{version}", broker.name("group"), version)
     for version in (1, 2, 3, 4, 5):
@@ -133,7 +133,7 @@ def groups_that_cannot_be_added(broker: Subject) -> None:
 def offsets_fenced_by_the_group(broker: Subject) -> None:
     group = broker.name("group")
     only = stable(broker, group)
-    actor = Actor(broker).init("init")
+    actor = NotingProducer(broker).init("init")
     mine: dict[str, object] = {"generation_id": only.generation, "member_id": only.member_id}
     for version in (3, 5):
         if version == 3:
@@ -159,7 +159,7 @@ def offsets_fenced_by_the_group(broker: Subject) -> None:
 
 @case
 def offsets_of_topics_by_their_ids(broker: Subject) -> None:
-    actor, group = Actor(broker).init("init"), broker.name("group")
+    actor, group = NotingProducer(broker).init("init"), broker.name("group")
     only = stable(broker, group)
     mine: dict[str, object] = {"generation_id": only.generation, "member_id": only.member_id}
     commit_in(actor, "a member", group, 7, 6, **mine)
@@ -171,7 +171,7 @@ def offsets_of_topics_by_their_ids(broker: Subject) -> None:
     actor.end("end", version=5)
     seen(broker, "then", group, actor.topic)
     actor.describe("described")
-    other = Actor(broker).init("other")
+    other = NotingProducer(broker).init("other")
     commit_in(other, "an unknown id alone", group, 8, 6, topic=uuid.UUID(int=9))
     other.describe("nothing has begun")
     other.identity = ProducerIdentity(other.identity.producer_id, 9)
@@ -181,7 +181,7 @@ def offsets_of_topics_by_their_ids(broker: Subject) -> None:
 
 @case
 def offsets_that_are_not_fit(broker: Subject) -> None:
-    actor, group = Actor(broker).init("init"), broker.name("group")
+    actor, group = NotingProducer(broker).init("init"), broker.name("group")
     commit_in(actor, "an unknown partition", group, 7, partition=9)
     commit_in(actor, "an unknown topic", group, 7, topic="no-such-topic")
     commit_in(actor, "4096 letters", group, 7, metadata="x" * 4096)
@@ -192,7 +192,7 @@ def offsets_that_are_not_fit(broker: Subject) -> None:
 
 @case
 def what_is_pending_hides_nothing(broker: Subject) -> None:
-    actor, group = Actor(broker).init("init"), broker.name("group")
+    actor, group = NotingProducer(broker).init("init"), broker.name("group")
     commit(broker.client, group, {(actor.topic, 0): 3})
     commit_in(actor, "pending", group, 7)
     seen(broker, "before the end", group, actor.topic)

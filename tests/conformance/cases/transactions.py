@@ -13,7 +13,7 @@ TV1, TV2 = 9, 12
 """Versions of Produce."""
 
 
-class Actor:
+class NotingProducer:
     """A transactional producer that notes what it is answered, and goes on with the identity that it is given."""
 
     def __init__(self, broker: Subject, name: str = "", topic: str = "") -> None:
@@ -23,7 +23,7 @@ class Actor:
         self.identity = NO_PRODUCER
         self.sequence = 0
 
-    def init(self, step: str, version: int = 4, **more: object) -> "Actor":
+    def init(self, step: str, version: int = 4, **more: object) -> "NotingProducer":
         """InitProducerId."""
         answer = self.broker.settled(lambda: init(self.broker.client, self.name, version=version, **more))  # type: ignore[arg-type]
         self._note_identity(step, answer)
@@ -76,7 +76,7 @@ class Actor:
             partitions=[(entry.topic, list(entry.partitions)) for entry in seen.topics],
         )
 
-    def begin(self, version: int) -> "Actor":
+    def begin(self, version: int) -> "NotingProducer":
         """A session with an open transaction of one record, noted as its two or three steps."""
         self.init("init")
         if version == TV1:
@@ -97,7 +97,7 @@ def the_first_version_in_every_version_of_its_requests(broker: Subject) -> None:
     for number, (init_version, add_version, produce_version, end_version) in enumerate(
         [(0, 0, 3, 0), (1, 1, 7, 1), (2, 2, 8, 2), (3, 3, 9, 3), (4, 3, 11, 4), (5, 3, 11, 3)]
     ):
-        actor = Actor(broker, topic=topic).init(f"{number}: init", init_version)
+        actor = NotingProducer(broker, topic=topic).init(f"{number}: init", init_version)
         actor.add(f"{number}: add", (topic, 0), version=add_version)
         actor.send(f"{number}: produce", produce_version)
         actor.end(f"{number}: end", number % 2 == 0, end_version)
@@ -106,7 +106,7 @@ def the_first_version_in_every_version_of_its_requests(broker: Subject) -> None:
 
 @case
 def several_transactions_of_one_session(broker: Subject) -> None:
-    actor = Actor(broker).init("init")
+    actor = NotingProducer(broker).init("init")
     for number in range(3):
         actor.add(f"{number}: add", (actor.topic, 0))
         actor.send(f"{number}: produce", TV1)
@@ -118,7 +118,7 @@ def several_transactions_of_one_session(broker: Subject) -> None:
 
 @case
 def several_transactions_of_the_second_version(broker: Subject) -> None:
-    actor = Actor(broker).init("init", 5)
+    actor = NotingProducer(broker).init("init", 5)
     for number in range(3):
         actor.send(f"{number}: produce", TV2)
         actor.send(f"{number}: once more", TV2)
@@ -133,7 +133,7 @@ def several_transactions_of_the_second_version(broker: Subject) -> None:
 def the_end_again_in_the_first_version(broker: Subject) -> None:
     for commit in (True, False):
         word = "commit" if commit else "abort"
-        actor = Actor(broker).init(f"{word}: init")
+        actor = NotingProducer(broker).init(f"{word}: init")
         actor.add(f"{word}: add", (actor.topic, 0))
         actor.end(word, commit)
         actor.end(f"{word} again", commit)
@@ -146,7 +146,7 @@ def the_end_again_in_the_first_version(broker: Subject) -> None:
 def the_end_again_in_the_second_version(broker: Subject) -> None:
     for commit in (True, False):
         word = "commit" if commit else "abort"
-        actor = Actor(broker).init(f"{word}: init")
+        actor = NotingProducer(broker).init(f"{word}: init")
         actor.send(f"{word}: produce", TV2)
         before = actor.identity
         actor.end(word, commit, 5)
@@ -161,7 +161,7 @@ def the_end_again_in_the_second_version(broker: Subject) -> None:
 
 @case
 def the_end_again_once_the_next_is_open(broker: Subject) -> None:
-    actor = Actor(broker).begin(TV2)
+    actor = NotingProducer(broker).begin(TV2)
     before = actor.identity
     actor.end("commit", True, 5)
     actor.send("the next", TV2)
@@ -175,7 +175,7 @@ def the_end_of_nothing(broker: Subject) -> None:
     for version in (3, 5):
         for commit in (True, False):
             word = f"{'commit' if commit else 'abort'} in v{version}"
-            actor = Actor(broker).init(f"{word}: init")
+            actor = NotingProducer(broker).init(f"{word}: init")
             actor.end(word, commit, version)
             actor.describe(f"{word}: then")
             actor.end(f"{word} again", commit, version)
@@ -183,7 +183,7 @@ def the_end_of_nothing(broker: Subject) -> None:
 
 @case
 def the_versions_mixed(broker: Subject) -> None:
-    actor = Actor(broker).init("init")
+    actor = NotingProducer(broker).init("init")
     actor.add("add", (actor.topic, 0))
     actor.send("produce as TV1", TV1)
     actor.end("end as TV2", True, 5)
@@ -198,7 +198,7 @@ def the_versions_mixed(broker: Subject) -> None:
 
 @case
 def partitions_that_join(broker: Subject) -> None:
-    actor = Actor(broker).init("init")
+    actor = NotingProducer(broker).init("init")
     actor.add("none")
     actor.describe("after none")
     actor.add("one", (actor.topic, 0))
@@ -212,7 +212,7 @@ def partitions_that_join(broker: Subject) -> None:
 
 @case
 def what_was_not_added_is_refused(broker: Subject) -> None:
-    actor = Actor(broker).init("init")
+    actor = NotingProducer(broker).init("init")
     for version in (3, 8, 9, 10, 11):
         actor.send(f"nothing open, v{version}", version)
     actor.add("another", (broker.topic(), 0))
@@ -223,7 +223,7 @@ def what_was_not_added_is_refused(broker: Subject) -> None:
 @case
 def strangers(broker: Subject) -> None:
     for step, producer in {"nobody": NO_PRODUCER, "somebody": ProducerIdentity(4711, 0)}.items():
-        actor = Actor(broker)
+        actor = NotingProducer(broker)
         actor.identity = producer
         actor.describe(f"{step}: described")
         actor.add(f"{step}: add", (actor.topic, 0))
@@ -232,7 +232,7 @@ def strangers(broker: Subject) -> None:
         if producer:
             actor.send(f"{step}: TV1", TV1)
             actor.send(f"{step}: TV2", TV2)
-    known = Actor(broker).init("init")
+    known = NotingProducer(broker).init("init")
     known.identity = ProducerIdentity(4711, 0)
     known.add("wrong id: add", (known.topic, 0))
     known.end("wrong id: end")
@@ -256,8 +256,8 @@ def an_empty_transactional_id(broker: Subject) -> None:
 
 @case
 def fenced_by_a_second_session(broker: Subject) -> None:
-    first = Actor(broker).init("first")
-    Actor(broker, first.name, first.topic).init("second")
+    first = NotingProducer(broker).init("first")
+    NotingProducer(broker, first.name, first.topic).init("second")
     for version in (1, 2, 3):
         first.add(f"add in v{version}", (first.topic, 0), version=version)
     for version in (0, 1, 2, 4, 5):
@@ -274,11 +274,11 @@ def fenced_by_a_second_session(broker: Subject) -> None:
 def fenced_while_the_transaction_is_open(broker: Subject) -> None:
     for version in (TV1, TV2):
         step = "TV1" if version == TV1 else "TV2"
-        first = Actor(broker).init(f"{step}: init")
+        first = NotingProducer(broker).init(f"{step}: init")
         if version == TV1:
             first.add(f"{step}: add", (first.topic, 0))
         first.send(f"{step}: produce", version)
-        second = Actor(broker, first.name, first.topic).init(f"{step}: second")
+        second = NotingProducer(broker, first.name, first.topic).init(f"{step}: second")
         second.describe(f"{step}: then")
         first.send(f"{step}: the first again", version)
         first.end(f"{step}: the first ends", version=5 if version == TV2 else 3)
@@ -288,7 +288,7 @@ def fenced_while_the_transaction_is_open(broker: Subject) -> None:
 
 @case
 def identities_that_a_session_expects(broker: Subject) -> None:
-    actor = Actor(broker).init("init")
+    actor = NotingProducer(broker).init("init")
     first = actor.identity
     actor.init("its own", expected=first)
     actor.init("its own again", expected=first)
@@ -304,14 +304,14 @@ def identities_that_a_session_expects(broker: Subject) -> None:
     for version in (3, 4, 5):
         actor.init(f"in v{version}", version, expected=actor.identity)
     actor.init("an unknown transactional id's first")
-    Actor(broker).init("somebody's, for a new id", expected=actor.identity)
+    NotingProducer(broker).init("somebody's, for a new id", expected=actor.identity)
 
 
 @case
 def an_open_transaction_and_the_identity_that_a_session_expects(broker: Subject) -> None:
     for version in (TV1, TV2):
         step = "TV1" if version == TV1 else "TV2"
-        actor = Actor(broker).init(f"{step}: init")
+        actor = NotingProducer(broker).init(f"{step}: init")
         if version == TV1:
             actor.add(f"{step}: add", (actor.topic, 0))
         actor.send(f"{step}: produce", version)
@@ -324,10 +324,10 @@ def an_open_transaction_and_the_identity_that_a_session_expects(broker: Subject)
 
 @case
 def what_no_transaction_may_mix(broker: Subject) -> None:
-    actor = Actor(broker).begin(TV2)
+    actor = NotingProducer(broker).begin(TV2)
     answer = produce(broker.client, actor.topic, batch([b"v"], actor.identity, 1))
     broker.note("not transactional, open", error=answer.error_code)
-    other = Actor(broker, topic=actor.topic).init("other")
+    other = NotingProducer(broker, topic=actor.topic).init("other")
     other.send("another's batch", TV2, producer=actor.identity, sequence=1)
     actor.end("end", version=5)
     answer = produce(broker.client, actor.topic, batch([b"v"], actor.identity, 0))
@@ -336,7 +336,7 @@ def what_no_transaction_may_mix(broker: Subject) -> None:
 
 @case
 def sequences_in_transactions(broker: Subject) -> None:
-    actor = Actor(broker).begin(TV2)
+    actor = NotingProducer(broker).begin(TV2)
     actor.send("the same again", TV2, sequence=0)
     actor.send("a gap", TV2, sequence=2)
     actor.send("the next", TV2, sequence=1)
@@ -351,7 +351,7 @@ def sequences_in_transactions(broker: Subject) -> None:
 
 @case
 def sequences_in_transactions_of_the_first_version(broker: Subject) -> None:
-    actor = Actor(broker).begin(TV1)
+    actor = NotingProducer(broker).begin(TV1)
     actor.end("commit")
     actor.send("nothing added", TV1, sequence=1)
     actor.add("add again", (actor.topic, 0))
@@ -391,7 +391,7 @@ def _verify(broker: Subject, step: str, version: int, *wanted: Wanted) -> None:
 
 @case
 def partitions_verified(broker: Subject) -> None:
-    actor = Actor(broker).begin(TV2)
+    actor = NotingProducer(broker).begin(TV2)
     other = broker.topic()
     place, elsewhere = (actor.topic, 0), (other, 0)
     stranger = ProducerIdentity(4711, 0)
@@ -402,7 +402,7 @@ def partitions_verified(broker: Subject) -> None:
         _verify(broker, f"v{version}: a later epoch", version, (actor.name, later, place, True))
         _verify(broker, f"v{version}: another id", version, (actor.name, stranger, place, True))
         _verify(broker, f"v{version}: unknown", version, (broker.name("tx"), stranger, place, True))
-        second = Actor(broker).init(f"v{version}: init")
+        second = NotingProducer(broker).init(f"v{version}: init")
         _verify(
             broker,
             f"v{version}: several",
@@ -426,6 +426,6 @@ def two_phase_commit_asked_for(broker: Subject) -> None:
         "keep": {"keep": True},
         "neither": {},
     }.items():
-        actor = Actor(broker)
+        actor = NotingProducer(broker)
         actor.init(step, 6, **flags)
         actor.describe(f"{step}, then")

@@ -1,4 +1,4 @@
-"""One request of each API that asks for rights, about the resources of one :class:`Place`."""
+"""One request of each API that asks for rights, about the resources of one :class:`RoundResources`."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +17,7 @@ _SET = 0
 _RETENTION = ("retention.ms", _SET, "1000000")
 
 
-class Place(NamedTuple):
+class RoundResources(NamedTuple):
     """The resources of one round."""
 
     admin: RawClient
@@ -30,51 +30,53 @@ class Place(NamedTuple):
     producer: ProducerIdentity
 
 
-class Asked(NamedTuple):
+class AskedRequest(NamedTuple):
     """A request and its version."""
 
     request: Message
     version: int
 
 
-def _produce(place: Place) -> Asked:
-    return Asked(calls.produce_request({(place.topic, 0): calls.batch([b"v"])}), 9)
+def _produce(place: RoundResources) -> AskedRequest:
+    return AskedRequest(calls.produce_request({(place.topic, 0): calls.batch([b"v"])}), 9)
 
 
-def _produce_by_id(place: Place) -> Asked:
+def _produce_by_id(place: RoundResources) -> AskedRequest:
     records: dict[tuple[str, int], bytes | None] = {(place.topic, 0): calls.batch([b"v"])}
-    return Asked(calls.produce_request(records, ids={place.topic: place.topic_id}), 13)
+    return AskedRequest(calls.produce_request(records, ids={place.topic: place.topic_id}), 13)
 
 
-def _produce_in_transaction(place: Place) -> Asked:
+def _produce_in_transaction(place: RoundResources) -> AskedRequest:
     records: dict[tuple[str, int], bytes | None] = {(place.topic, 0): calls.tx_batch([b"v"], place.producer)}
-    return Asked(calls.produce_request(records, place.transactional_id), 12)
+    return AskedRequest(calls.produce_request(records, place.transactional_id), 12)
 
 
-def _list_offsets(place: Place) -> Asked:
+def _list_offsets(place: RoundResources) -> AskedRequest:
     kind = apis.ListOffsetsRequest.ListOffsetsTopic
     partition = kind.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=-1)
     topic = kind(name=place.topic, partitions=[partition])
-    return Asked(apis.ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[topic]), 7)
+    return AskedRequest(apis.ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[topic]), 7)
 
 
-def _metadata(place: Place, name: str | None, create: bool = False, topic_id: UUID | None = None) -> Asked:
+def _metadata(
+    place: RoundResources, name: str | None, create: bool = False, topic_id: UUID | None = None
+) -> AskedRequest:
     topic = apis.MetadataRequest.MetadataRequestTopic(name=name, topic_id=topic_id or UUID(int=0))
     request = apis.MetadataRequest(
         topics=[topic], allow_auto_topic_creation=create, include_topic_authorized_operations=True
     )
-    return Asked(request, 12)
+    return AskedRequest(request, 12)
 
 
-def _offset_commit(place: Place) -> Asked:
-    return Asked(offset_calls.commit_request(place.admin, place.group, {(place.topic, 0): 1}), 9)
+def _offset_commit(place: RoundResources) -> AskedRequest:
+    return AskedRequest(offset_calls.commit_request(place.admin, place.group, {(place.topic, 0): 1}), 9)
 
 
-def _offset_fetch(place: Place, partitions: list[tuple[str, int]] | None, version: int) -> Asked:
-    return Asked(offset_calls.fetch_request(place.admin, {place.group: partitions}, version), version)
+def _offset_fetch(place: RoundResources, partitions: list[tuple[str, int]] | None, version: int) -> AskedRequest:
+    return AskedRequest(offset_calls.fetch_request(place.admin, {place.group: partitions}, version), version)
 
 
-def _txn_offset_commit(place: Place) -> Asked:
+def _txn_offset_commit(place: RoundResources) -> AskedRequest:
     kind = apis.TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
     partition = kind.TxnOffsetCommitRequestPartition(
         partition_index=0, committed_offset=1, committed_leader_epoch=-1, committed_metadata=""
@@ -88,28 +90,28 @@ def _txn_offset_commit(place: Place) -> Asked:
         member_id="",
         topics=[kind(name=place.topic, partitions=[partition])],
     )
-    return Asked(request, 5)
+    return AskedRequest(request, 5)
 
 
-def _epoch(place: Place) -> Asked:
+def _epoch(place: RoundResources) -> AskedRequest:
     kind = apis.OffsetForLeaderEpochRequest.OffsetForLeaderTopic
     partition = kind.OffsetForLeaderPartition(partition=0, current_leader_epoch=-1, leader_epoch=0)
     request = apis.OffsetForLeaderEpochRequest(replica_id=-1, topics=[kind(topic=place.topic, partitions=[partition])])
-    return Asked(request, 4)
+    return AskedRequest(request, 4)
 
 
-def _delete_records(place: Place) -> Asked:
+def _delete_records(place: RoundResources) -> AskedRequest:
     kind = apis.DeleteRecordsRequest.DeleteRecordsTopic
     topic = kind(name=place.topic, partitions=[kind.DeleteRecordsPartition(partition_index=0, offset=0)])
-    return Asked(apis.DeleteRecordsRequest(topics=[topic], timeout_ms=1000), 2)
+    return AskedRequest(apis.DeleteRecordsRequest(topics=[topic], timeout_ms=1000), 2)
 
 
-def _init(place: Place, **more: object) -> Asked:
+def _init(place: RoundResources, **more: object) -> AskedRequest:
     fields = {"transactional_id": place.transactional_id, "transaction_timeout_ms": 60_000, **more}
-    return Asked(apis.InitProducerIdRequest(producer_id=-1, producer_epoch=-1, **fields), 6)
+    return AskedRequest(apis.InitProducerIdRequest(producer_id=-1, producer_epoch=-1, **fields), 6)
 
 
-def _add_partitions(place: Place, several: bool) -> Asked:
+def _add_partitions(place: RoundResources, several: bool) -> AskedRequest:
     topics = calls.added_topics([(place.topic, 0)])
     identity = place.producer
     if not several:
@@ -119,7 +121,7 @@ def _add_partitions(place: Place, several: bool) -> Asked:
             v3_and_below_producer_epoch=identity.epoch,
             v3_and_below_topics=topics,
         )
-        return Asked(request, 3)
+        return AskedRequest(request, 3)
     transaction = apis.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
         transactional_id=place.transactional_id,
         producer_id=identity.producer_id,
@@ -127,124 +129,126 @@ def _add_partitions(place: Place, several: bool) -> Asked:
         verify_only=True,
         topics=topics,
     )
-    return Asked(apis.AddPartitionsToTxnRequest(transactions=[transaction]), 4)
+    return AskedRequest(apis.AddPartitionsToTxnRequest(transactions=[transaction]), 4)
 
 
-def _add_offsets(place: Place) -> Asked:
+def _add_offsets(place: RoundResources) -> AskedRequest:
     request = apis.AddOffsetsToTxnRequest(
         transactional_id=place.transactional_id,
         producer_id=place.producer.producer_id,
         producer_epoch=place.producer.epoch,
         group_id=place.group,
     )
-    return Asked(request, 4)
+    return AskedRequest(request, 4)
 
 
-def _end(place: Place) -> Asked:
+def _end(place: RoundResources) -> AskedRequest:
     request = apis.EndTxnRequest(
         transactional_id=place.transactional_id,
         producer_id=place.producer.producer_id,
         producer_epoch=place.producer.epoch,
         committed=False,
     )
-    return Asked(request, 4)
+    return AskedRequest(request, 4)
 
 
-def _markers(place: Place) -> Asked:
+def _markers(place: RoundResources) -> AskedRequest:
     marker = marker_calls.marker(ProducerIdentity(2**40, 0), (place.topic, 0))
-    return Asked(apis.WriteTxnMarkersRequest(markers=[marker]), 1)
+    return AskedRequest(apis.WriteTxnMarkersRequest(markers=[marker]), 1)
 
 
-def _coordinator(kind: int, key: str) -> Asked:
-    return Asked(apis.FindCoordinatorRequest(key_type=kind, coordinator_keys=[key]), 4)
+def _coordinator(kind: int, key: str) -> AskedRequest:
+    return AskedRequest(apis.FindCoordinatorRequest(key_type=kind, coordinator_keys=[key]), 4)
 
 
-def _create_topic(place: Place) -> Asked:
+def _create_topic(place: RoundResources) -> AskedRequest:
     topics = [calls.wanted_topic(place.new_topic)]
-    return Asked(apis.CreateTopicsRequest(topics=topics, timeout_ms=5000, validate_only=True), 7)
+    return AskedRequest(apis.CreateTopicsRequest(topics=topics, timeout_ms=5000, validate_only=True), 7)
 
 
-def _create_partitions(place: Place) -> Asked:
+def _create_partitions(place: RoundResources) -> AskedRequest:
     topic = apis.CreatePartitionsRequest.CreatePartitionsTopic(name=place.topic, count=2, assignments=None)
-    return Asked(apis.CreatePartitionsRequest(topics=[topic], timeout_ms=5000, validate_only=True), 3)
+    return AskedRequest(apis.CreatePartitionsRequest(topics=[topic], timeout_ms=5000, validate_only=True), 3)
 
 
-def _delete_topic(place: Place, by_id: bool) -> Asked:
+def _delete_topic(place: RoundResources, by_id: bool) -> AskedRequest:
     kind = apis.DeleteTopicsRequest.DeleteTopicState
     named = {"name": None, "topic_id": place.topic_id} if by_id else {"name": place.new_topic, "topic_id": UUID(int=0)}
-    return Asked(apis.DeleteTopicsRequest(topics=[kind(**named)], timeout_ms=5000), 6)
+    return AskedRequest(apis.DeleteTopicsRequest(topics=[kind(**named)], timeout_ms=5000), 6)
 
 
-def _describe_configs(kind: int, name: str) -> Asked:
+def _describe_configs(kind: int, name: str) -> AskedRequest:
     resource = apis.DescribeConfigsRequest.DescribeConfigsResource(
         resource_type=kind, resource_name=name, configuration_keys=["retention.ms"]
     )
-    return Asked(apis.DescribeConfigsRequest(resources=[resource]), 4)
+    return AskedRequest(apis.DescribeConfigsRequest(resources=[resource]), 4)
 
 
-def _alter_configs(place: Place) -> Asked:
+def _alter_configs(place: RoundResources) -> AskedRequest:
     kind = apis.AlterConfigsRequest.AlterConfigsResource
     entry = kind.AlterableConfig(name="retention.ms", value="1000000")
     resource = kind(resource_type=_TOPIC, resource_name=place.topic, configs=[entry])
-    return Asked(apis.AlterConfigsRequest(resources=[resource], validate_only=True), 2)
+    return AskedRequest(apis.AlterConfigsRequest(resources=[resource], validate_only=True), 2)
 
 
-def _offset_delete(place: Place) -> Asked:
+def _offset_delete(place: RoundResources) -> AskedRequest:
     kind = apis.OffsetDeleteRequest.OffsetDeleteRequestTopic
     topic = kind(name=place.topic, partitions=[kind.OffsetDeleteRequestPartition(partition_index=0)])
-    return Asked(apis.OffsetDeleteRequest(group_id=place.group, topics=[topic]), 0)
+    return AskedRequest(apis.OffsetDeleteRequest(group_id=place.group, topics=[topic]), 0)
 
 
-def _describe_producers(place: Place) -> Asked:
+def _describe_producers(place: RoundResources) -> AskedRequest:
     topic = apis.DescribeProducersRequest.TopicRequest(name=place.topic, partition_indexes=[0])
-    return Asked(apis.DescribeProducersRequest(topics=[topic]), 0)
+    return AskedRequest(apis.DescribeProducersRequest(topics=[topic]), 0)
 
 
-def _describe_partitions(place: Place, *names: str) -> Asked:
+def _describe_partitions(place: RoundResources, *names: str) -> AskedRequest:
     topics = [apis.DescribeTopicPartitionsRequest.TopicRequest(name=name) for name in names]
-    return Asked(apis.DescribeTopicPartitionsRequest(topics=topics, response_partition_limit=2000, cursor=None), 0)
+    return AskedRequest(
+        apis.DescribeTopicPartitionsRequest(topics=topics, response_partition_limit=2000, cursor=None), 0
+    )
 
 
-REQUESTS: dict[str, Callable[[Place], Asked]] = {
+REQUESTS: dict[str, Callable[[RoundResources], AskedRequest]] = {
     "Produce": _produce,
     "Produce by id": _produce_by_id,
-    "Fetch": lambda place: Asked(calls.fetch_request(place.topic), 12),
-    "Fetch by id": lambda place: Asked(calls.fetch_request(place.topic, by_id=place.topic_id), 13),
+    "Fetch": lambda place: AskedRequest(calls.fetch_request(place.topic), 12),
+    "Fetch by id": lambda place: AskedRequest(calls.fetch_request(place.topic, by_id=place.topic_id), 13),
     "ListOffsets": _list_offsets,
     "Metadata": lambda place: _metadata(place, place.topic),
     "Metadata by id": lambda place: _metadata(place, None, topic_id=place.topic_id),
     "Metadata of a missing topic": lambda place: _metadata(place, place.new_topic),
     "Metadata that creates a topic": lambda place: _metadata(place, f"{place.topic}-created", create=True),
-    "OffsetCommit": lambda place: Asked(
+    "OffsetCommit": lambda place: AskedRequest(
         offset_calls.commit_request(place.admin, place.group, {(place.topic, 0): 1}), 9
     ),
-    "OffsetFetch": lambda place: Asked(
+    "OffsetFetch": lambda place: AskedRequest(
         offset_calls.fetch_request(place.admin, {place.group: [(place.topic, 0)]}, 9), 9
     ),
-    "OffsetFetch of one group": lambda place: Asked(
+    "OffsetFetch of one group": lambda place: AskedRequest(
         offset_calls.fetch_request(place.admin, {place.group: [(place.topic, 0)]}, 7), 7
     ),
-    "OffsetFetch of all topics": lambda place: Asked(
+    "OffsetFetch of all topics": lambda place: AskedRequest(
         offset_calls.fetch_request(place.admin, {place.group: None}, 9), 9
     ),
     "FindCoordinator of a group": lambda place: _coordinator(0, place.group),
     "FindCoordinator of a transaction": lambda place: _coordinator(1, place.transactional_id),
-    "JoinGroup": lambda place: Asked(group_calls.join_request(f"{place.group}-other", "unknown"), 9),
-    "JoinGroup in the group": lambda place: Asked(group_calls.join_request(place.group, "unknown"), 9),
-    "SyncGroup": lambda place: Asked(group_calls.sync_request(place.group, 1, "unknown"), 5),
-    "Heartbeat": lambda place: Asked(
+    "JoinGroup": lambda place: AskedRequest(group_calls.join_request(f"{place.group}-other", "unknown"), 9),
+    "JoinGroup in the group": lambda place: AskedRequest(group_calls.join_request(place.group, "unknown"), 9),
+    "SyncGroup": lambda place: AskedRequest(group_calls.sync_request(place.group, 1, "unknown"), 5),
+    "Heartbeat": lambda place: AskedRequest(
         apis.HeartbeatRequest(group_id=place.group, generation_id=1, member_id="unknown"), 4
     ),
-    "LeaveGroup": lambda place: Asked(
+    "LeaveGroup": lambda place: AskedRequest(
         apis.LeaveGroupRequest(
             group_id=place.group, members=[apis.LeaveGroupRequest.MemberIdentity(member_id="unknown")]
         ),
         4,
     ),
-    "DescribeGroups": lambda place: Asked(
+    "DescribeGroups": lambda place: AskedRequest(
         apis.DescribeGroupsRequest(groups=[place.group], include_authorized_operations=True), 5
     ),
-    "ListGroups": lambda place: Asked(apis.ListGroupsRequest(), 4),
+    "ListGroups": lambda place: AskedRequest(apis.ListGroupsRequest(), 4),
     "AddPartitionsToTxn": lambda place: _add_partitions(place, several=False),
     "AddPartitionsToTxn of a broker": lambda place: _add_partitions(place, several=True),
     "AddOffsetsToTxn": _add_offsets,
@@ -255,10 +259,10 @@ REQUESTS: dict[str, Callable[[Place], Asked]] = {
     "InitProducerId with Enable2Pc": lambda place: _init(place, enable2_pc=True),
     "InitProducerId without an id": lambda place: _init(place, transactional_id=None),
     "WriteTxnMarkers": _markers,
-    "DescribeTransactions": lambda place: Asked(
+    "DescribeTransactions": lambda place: AskedRequest(
         apis.DescribeTransactionsRequest(transactional_ids=[place.transactional_id]), 0
     ),
-    "ListTransactions": lambda place: Asked(apis.ListTransactionsRequest(), 0),
+    "ListTransactions": lambda place: AskedRequest(apis.ListTransactionsRequest(), 0),
     "DescribeProducers": _describe_producers,
     "OffsetForLeaderEpoch": _epoch,
     "DeleteRecords": _delete_records,
@@ -267,21 +271,21 @@ REQUESTS: dict[str, Callable[[Place], Asked]] = {
     "DescribeConfigs of the topic": lambda place: _describe_configs(_TOPIC, place.topic),
     "DescribeConfigs of the broker": lambda place: _describe_configs(_BROKER, ""),
     "AlterConfigs": _alter_configs,
-    "IncrementalAlterConfigs of the topic": lambda place: Asked(
+    "IncrementalAlterConfigs of the topic": lambda place: AskedRequest(
         admin_calls.alter_request({(_TOPIC, place.topic): [_RETENTION]}, validate_only=True), 1
     ),
-    "IncrementalAlterConfigs of the broker": lambda place: Asked(
+    "IncrementalAlterConfigs of the broker": lambda place: AskedRequest(
         admin_calls.alter_request({(_BROKER, ""): [("log.retention.ms", _SET, "1000000")]}, validate_only=True), 1
     ),
-    "DescribeLogDirs": lambda place: Asked(apis.DescribeLogDirsRequest(topics=[]), 4),
-    "DescribeCluster": lambda place: Asked(
+    "DescribeLogDirs": lambda place: AskedRequest(apis.DescribeLogDirsRequest(topics=[]), 4),
+    "DescribeCluster": lambda place: AskedRequest(
         apis.DescribeClusterRequest(include_cluster_authorized_operations=True, endpoint_type=1), 1
     ),
     "DescribeTopicPartitions": lambda place: _describe_partitions(place, place.topic),
     "DescribeTopicPartitions of all": _describe_partitions,
-    "ListConfigResources": lambda place: Asked(apis.ListConfigResourcesRequest(resource_types=[_TOPIC]), 1),
-    "DescribeAcls": lambda _: Asked(acl_calls.describe_request(acl_calls.EVERY_ACL), 3),
-    "CreateAcls": lambda place: Asked(
+    "ListConfigResources": lambda place: AskedRequest(apis.ListConfigResourcesRequest(resource_types=[_TOPIC]), 1),
+    "DescribeAcls": lambda _: AskedRequest(acl_calls.describe_request(acl_calls.EVERY_ACL), 3),
+    "CreateAcls": lambda place: AskedRequest(
         apis.CreateAclsRequest(
             creations=[
                 acl_calls.creation(
@@ -291,9 +295,9 @@ REQUESTS: dict[str, Callable[[Place], Asked]] = {
         ),
         3,
     ),
-    "DeleteAcls": lambda _: Asked(acl_calls.delete_request(replace(acl_calls.EVERY_ACL, host="203.0.113.2")), 3),
+    "DeleteAcls": lambda _: AskedRequest(acl_calls.delete_request(replace(acl_calls.EVERY_ACL, host="203.0.113.2")), 3),
     "OffsetDelete": _offset_delete,
-    "DeleteGroups": lambda place: Asked(apis.DeleteGroupsRequest(groups_names=[f"{place.group}-missing"]), 2),
+    "DeleteGroups": lambda place: AskedRequest(apis.DeleteGroupsRequest(groups_names=[f"{place.group}-missing"]), 2),
     "DeleteTopics": lambda place: _delete_topic(place, by_id=False),
     "DeleteTopics by id": lambda place: _delete_topic(place, by_id=True),
 }

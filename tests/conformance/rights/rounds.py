@@ -19,7 +19,7 @@ from dualwrite.broker.access.acls import (
 from dualwrite.wire.codec import read_response
 from dualwrite.wire.error_codes import ErrorCode, error_name
 from dualwrite.wire.errors import error_codes
-from tests.conformance.rights.requests import REQUESTS, Place
+from tests.conformance.rights.requests import REQUESTS, RoundResources
 from tests.support.conformance.subject import PASSING
 from tests.support.requests import acl_calls, calls, offset_calls
 from tests.support.requests.raw_client import RawClient, key_of
@@ -119,7 +119,7 @@ _EVERYTHING = (
 )
 
 
-def _prepare(admin: RawClient) -> Place:
+def _prepare(admin: RawClient) -> RoundResources:
     topic = calls.new_topic(admin)
     transactional_id, group = calls.unique("txn"), calls.unique("group")
     look = lambda: calls.list_offset(admin, topic, calls.EARLIEST).error_code  # noqa: E731
@@ -129,10 +129,10 @@ def _prepare(admin: RawClient) -> Place:
     producer = calls.identity(
         eventually(lambda: calls.init(admin, transactional_id), lambda answer: answer.error_code == ErrorCode.NONE)
     )
-    return Place(admin, topic, calls.topic_id(admin, topic), f"{topic}-new", group, transactional_id, producer)
+    return RoundResources(admin, topic, calls.topic_id(admin, topic), f"{topic}-new", group, transactional_id, producer)
 
 
-def _acl(place: Place, operation: AclOperation, kind: ResourceType, permission: Permission) -> Acl:
+def _acl(place: RoundResources, operation: AclOperation, kind: ResourceType, permission: Permission) -> Acl:
     """A right of the stranger's: on the cluster, or on what has the place's name or begins with it."""
     if kind is ResourceType.CLUSTER:
         return acl_calls.acl(operation, kind, CLUSTER_NAME, host=STRANGER, permission=permission)
@@ -157,7 +157,7 @@ def _replace(admin: RawClient, own: set[Acl], granted: set[Acl]) -> None:
     assert eventually(lambda: acl_calls.described(admin), lambda seen: seen == wanted) == wanted
 
 
-def _ask(stranger: RawClient, place: Place) -> Iterable[tuple[str, str]]:
+def _ask(stranger: RawClient, place: RoundResources) -> Iterable[tuple[str, str]]:
     for name, make in REQUESTS.items():
         request, version = make(place)
         passing = _CREATING if name == "Metadata that creates a topic" else PASSING
@@ -169,7 +169,7 @@ def _is_final(passing: Iterable[ErrorCode], answer: str) -> bool:
     return not any(code.name in answer for code in passing)
 
 
-def _answer(stranger: RawClient, request: Any, version: int, place: Place) -> str:
+def _answer(stranger: RawClient, request: Any, version: int, place: RoundResources) -> str:
     """The errors in the answer, the resources that it names, and the operations that the client may perform."""
     stranger.send(request, version)
     frame = stranger.receive_frame()
@@ -180,11 +180,11 @@ def _answer(stranger: RawClient, request: Any, version: int, place: Place) -> st
         for kind, name in (("topic", place.topic), ("group", place.group), ("id", place.transactional_id))
         if name.encode() in frame
     ]
-    allowed = [sorted(each) for each in _operations(response, place)]
+    allowed = [sorted(operation) for operation in _operations(response, place)]
     return " ".join([*errors, *(["names", *named] if named else []), *(["may", str(allowed)] if allowed else [])])
 
 
-def _operations(response: Any, place: Place) -> Iterator[set[int]]:
+def _operations(response: Any, place: RoundResources) -> Iterator[set[int]]:
     """The authorized operations on the cluster, and on the place's topic and group."""
     described = [response, *(getattr(response, "topics", None) or ()), *(getattr(response, "groups", None) or ())]
     for each in described:

@@ -17,7 +17,7 @@ from dualwrite.coordinator.ports.kafka import KafkaParticipant, ProducesAtOnce
 from dualwrite.errors import InvalidTransactionStateError, KafkaRefusedError
 from dualwrite.records.outgoing import OutgoingRecord
 from dualwrite.testing.kafka import KafkaBroker
-from tests.support.coordinator.async_dual_writes import Place, run, write_unit
+from tests.support.coordinator.async_dual_writes import AsyncPlace, run, write_unit
 from tests.support.coordinator.event_table import CONFIG
 from tests.support.coordinator.fake_kafka import FakeKafka, FakeParticipant
 
@@ -44,7 +44,7 @@ class AtOnce(FakeParticipant):
         return True
 
 
-def with_records(place: Place, *acts: Callable[[AsyncTransaction], Any], room: int = 1000) -> list[str]:
+def with_records(place: AsyncPlace, *acts: Callable[[AsyncTransaction], Any], room: int = 1000) -> list[str]:
     """A unit of work with ``acts``; which threads its records were added in."""
     threads: list[str] = []
 
@@ -66,18 +66,18 @@ async def produce(tx: AsyncTransaction, count: int, **more: Any) -> None:
         await tx.produce("events", f"{number}", **more)
 
 
-def test_records_are_added_in_the_loops_thread(sqlite_place: Place) -> None:
+def test_records_are_added_in_the_loops_thread(sqlite_place: AsyncPlace) -> None:
     assert with_records(sqlite_place, lambda tx: produce(tx, 3)) == ["the loop's"] * 3
     assert sqlite_place.kafka.committed == ["0", "1", "2"]
 
 
-def test_a_record_that_must_wait_for_room_is_produced_in_another_thread(sqlite_place: Place) -> None:
+def test_a_record_that_must_wait_for_room_is_produced_in_another_thread(sqlite_place: AsyncPlace) -> None:
     threads = with_records(sqlite_place, lambda tx: produce(tx, 4), room=2)
     assert threads == ["the loop's", "the loop's", "another", "another"]
     assert sqlite_place.kafka.committed == ["0", "1", "2", "3"]
 
 
-def test_the_loop_has_its_turn(sqlite_place: Place) -> None:
+def test_the_loop_has_its_turn(sqlite_place: AsyncPlace) -> None:
     turns = [0]
 
     async def many(tx: AsyncTransaction) -> None:
@@ -99,7 +99,7 @@ def test_the_loop_has_its_turn(sqlite_place: Place) -> None:
     assert turns[0] >= 3
 
 
-def test_a_callback_is_called_in_the_loops_thread_however_the_record_was_added(sqlite_place: Place) -> None:
+def test_a_callback_is_called_in_the_loops_thread_however_the_record_was_added(sqlite_place: AsyncPlace) -> None:
     told: list[bool] = []
 
     def on_delivery(error: Any, message: Any) -> None:
@@ -109,7 +109,7 @@ def test_a_callback_is_called_in_the_loops_thread_however_the_record_was_added(s
     assert told == [True] * 4
 
 
-def test_a_record_is_added_to_no_unit_of_which_another_call_was_cancelled(sqlite_place: Place) -> None:
+def test_a_record_is_added_to_no_unit_of_which_another_call_was_cancelled(sqlite_place: AsyncPlace) -> None:
     """That call may be under way in its thread, and a participant is not thread-safe."""
     began, go_on = threading.Event(), threading.Event()
 
@@ -154,7 +154,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
     "settings", [{}, {"queue.buffering.max.messages": 7}, {"batch.size": 300, "batch.num.messages": 5}]
 )
 def test_all_records_arrive_in_order_whatever_is_full(
-    broker: KafkaBroker, sqlite_place: Place, make: Any, settings: dict[str, Any]
+    broker: KafkaBroker, sqlite_place: AsyncPlace, make: Any, settings: dict[str, Any]
 ) -> None:
     topic = f"{make.__name__}-{'-'.join(settings)}"
     broker.create_topic(topic)
@@ -182,7 +182,7 @@ async def too_large(tx: AsyncTransaction) -> None:
 
 @pytest.mark.parametrize("make", PARTICIPANTS)
 def test_a_record_that_is_refused_at_once_fails_its_unit_and_not_the_next(
-    broker: KafkaBroker, sqlite_place: Place, make: Any
+    broker: KafkaBroker, sqlite_place: AsyncPlace, make: Any
 ) -> None:
     config = {**broker.client_config, "message.max.bytes": 2000}
     assert isinstance(make({**config, "transactional.id": "some"}), ProducesAtOnce)

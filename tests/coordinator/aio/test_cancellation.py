@@ -13,7 +13,7 @@ from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
 from dualwrite.coordinator.aio.transaction import AsyncTransaction
 from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.errors import InDoubtError, InvalidTransactionStateError, NoFreeSlotError
-from tests.support.coordinator.async_dual_writes import Place, run, write, write_unit
+from tests.support.coordinator.async_dual_writes import AsyncPlace, run, write, write_unit
 from tests.support.coordinator.event_table import events, stored_values
 
 Unit = Callable[[AsyncDualWrite, str], Awaitable[None]]
@@ -89,7 +89,7 @@ def nothing_is_open(engine: AsyncEngine) -> bool:
 
 
 async def cancel_everywhere(
-    place: Place,
+    place: AsyncPlace,
     unit: Unit,
     everything: bool,
     make: Callable[[AsyncEngine], AsyncDualWrite],
@@ -147,7 +147,7 @@ async def cancel_everywhere(
     return told, happened
 
 
-def maker(place: Place) -> Callable[[AsyncEngine], AsyncDualWrite]:
+def maker(place: AsyncPlace) -> Callable[[AsyncEngine], AsyncDualWrite]:
     def make(engine: AsyncEngine) -> AsyncDualWrite:
         options: Any = {"participant": place.kafka.participant, "pool_size": 1, "lease_timeout": 3000}
         return AsyncDualWrite(
@@ -158,7 +158,7 @@ def maker(place: Place) -> Callable[[AsyncEngine], AsyncDualWrite]:
 
 
 @pytest.mark.parametrize("unit", [plain, by_session, nested, retried])
-def test_a_task_cancelled_at_any_await_learns_the_units_true_outcome(sqlite_place: Place, unit: Unit) -> None:
+def test_a_task_cancelled_at_any_await_learns_the_units_true_outcome(sqlite_place: AsyncPlace, unit: Unit) -> None:
     told, happened = run(cancel_everywhere(sqlite_place, unit, False, maker(sqlite_place), is_cold=False))
     assert told > 5
     assert happened > 2, "it was never cancelled after the decision"
@@ -177,12 +177,12 @@ def test_a_task_cancelled_at_any_await_learns_the_true_outcome_on_postgresql(
         assert happened > 0
 
 
-def test_the_first_unit_cancelled_wherever_it_waits_leaves_no_slot_behind(sqlite_place: Place) -> None:
+def test_the_first_unit_cancelled_wherever_it_waits_leaves_no_slot_behind(sqlite_place: AsyncPlace) -> None:
     told, _ = run(cancel_everywhere(sqlite_place, plain, False, maker(sqlite_place), is_cold=True))
     assert told > 8
 
 
-def test_all_tasks_cancelled_at_once_as_a_loop_does_that_ends_leave_both_sides_equal(sqlite_place: Place) -> None:
+def test_all_tasks_cancelled_at_once_as_a_loop_does_that_ends_leave_both_sides_equal(sqlite_place: AsyncPlace) -> None:
     told, happened = run(cancel_everywhere(sqlite_place, plain, True, maker(sqlite_place), is_cold=False))
     assert told > 5
     assert happened > 0
@@ -191,7 +191,7 @@ def test_all_tasks_cancelled_at_once_as_a_loop_does_that_ends_leave_both_sides_e
 @pytest.mark.parametrize("again", [2, 5, 8])
 @pytest.mark.parametrize("everything", [True, False])
 def test_tasks_cancelled_twice_learn_the_true_outcome_or_that_it_is_in_doubt(
-    sqlite_place: Place, again: int, everything: bool
+    sqlite_place: AsyncPlace, again: int, everything: bool
 ) -> None:
     """The second time comes, for one, while the database is asked what became of a COMMIT that was cancelled."""
     make = maker(sqlite_place)
@@ -199,7 +199,7 @@ def test_tasks_cancelled_twice_learn_the_true_outcome_or_that_it_is_in_doubt(
     assert told > 5
 
 
-def test_a_cancelled_wait_for_a_slot_does_not_delay_the_other_waiters(sqlite_place: Place) -> None:
+def test_a_cancelled_wait_for_a_slot_does_not_delay_the_other_waiters(sqlite_place: AsyncPlace) -> None:
     async def main() -> None:
         async with sqlite_place.dual_write() as dual_write:
             async with dual_write.transaction() as tx:
@@ -223,7 +223,7 @@ async def settled(task: "asyncio.Task[None]") -> BaseException | None:
     return outcome
 
 
-def test_a_wait_for_a_slot_times_out_and_the_error_names_the_owner(sqlite_place: Place) -> None:
+def test_a_wait_for_a_slot_times_out_and_the_error_names_the_owner(sqlite_place: AsyncPlace) -> None:
     async def main() -> None:
         async with sqlite_place.dual_write(acquire_timeout=0.1) as dual_write, dual_write.transaction():
             waiting = [asyncio.create_task(write_unit(dual_write, str(number))) for number in range(3)]
@@ -235,7 +235,7 @@ def test_a_wait_for_a_slot_times_out_and_the_error_names_the_owner(sqlite_place:
     run(main())
 
 
-def test_a_timeout_after_the_decision_is_not_raised(sqlite_place: Place) -> None:
+def test_a_timeout_after_the_decision_is_not_raised(sqlite_place: AsyncPlace) -> None:
     """The unit has happened: TimeoutError would make its caller do it again. And nothing strikes later."""
     if not hasattr(asyncio, "timeout"):
         pytest.skip("Python 3.10 has no asyncio.timeout")
@@ -271,7 +271,7 @@ async def reschedule(scope: Any, loop: asyncio.AbstractEventLoop) -> None:
 
 @pytest.mark.parametrize("value", ["two", None])
 def test_a_cancellation_before_the_decision_turns_the_end_of_the_block_into_a_rollback(
-    sqlite_place: Place, value: str | None
+    sqlite_place: AsyncPlace, value: str | None
 ) -> None:
     """The end itself is not cut short; a unit without records has nothing but its COMMIT there."""
     place = sqlite_place
@@ -304,7 +304,7 @@ def test_a_cancellation_before_the_decision_turns_the_end_of_the_block_into_a_ro
     assert place.kafka.committed == ["one"]
 
 
-def test_a_cancellation_after_the_decision_strikes_at_the_next_await(sqlite_place: Place) -> None:
+def test_a_cancellation_after_the_decision_strikes_at_the_next_await(sqlite_place: AsyncPlace) -> None:
     place = sqlite_place
     reached = []
 
@@ -336,7 +336,7 @@ def test_a_cancellation_after_the_decision_strikes_at_the_next_await(sqlite_plac
     assert place.in_both("one", "two")
 
 
-def test_a_unit_with_a_cancelled_produce_is_not_committed_even_if_that_was_caught(sqlite_place: Place) -> None:
+def test_a_unit_with_a_cancelled_produce_is_not_committed_even_if_that_was_caught(sqlite_place: AsyncPlace) -> None:
     place = sqlite_place
 
     async def main() -> None:

@@ -12,7 +12,7 @@ from dualwrite.coordinator.aio.transaction import AsyncTransaction
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome
 from dualwrite.errors import InvalidTransactionStateError, KafkaUnavailableError
-from tests.support.coordinator.async_dual_writes import Place, run, write
+from tests.support.coordinator.async_dual_writes import AsyncPlace, run, write
 from tests.support.coordinator.event_table import events, stored_values
 
 pytestmark = pytest.mark.slow_cases("psycopg")
@@ -63,20 +63,20 @@ WAYS = {
 FOLLOWED = {"alone": nothing, "followed": insert_after}
 
 
-def way_of(way: str, place: Place) -> tuple[Act, bool]:
+def way_of(way: str, place: AsyncPlace) -> tuple[Act, bool]:
     if "chain" in way and place.driver == "aiosqlite":
         pytest.skip("SQLite has no AND CHAIN")
     return WAYS[way]
 
 
-def stored(place: Place, way: str, follow: str) -> list[str]:
+def stored(place: AsyncPlace, way: str, follow: str) -> list[str]:
     """What ``way`` has left in the database. SQLAlchemy begins asyncpg's transactions, and no other after a COMMIT that
     it has not seen: each statement that follows is committed by itself."""
     commits_each = place.driver == "asyncpg" and way in ("statement-commit", "statement-rollback")
     return ["one"] * WAYS[way][1] + ["after"] * (commits_each and follow == "followed")
 
 
-def run_unit(place: Place, *acts: Act, error: type[Exception], match: str) -> list[HeuristicOutcome]:
+def run_unit(place: AsyncPlace, *acts: Act, error: type[Exception], match: str) -> list[HeuristicOutcome]:
     """Run a unit of work that ends in ``error``; what is on record then."""
 
     async def main() -> list[HeuristicOutcome]:
@@ -94,7 +94,7 @@ def run_unit(place: Place, *acts: Act, error: type[Exception], match: str) -> li
     return run(main())
 
 
-def expected(place: Place, was_committed: bool, state: str) -> list[tuple[str, Outcome, str]]:
+def expected(place: AsyncPlace, was_committed: bool, state: str) -> list[tuple[str, Outcome, str]]:
     known = was_committed and place.driver in ("psycopg", "asyncpg")
     return [("orders-0", Outcome.HEURISTIC_ABORT if known else Outcome.HEURISTIC_HAZARD, state)]
 
@@ -106,7 +106,7 @@ def named(found: list[HeuristicOutcome]) -> list[tuple[str, Outcome, str]]:
 @pytest.mark.slow_cases("psycopg")
 @pytest.mark.parametrize("follow", FOLLOWED)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_transaction_ended_past_sqlalchemy_is_noticed_and_on_record(place: Place, way: str, follow: str) -> None:
+def test_a_transaction_ended_past_sqlalchemy_is_noticed_and_on_record(place: AsyncPlace, way: str, follow: str) -> None:
     end, was_committed = way_of(way, place)
     acts = (lambda tx: write(tx, "one"), end, FOLLOWED[follow])
     found = run_unit(place, *acts, error=InvalidTransactionStateError, match="ended")
@@ -119,7 +119,7 @@ def test_a_transaction_ended_past_sqlalchemy_is_noticed_and_on_record(place: Pla
 @pytest.mark.parametrize("follow", FOLLOWED)
 @pytest.mark.parametrize("way", WAYS)
 def test_whatever_error_ends_the_block_a_commit_past_sqlalchemy_is_on_record(
-    place: Place, way: str, follow: str
+    place: AsyncPlace, way: str, follow: str
 ) -> None:
     async def fail(tx: AsyncTransaction) -> None:
         raise ValueError("no")
@@ -132,7 +132,7 @@ def test_whatever_error_ends_the_block_a_commit_past_sqlalchemy_is_on_record(
     assert named(found) == expected(place, was_committed, "4711:1:events:0:0")
 
 
-def test_a_unit_without_records_is_refused_and_on_record_too(place: Place) -> None:
+def test_a_unit_without_records_is_refused_and_on_record_too(place: AsyncPlace) -> None:
     async def insert_one(tx: AsyncTransaction) -> None:
         await tx.execute(insert(events).values(value="one"))
 
@@ -141,7 +141,7 @@ def test_a_unit_without_records_is_refused_and_on_record_too(place: Place) -> No
     assert named(found) == expected(place, True, "")
 
 
-def test_a_statement_that_fails_after_a_commit_past_sqlalchemy_hides_nothing(place: Place) -> None:
+def test_a_statement_that_fails_after_a_commit_past_sqlalchemy_hides_nothing(place: AsyncPlace) -> None:
     acts: list[Act] = [lambda tx: write(tx, "one"), by_driver("COMMIT"), lambda tx: write(tx, "one")]
     found = run_unit(place, *acts, error=IntegrityError, match="one|UNIQUE")
     assert stored_values(place.seen) == ["one"]
@@ -149,7 +149,7 @@ def test_a_statement_that_fails_after_a_commit_past_sqlalchemy_hides_nothing(pla
     assert named(found) == expected(place, True, "4711:1:events:0:0")
 
 
-def test_nothing_is_on_record_of_a_unit_that_fails_by_itself(place: Place) -> None:
+def test_nothing_is_on_record_of_a_unit_that_fails_by_itself(place: AsyncPlace) -> None:
     async def main() -> None:
         async with place.dual_write() as dual_write:
 
@@ -170,7 +170,7 @@ def test_nothing_is_on_record_of_a_unit_that_fails_by_itself(place: Place) -> No
 
 @pytest.mark.parametrize("statement", ["COMMIT", " rollback", "/* now */ BEGIN"])
 def test_a_statement_that_would_end_the_transaction_is_refused_though_it_is_caught(
-    place: Place, statement: str
+    place: AsyncPlace, statement: str
 ) -> None:
     async def execute(tx: AsyncTransaction) -> None:
         with pytest.raises(InvalidTransactionStateError, match="is refused inside a unit of work"):
@@ -181,7 +181,7 @@ def test_a_statement_that_would_end_the_transaction_is_refused_though_it_is_caug
     assert place.in_both()
 
 
-def test_the_isolation_level_can_be_chosen_by_the_first_statement(server_place: Place) -> None:
+def test_the_isolation_level_can_be_chosen_by_the_first_statement(server_place: AsyncPlace) -> None:
     if server_place.driver == "aiomysql":
         pytest.skip("MariaDB takes no level inside a transaction")
 
@@ -194,7 +194,7 @@ def test_the_isolation_level_can_be_chosen_by_the_first_statement(server_place: 
     assert server_place.in_both("one")
 
 
-def test_a_unit_whose_block_committed_past_the_library_is_not_run_again(place: Place) -> None:
+def test_a_unit_whose_block_committed_past_the_library_is_not_run_again(place: AsyncPlace) -> None:
     runs = []
 
     async def main() -> None:

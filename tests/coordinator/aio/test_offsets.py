@@ -21,7 +21,7 @@ from dualwrite.errors import (
     RebalancedError,
 )
 from dualwrite.ids import TopicPartition
-from tests.support.coordinator.async_dual_writes import Place, run, write_unit
+from tests.support.coordinator.async_dual_writes import AsyncPlace, run, write_unit
 from tests.support.coordinator.event_table import events, stored_values
 from tests.support.coordinator.fake_consumer import FakeConsumer, FakeGroup, positions
 from tests.support.coordinator.fake_kafka import FakeCluster, Fault
@@ -77,14 +77,14 @@ async def use(
             raise KeyError
 
 
-def stored_offsets(place: Place) -> dict[TopicPartition, int]:
+def stored_offsets(place: AsyncPlace) -> dict[TopicPartition, int]:
     with place.seen.connect() as connection:
         return {TopicPartition(row.topic, row.partition): row.next_offset for row in connection.execute(select(table))}
 
 
 @pytest.mark.slow_cases("psycopg", "aiomysql")
 @kinds
-def test_offsets_are_stored_with_what_the_records_were_used_for(place: Place, wrap: Wrap) -> None:
+def test_offsets_are_stored_with_what_the_records_were_used_for(place: AsyncPlace, wrap: Wrap) -> None:
     inner = FakeConsumer(FakeGroup())
     consumer = wrap(inner)
 
@@ -107,7 +107,7 @@ def test_offsets_are_stored_with_what_the_records_were_used_for(place: Place, wr
 
 
 @kinds
-def test_offsets_are_sent_with_the_records(sqlite_place: Place, wrap: Wrap) -> None:
+def test_offsets_are_sent_with_the_records(sqlite_place: AsyncPlace, wrap: Wrap) -> None:
     inner = FakeConsumer(FakeGroup())
     inner.next = {P: 0}
     consumer = wrap(inner)
@@ -136,7 +136,7 @@ def test_offsets_are_sent_with_the_records(sqlite_place: Place, wrap: Wrap) -> N
 
 
 @pytest.mark.slow_cases("psycopg", "aiomysql")
-def test_only_one_of_two_consumers_with_the_same_records_commits_them(place: Place) -> None:
+def test_only_one_of_two_consumers_with_the_same_records_commits_them(place: AsyncPlace) -> None:
     group, cluster = FakeGroup(), FakeCluster()
     consumers = [FakeConsumer(group, "zombie"), FakeConsumer(group, "owner")]
 
@@ -161,7 +161,7 @@ def test_only_one_of_two_consumers_with_the_same_records_commits_them(place: Pla
 # A consumer that blocks.
 
 
-def test_a_consumers_calls_do_not_block_the_loop(sqlite_place: Place) -> None:
+def test_a_consumers_calls_do_not_block_the_loop(sqlite_place: AsyncPlace) -> None:
     class Slow(FakeConsumer):
         def position(self, partitions: list[Any]) -> Any:
             turn()
@@ -197,7 +197,7 @@ def test_a_consumers_calls_do_not_block_the_loop(sqlite_place: Place) -> None:
 
 
 @pytest.mark.slow_cases("psycopg", "aiomysql")
-def test_the_callback_for_a_consumer_that_is_polled_in_a_thread(place: Place) -> None:
+def test_the_callback_for_a_consumer_that_is_polled_in_a_thread(place: AsyncPlace) -> None:
     consumer = FakeConsumer(FakeGroup())
 
     async def main() -> None:
@@ -214,7 +214,7 @@ def test_the_callback_for_a_consumer_that_is_polled_in_a_thread(place: Place) ->
     assert stored_offsets(place) == consumer.next == {P: 1002, Q: 1000}
 
 
-def test_a_callback_that_puts_it_where_its_group_is_in_kafka(sqlite_place: Place) -> None:
+def test_a_callback_that_puts_it_where_its_group_is_in_kafka(sqlite_place: AsyncPlace) -> None:
     consumer = FakeConsumer(FakeGroup())
     consumer.group.committed[P] = 4
 
@@ -232,7 +232,7 @@ def test_a_callback_that_puts_it_where_its_group_is_in_kafka(sqlite_place: Place
     assert stored_offsets(sqlite_place) == {}
 
 
-def test_an_invalid_consumer_is_refused_by_its_type(sqlite_place: Place, lite: DualWrite) -> None:
+def test_an_invalid_consumer_is_refused_by_its_type(sqlite_place: AsyncPlace, lite: DualWrite) -> None:
     async def main() -> None:
         async with sqlite_place.dual_write() as dual_write:
             with pytest.raises(TypeError, match="a consumer of type str: give"):
@@ -246,7 +246,7 @@ def test_an_invalid_consumer_is_refused_by_its_type(sqlite_place: Place, lite: D
         lite.seek_to_stored(awaited_one)
 
 
-def test_store_offsets_without_await_fails_the_unit(sqlite_place: Place) -> None:
+def test_store_offsets_without_await_fails_the_unit(sqlite_place: AsyncPlace) -> None:
     consumer = FakeConsumer(FakeGroup())
 
     async def forgets(tx: AsyncTransaction) -> None:
@@ -276,7 +276,9 @@ async def in_a_task(act: Awaitable[None]) -> None:
 
 
 @pytest.mark.parametrize("by_callback", [True, False])
-def test_a_failure_before_anything_was_claimed_leaves_nothing_to_claim(sqlite_place: Place, by_callback: bool) -> None:
+def test_a_failure_before_anything_was_claimed_leaves_nothing_to_claim(
+    sqlite_place: AsyncPlace, by_callback: bool
+) -> None:
     """Whoever has put the consumer there, a callback in a thread or in a task of its own, runs no units."""
     consumer = FakeConsumer(FakeGroup())
 
@@ -296,7 +298,7 @@ def test_a_failure_before_anything_was_claimed_leaves_nothing_to_claim(sqlite_pl
     assert stored_offsets(sqlite_place) == {P: 0}
 
 
-def test_another_tasks_failure_does_not_mark_the_consumer(sqlite_place: Place) -> None:
+def test_another_tasks_failure_does_not_mark_the_consumer(sqlite_place: AsyncPlace) -> None:
     consumer = FakeConsumer(FakeGroup())
 
     async def main() -> None:
@@ -309,7 +311,9 @@ def test_another_tasks_failure_does_not_mark_the_consumer(sqlite_place: Place) -
     assert stored_offsets(sqlite_place) == {P: 2}
 
 
-def test_a_unit_that_is_run_again_has_the_same_records(sqlite_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_unit_that_is_run_again_has_the_same_records(
+    sqlite_place: AsyncPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first time it does not even begin, and the second time Kafka fails."""
     consumer = FakeConsumer(FakeGroup())
     acquire, kafka = AsyncUnitManager.acquire, sqlite_place.kafka
@@ -346,7 +350,7 @@ def test_a_unit_that_is_run_again_has_the_same_records(sqlite_place: Place, monk
 
 
 def test_a_unit_that_failed_for_good_before_it_began_counts(
-    sqlite_place: Place, monkeypatch: pytest.MonkeyPatch
+    sqlite_place: AsyncPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     consumer = FakeConsumer(FakeGroup())
     acquire = AsyncUnitManager.acquire
@@ -378,7 +382,7 @@ def lambda_of_store(consumer: FakeConsumer) -> Callable[[AsyncTransaction], Awai
     return store
 
 
-def test_offsets_whose_call_was_cancelled_are_not_committed(sqlite_place: Place) -> None:
+def test_offsets_whose_call_was_cancelled_are_not_committed(sqlite_place: AsyncPlace) -> None:
     asked, go_on = asyncio.Event(), asyncio.Event()
 
     class Hesitant(AwaitedFake):

@@ -13,7 +13,7 @@ from sqlalchemy import insert
 
 from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
 from dualwrite.testing.kafka import KafkaBroker
-from tests.support.coordinator.async_dual_writes import Place, run
+from tests.support.coordinator.async_dual_writes import AsyncPlace, run
 from tests.support.coordinator.consumed_topics import BROKER, fill, reading, values_of
 from tests.support.coordinator.event_table import events, stored_values
 
@@ -79,7 +79,7 @@ async def awaited(
 @pytest.mark.parametrize("method", ["store_offsets", "send_offsets"])
 @pytest.mark.parametrize("kind", [polled_in_a_thread, awaited])
 def test_each_record_is_used_once_though_units_fail(
-    broker: KafkaBroker, sqlite_place: Place, kind: Any, method: str, strategy: str
+    broker: KafkaBroker, sqlite_place: AsyncPlace, kind: Any, method: str, strategy: str
 ) -> None:
     async def use(dual_write: AsyncDualWrite, consumer: Any, values: list[str], fail: bool) -> None:
         async with dual_write.transaction() as tx:

@@ -7,12 +7,12 @@ import pytest
 
 from dualwrite.coordinator.slots.pool import Pool
 from dualwrite.errors import InvalidTransactionStateError
-from tests.support.coordinator.memory_pools import World, until_waiting
+from tests.support.coordinator.memory_pools import PoolWorld, until_waiting
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    made = World()
+def world() -> Iterator[PoolWorld]:
+    made = PoolWorld()
     yield made
     for pool in made.pools:
         for slot in pool.slots():
@@ -24,7 +24,7 @@ def users(pool: Pool) -> list[object]:
     return [slot.user for slot in pool.slots() if slot.user is not None]
 
 
-def test_only_a_warm_slot_is_had_without_a_wait(world: World) -> None:
+def test_only_a_warm_slot_is_had_without_a_wait(world: PoolWorld) -> None:
     pool = world.pool(size=2)
     assert pool.acquire_now(object()) is None, "a lease takes a look at the database"
     slot = pool.acquire("first")
@@ -38,7 +38,7 @@ def test_only_a_warm_slot_is_had_without_a_wait(world: World) -> None:
     assert pool.acquire_now(object()) is None
 
 
-def test_a_released_slot_goes_to_the_waiting_thread_before_any_newcomer(world: World) -> None:
+def test_a_released_slot_goes_to_the_waiting_thread_before_any_newcomer(world: PoolWorld) -> None:
     pool = world.pool(size=1)
     world.warm(pool.acquire("first"))
     with ThreadPoolExecutor(1) as threads:
@@ -50,7 +50,7 @@ def test_a_released_slot_goes_to_the_waiting_thread_before_any_newcomer(world: W
         assert waiting.result(20).user == "second"
 
 
-def test_a_wait_that_another_thread_gives_up_ends_at_once_and_takes_nothing(world: World) -> None:
+def test_a_wait_that_another_thread_gives_up_ends_at_once_and_takes_nothing(world: PoolWorld) -> None:
     pool = world.pool(size=1, timeout=3000)
     slot = world.warm(pool.acquire("first"))
     with ThreadPoolExecutor(1) as threads:
@@ -63,7 +63,7 @@ def test_a_wait_that_another_thread_gives_up_ends_at_once_and_takes_nothing(worl
     assert pool.acquire("third") is slot
 
 
-def test_a_wait_that_is_given_up_while_a_slot_is_leased_for_it_leaves_the_slot_free(world: World) -> None:
+def test_a_wait_cancelled_while_its_slot_is_leased_leaves_the_slot_free(world: PoolWorld) -> None:
     pool = world.pool(size=1)
     look = world.leases.take
 

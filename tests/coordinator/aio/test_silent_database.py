@@ -6,7 +6,7 @@ import pytest
 
 from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
 from dualwrite.errors import DatabaseUnavailableError, InDoubtError
-from tests.support.coordinator.async_dual_writes import Place, run, write_unit
+from tests.support.coordinator.async_dual_writes import AsyncPlace, run, write_unit
 from tests.support.coordinator.async_silent_database import LIMIT, dual_write, outcome, proxy
 from tests.support.servers.silent_proxy import COMMIT, SilentProxy
 from tests.support.waiting import eventually
@@ -27,7 +27,7 @@ async def settled(made: AsyncDualWrite) -> None:
 
 @pytest.mark.slow_cases
 def test_a_commit_that_never_arrives_ends_in_doubt_while_the_loop_goes_on(
-    server_place: Place, proxy: SilentProxy
+    server_place: AsyncPlace, proxy: SilentProxy
 ) -> None:
     async def main() -> None:
         async with dual_write(server_place, proxy) as made:
@@ -48,7 +48,9 @@ def test_a_commit_that_never_arrives_ends_in_doubt_while_the_loop_goes_on(
 
 
 @pytest.mark.slow_cases
-def test_a_commit_whose_answer_is_lost_is_found_and_the_unit_succeeds(server_place: Place, proxy: SilentProxy) -> None:
+def test_a_commit_whose_answer_is_lost_is_found_and_the_unit_succeeds(
+    server_place: AsyncPlace, proxy: SilentProxy
+) -> None:
     async def main() -> None:
         async with dual_write(server_place, proxy) as made:
             await write_unit(made, "before")
@@ -62,7 +64,7 @@ def test_a_commit_whose_answer_is_lost_is_found_and_the_unit_succeeds(server_pla
 @pytest.mark.slow
 @pytest.mark.parametrize("delivers", [True, False])
 def test_a_database_that_vanishes_at_commit_is_settled_when_it_is_back(
-    server_place: Place, proxy: SilentProxy, delivers: bool
+    server_place: AsyncPlace, proxy: SilentProxy, delivers: bool
 ) -> None:
     async def main() -> None:
         async with dual_write(server_place, proxy) as made:
@@ -79,7 +81,7 @@ def test_a_database_that_vanishes_at_commit_is_settled_when_it_is_back(
 
 
 @pytest.mark.slow
-def test_an_unanswered_first_connection_fails_within_the_limit(server_place: Place, proxy: SilentProxy) -> None:
+def test_an_unanswered_first_connection_fails_within_the_limit(server_place: AsyncPlace, proxy: SilentProxy) -> None:
     async def main() -> None:
         async with dual_write(server_place, proxy) as made:
             proxy.lets_nobody_in = True

@@ -16,14 +16,15 @@ from dualwrite.coordinator.aio.transaction import AsyncBlock, AsyncTransaction
 from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.errors import InvalidTransactionStateError
 from dualwrite.ids import TopicPartition
-from tests.support.coordinator.async_dual_writes import Place, run, write, write_unit
+from tests.support.coordinator.async_dual_writes import AsyncPlace, run, write, write_unit
 from tests.support.coordinator.event_table import CONFIG, events, stored_values
 from tests.support.coordinator.fake_consumer import FakeConsumer, FakeGroup, positions
 from tests.support.coordinator.fake_kafka import FakeCluster
+from tests.support.user_errors import HandlerInterrupt
 
 
 @pytest.mark.slow_cases("psycopg", "asyncpg", "aiomysql")
-def test_a_hundred_units_run_in_one_loop_at_the_same_time(place: Place) -> None:
+def test_a_hundred_units_run_in_one_loop_at_the_same_time(place: AsyncPlace) -> None:
     cluster = FakeCluster()
     values = [f"{number:03}" for number in range(100)]
 
@@ -38,7 +39,7 @@ def test_a_hundred_units_run_in_one_loop_at_the_same_time(place: Place) -> None:
     assert cluster.ongoing == []
 
 
-def test_nothing_of_a_unit_blocks_the_loop(sqlite_place: Place) -> None:
+def test_nothing_of_a_unit_blocks_the_loop(sqlite_place: AsyncPlace) -> None:
     """Each request to Kafka waits until the loop has run a task of another."""
     kafka = sqlite_place.kafka
 
@@ -70,7 +71,7 @@ async def raise_value_error(tx: AsyncTransaction) -> None:
     raise ValueError("no")
 
 
-def test_tasks_that_are_begun_inside_a_unit_have_units_of_their_own(sqlite_place: Place) -> None:
+def test_tasks_that_are_begun_inside_a_unit_have_units_of_their_own(sqlite_place: AsyncPlace) -> None:
     cluster = FakeCluster()
 
     async def main() -> None:
@@ -87,7 +88,7 @@ def test_tasks_that_are_begun_inside_a_unit_have_units_of_their_own(sqlite_place
     assert cluster.committed == ["one", "two"]
 
 
-def test_another_tasks_call_is_refused_while_one_is_under_way(sqlite_place: Place) -> None:
+def test_another_tasks_call_is_refused_while_one_is_under_way(sqlite_place: AsyncPlace) -> None:
     async def main() -> None:
         async with sqlite_place.dual_write() as dual_write:
             async with dual_write.transaction() as tx:
@@ -106,7 +107,7 @@ def test_another_tasks_call_is_refused_while_one_is_under_way(sqlite_place: Plac
 
 
 def test_a_call_still_under_way_at_the_end_of_the_block_fails_the_unit(
-    sqlite_place: Place, monkeypatch: pytest.MonkeyPatch
+    sqlite_place: AsyncPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks = []
     is_leaving = threading.Event()
@@ -138,7 +139,7 @@ def test_a_call_still_under_way_at_the_end_of_the_block_fails_the_unit(
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 @pytest.mark.parametrize("verb", ["execute", "scalar", "scalars", "produce"])
-def test_a_forgotten_await_fails_the_unit(sqlite_place: Place, verb: str) -> None:
+def test_a_forgotten_await_fails_the_unit(sqlite_place: AsyncPlace, verb: str) -> None:
     """Else one side would go without what was not awaited, and nobody would notice."""
     argument: Any = "events" if verb == "produce" else select(events)
 
@@ -159,7 +160,7 @@ def test_a_forgotten_await_fails_the_unit(sqlite_place: Place, verb: str) -> Non
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
-def test_an_error_of_the_block_goes_before_a_forgotten_await(sqlite_place: Place) -> None:
+def test_an_error_of_the_block_goes_before_a_forgotten_await(sqlite_place: AsyncPlace) -> None:
     async def fails(tx: AsyncTransaction) -> None:
         tx.produce("events", value="lost")
         await raise_value_error(tx)
@@ -173,7 +174,7 @@ def test_an_error_of_the_block_goes_before_a_forgotten_await(sqlite_place: Place
     assert sqlite_place.in_both()
 
 
-def test_a_call_may_be_awaited_later_in_the_block(sqlite_place: Place) -> None:
+def test_a_call_may_be_awaited_later_in_the_block(sqlite_place: AsyncPlace) -> None:
     async def later(tx: AsyncTransaction) -> None:
         call = tx.execute(insert(events).values(value="two"))
         await tx.produce("events", value="two")
@@ -195,7 +196,7 @@ def assert_true(value: bool) -> None:
 # Delivery callbacks.
 
 
-def test_delivery_callbacks_are_called_in_the_loops_thread(sqlite_place: Place) -> None:
+def test_delivery_callbacks_are_called_in_the_loops_thread(sqlite_place: AsyncPlace) -> None:
     seen: list[Any] = []
 
     async def main() -> None:
@@ -212,7 +213,7 @@ def test_delivery_callbacks_are_called_in_the_loops_thread(sqlite_place: Place) 
     assert sqlite_place.kafka.committed == ["v"]
 
 
-def test_a_delivery_callback_that_raises_fails_the_unit_even_if_the_error_was_caught(sqlite_place: Place) -> None:
+def test_a_delivery_callback_that_raises_fails_the_unit_even_if_the_error_was_caught(sqlite_place: AsyncPlace) -> None:
     def raises(error: Any, message: Any) -> None:
         raise ValueError("of the callback")
 
@@ -236,7 +237,7 @@ def test_a_delivery_callback_that_raises_fails_the_unit_even_if_the_error_was_ca
 # Loops that end too early.
 
 
-def abandoned(place: Place, begin: Callable[[AsyncDualWrite], Any]) -> AsyncDualWrite:
+def abandoned(place: AsyncPlace, begin: Callable[[AsyncDualWrite], Any]) -> AsyncDualWrite:
     """A DualWrite whose loop was closed under a unit of work."""
     loop = asyncio.new_event_loop()
 
@@ -272,7 +273,7 @@ async def sleep_in_a_unit(dual_write: AsyncDualWrite) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_loop_closed_under_a_unit_leaves_both_sides_equal_once_it_is_closed(sqlite_place: Place) -> None:
+def test_a_loop_closed_under_a_unit_leaves_both_sides_equal_once_it_is_closed(sqlite_place: AsyncPlace) -> None:
     place = sqlite_place
     dual_write = abandoned(place, sleep_in_a_unit)
     gc.collect()
@@ -288,7 +289,7 @@ def test_a_loop_closed_under_a_unit_leaves_both_sides_equal_once_it_is_closed(sq
     assert place.in_both("one", "two")
 
 
-def test_a_block_that_is_collected_is_ended_in_the_loop(sqlite_place: Place) -> None:
+def test_a_block_that_is_collected_is_ended_in_the_loop(sqlite_place: AsyncPlace) -> None:
     async def main() -> None:
         async with sqlite_place.dual_write() as dual_write:
             block: Any = dual_write.transaction()
@@ -305,10 +306,6 @@ def test_a_block_that_is_collected_is_ended_in_the_loop(sqlite_place: Place) -> 
 # Units that nobody else ends.
 
 
-class Interrupt(BaseException):
-    """As KeyboardInterrupt, which asyncio.run() would make more of."""
-
-
 def interrupted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next block that is left is interrupted where it can do nothing about it, as by a second SIGINT."""
     to_the_end = AsyncBlock._to_the_end
@@ -316,14 +313,14 @@ def interrupted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(self: Any, act: Any, unit: Any) -> Any:
         monkeypatch.setattr(AsyncBlock, "_to_the_end", to_the_end)
         act.close()
-        raise Interrupt
+        raise HandlerInterrupt
 
     monkeypatch.setattr(AsyncBlock, "_to_the_end", interrupted)
 
 
 @pytest.mark.parametrize("in_the_main_task", [True, False])
 def test_an_application_can_close_after_an_interrupt_left_a_unit_open(
-    sqlite_place: Place, monkeypatch: pytest.MonkeyPatch, in_the_main_task: bool
+    sqlite_place: AsyncPlace, monkeypatch: pytest.MonkeyPatch, in_the_main_task: bool
 ) -> None:
     async def application() -> None:
         async with sqlite_place.dual_write() as dual_write:
@@ -333,7 +330,7 @@ def test_an_application_can_close_after_an_interrupt_left_a_unit_open(
             await (unit if in_the_main_task else asyncio.create_task(unit))
 
     async def main() -> None:
-        with pytest.raises(Interrupt):  # which holds its traceback, and so the block
+        with pytest.raises(HandlerInterrupt):  # which holds its traceback, and so the block
             await application()
         async with sqlite_place.dual_write() as dual_write:
             await write_unit(dual_write, "two")
@@ -341,7 +338,7 @@ def test_an_application_can_close_after_an_interrupt_left_a_unit_open(
     loop = asyncio.new_event_loop()
     task = loop.create_task(asyncio.wait_for(main(), 60))
     while not task.done():
-        with contextlib.suppress(Interrupt):  # out of the task in which it struck, as KeyboardInterrupt
+        with contextlib.suppress(HandlerInterrupt):  # out of the task in which it struck, as KeyboardInterrupt
             loop.run_until_complete(task)
     loop.run_until_complete(loop.shutdown_default_executor())
     loop.close()
@@ -350,7 +347,9 @@ def test_an_application_can_close_after_an_interrupt_left_a_unit_open(
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_unit_of_a_closed_loop_that_is_not_collected_does_not_keep_another_from_closing(sqlite_place: Place) -> None:
+def test_a_unit_of_a_closed_loop_that_is_not_collected_does_not_keep_another_from_closing(
+    sqlite_place: AsyncPlace,
+) -> None:
     tasks: list[Any] = []
 
     def begin(dual_write: AsyncDualWrite) -> Any:
@@ -367,7 +366,7 @@ def test_a_unit_of_a_closed_loop_that_is_not_collected_does_not_keep_another_fro
     gc.collect()
 
 
-def test_nothing_waits_for_the_loops_own_threads_which_may_all_be_busy(sqlite_place: Place) -> None:
+def test_nothing_waits_for_the_loops_own_threads_which_may_all_be_busy(sqlite_place: AsyncPlace) -> None:
     """With consumers that are polled there, say, until the application ends."""
     ends = threading.Event()
 

@@ -22,7 +22,7 @@ from dualwrite.errors import (
     InvalidTransactionStateError,
     KafkaUnavailableError,
 )
-from tests.support.coordinator.async_dual_writes import Place, run, write, write_unit
+from tests.support.coordinator.async_dual_writes import AsyncPlace, run, write, write_unit
 from tests.support.coordinator.event_table import CONFIG, TakingStore, events, expire_leases, slot_rows, stored_values
 from tests.support.coordinator.fake_kafka import Fault
 from tests.support.coordinator.usual_unit import EventModel, fail_at
@@ -48,7 +48,7 @@ async def background_is_done(dual_write: AsyncDualWrite) -> bool:
     ],
 )
 def test_a_unit_whose_only_record_is_invalid_is_not_committed(
-    sqlite_place: Place, arguments: dict[str, Any], error: type[Exception]
+    sqlite_place: AsyncPlace, arguments: dict[str, Any], error: type[Exception]
 ) -> None:
     async def unit(dual_write: AsyncDualWrite) -> None:
         async with dual_write.transaction() as tx:
@@ -65,7 +65,7 @@ def test_a_unit_whose_only_record_is_invalid_is_not_committed(
     assert sqlite_place.in_both()
 
 
-def test_a_unit_of_work_is_in_both(place: Place) -> None:
+def test_a_unit_of_work_is_in_both(place: AsyncPlace) -> None:
     async def main() -> None:
         async with place.dual_write() as dual_write:
             await write_unit(dual_write, "one")
@@ -79,7 +79,7 @@ def test_a_unit_of_work_is_in_both(place: Place) -> None:
     assert slot_rows(place.seen)["orders-0"].owner == "", "the lease was given back"
 
 
-def test_queries_see_the_units_own_writes(place: Place) -> None:
+def test_queries_see_the_units_own_writes(place: AsyncPlace) -> None:
     async def main() -> None:
         async with place.dual_write() as dual_write, dual_write.transaction() as tx:
             await write(tx, "one")
@@ -92,7 +92,7 @@ def test_queries_see_the_units_own_writes(place: Place) -> None:
     run(main())
 
 
-def test_an_orm_session_is_in_the_same_transaction_and_flushed_at_its_end(place: Place) -> None:
+def test_an_orm_session_is_in_the_same_transaction_and_flushed_at_its_end(place: AsyncPlace) -> None:
     async def adds(tx: AsyncTransaction) -> None:
         tx.session.add(EventModel(value="one"))
         await tx.produce("events", "one")
@@ -108,7 +108,7 @@ def test_an_orm_session_is_in_the_same_transaction_and_flushed_at_its_end(place:
     assert place.kafka.aborted == ["one"]
 
 
-def test_an_error_that_leaves_the_block_rolls_both_back(place: Place) -> None:
+def test_an_error_that_leaves_the_block_rolls_both_back(place: AsyncPlace) -> None:
     async def main() -> None:
         async with place.dual_write() as dual_write:
             await write_unit(dual_write, "one")
@@ -120,7 +120,7 @@ def test_an_error_that_leaves_the_block_rolls_both_back(place: Place) -> None:
     assert place.in_both("one", "two")
 
 
-def test_savepoints_work_inside_a_unit(place: Place) -> None:
+def test_savepoints_work_inside_a_unit(place: AsyncPlace) -> None:
     async def main() -> None:
         async with place.dual_write() as dual_write, dual_write.transaction() as tx:
             await write(tx, "one")
@@ -138,7 +138,9 @@ def test_savepoints_work_inside_a_unit(place: Place) -> None:
 
 @pytest.mark.slow_cases("asyncpg", "aiomysql")
 @pytest.mark.parametrize("produces", [False, True])
-def test_a_caught_statement_error_fails_the_unit_where_it_fails_the_transaction(place: Place, produces: bool) -> None:
+def test_a_caught_statement_error_fails_the_unit_where_it_fails_the_transaction(
+    place: AsyncPlace, produces: bool
+) -> None:
     async def main() -> None:
         async with place.dual_write() as dual_write:
             await write_unit(dual_write, "one")
@@ -176,7 +178,7 @@ async def roll_session_back(tx: AsyncTransaction) -> None:
 
 @pytest.mark.slow_cases("asyncpg", "aiomysql")
 @pytest.mark.parametrize("act", [commit_connection, commit_session, roll_connection_back, roll_session_back])
-def test_commit_is_refused_and_rollback_dooms_the_unit(place: Place, act: Act) -> None:
+def test_commit_is_refused_and_rollback_dooms_the_unit(place: AsyncPlace, act: Act) -> None:
     async def main() -> None:
         async with place.dual_write() as dual_write:
             with pytest.raises(InvalidTransactionStateError, match="leave commit and rollback"):
@@ -187,7 +189,7 @@ def test_commit_is_refused_and_rollback_dooms_the_unit(place: Place, act: Act) -
     assert place.in_both("two")
 
 
-def test_tx_is_of_no_use_outside_its_block(sqlite_place: Place) -> None:
+def test_tx_is_of_no_use_outside_its_block(sqlite_place: AsyncPlace) -> None:
     async def main() -> None:
         async with sqlite_place.dual_write() as dual_write:
             block = dual_write.transaction()
@@ -217,7 +219,7 @@ def catching(dual_write: AsyncDualWrite) -> Act:
     return act
 
 
-def test_a_nested_unit_joins_the_outer_one_and_an_error_out_of_it_dooms_both(sqlite_place: Place) -> None:
+def test_a_nested_unit_joins_the_outer_one_and_an_error_out_of_it_dooms_both(sqlite_place: AsyncPlace) -> None:
     async def main() -> None:
         async with sqlite_place.dual_write() as dual_write:
             async with dual_write.transaction() as outer:
@@ -232,7 +234,7 @@ def test_a_nested_unit_joins_the_outer_one_and_an_error_out_of_it_dooms_both(sql
     assert sqlite_place.in_both("one", "two")
 
 
-def test_a_decorated_function_is_a_unit_and_joins_an_outer_one(sqlite_place: Place) -> None:
+def test_a_decorated_function_is_a_unit_and_joins_an_outer_one(sqlite_place: AsyncPlace) -> None:
     async def main() -> None:
         async with sqlite_place.dual_write() as dual_write:
 
@@ -250,7 +252,7 @@ def test_a_decorated_function_is_a_unit_and_joins_an_outer_one(sqlite_place: Pla
     assert sqlite_place.in_both("one")
 
 
-def test_only_coroutine_functions_are_decorated(sqlite_place: Place) -> None:
+def test_only_coroutine_functions_are_decorated(sqlite_place: AsyncPlace) -> None:
     async def main() -> None:
         async with sqlite_place.dual_write() as dual_write:
             plain: Any = lambda tx: None  # noqa: E731
@@ -260,7 +262,7 @@ def test_only_coroutine_functions_are_decorated(sqlite_place: Place) -> None:
     run(main())
 
 
-def test_a_unit_is_run_again_until_kafka_takes_it(sqlite_place: Place) -> None:
+def test_a_unit_is_run_again_until_kafka_takes_it(sqlite_place: AsyncPlace) -> None:
     fail_at(sqlite_place.kafka, "prepare", times=2)
     runs = []
 
@@ -291,7 +293,7 @@ def test_a_serialization_failure_is_run_again(request: pytest.FixtureRequest, dr
             connection.execute(insert(events).values(id=1, value="start"))
         runs = []
 
-        async def main(place: Place = place, runs: list[int] = runs) -> None:
+        async def main(place: AsyncPlace = place, runs: list[int] = runs) -> None:
             engine = create_async_engine(place.url, isolation_level="SERIALIZABLE")
             async with place.dual_write(engine) as dual_write:
 
@@ -316,7 +318,7 @@ def test_a_serialization_failure_is_run_again(request: pytest.FixtureRequest, dr
 # Failures of either side.
 
 
-def test_a_commit_that_kafka_does_not_answer_is_finished_in_the_background(place: Place) -> None:
+def test_a_commit_that_kafka_does_not_answer_is_finished_in_the_background(place: AsyncPlace) -> None:
     async def main() -> None:
         async with place.dual_write() as dual_write:
             await write_unit(dual_write, "one")
@@ -332,7 +334,7 @@ def test_a_commit_that_kafka_does_not_answer_is_finished_in_the_background(place
 
 @pytest.mark.parametrize("request_", ["begin", "produce", "prepare", "abort"])
 @pytest.mark.parametrize("fault", [Fault.BEFORE, Fault.AFTER])
-def test_a_unit_that_kafka_fails_is_in_neither(sqlite_place: Place, request_: str, fault: Fault) -> None:
+def test_a_unit_that_kafka_fails_is_in_neither(sqlite_place: AsyncPlace, request_: str, fault: Fault) -> None:
     async def main() -> None:
         async with sqlite_place.dual_write() as dual_write:
             await write_unit(dual_write, "one")
@@ -350,7 +352,7 @@ async def raise_value_error(tx: AsyncTransaction) -> None:
     raise ValueError("no")
 
 
-def kill(place: Place, connection: Any) -> None:
+def kill(place: AsyncPlace, connection: Any) -> None:
     """Let the server end the session of a driver's connection."""
     if place.driver == "aiomysql":
         statement = f"KILL {connection.thread_id()}"
@@ -363,7 +365,7 @@ def kill(place: Place, connection: Any) -> None:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_connection_that_dies_around_commit_settles_the_unit_by_the_row(
-    server_place: Place, when: str, monkeypatch: pytest.MonkeyPatch
+    server_place: AsyncPlace, when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
         async with server_place.engine() as engine, server_place.dual_write(engine) as dual_write:
@@ -393,7 +395,7 @@ def test_a_connection_that_dies_around_commit_settles_the_unit_by_the_row(
 
 
 def test_a_commit_with_an_unknown_outcome_raises_in_doubt_error(
-    sqlite_place: Place, monkeypatch: pytest.MonkeyPatch
+    sqlite_place: AsyncPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """COMMIT fails, and so does every connection after it."""
 
@@ -416,7 +418,7 @@ def test_a_commit_with_an_unknown_outcome_raises_in_doubt_error(
     assert sqlite_place.in_both("two")
 
 
-def test_an_outcome_found_by_recovery_is_on_record_until_acknowledged(place: Place) -> None:
+def test_an_outcome_found_by_recovery_is_on_record_until_acknowledged(place: AsyncPlace) -> None:
     async def main() -> None:
         async with place.dual_write() as dual_write:
             await write_unit(dual_write, "one")
@@ -431,7 +433,7 @@ def test_an_outcome_found_by_recovery_is_on_record_until_acknowledged(place: Pla
     run(main())
 
 
-def test_a_unit_whose_slot_was_taken_over_commits_on_neither_side(place: Place) -> None:
+def test_a_unit_whose_slot_was_taken_over_commits_on_neither_side(place: AsyncPlace) -> None:
     async def main() -> None:
         async with place.dual_write(lease_timeout=3000) as dual_write:
             await dual_write.recover()
@@ -453,7 +455,7 @@ def test_a_unit_whose_slot_was_taken_over_commits_on_neither_side(place: Place) 
     assert place.in_both("two")
 
 
-def test_a_dead_processs_unit_is_recovered_by_the_first_unit_of_another_process(place: Place) -> None:
+def test_a_dead_processs_unit_is_recovered_by_the_first_unit_of_another_process(place: AsyncPlace) -> None:
     """The dead one was blocking, the next is not: one application."""
     kafka = place.kafka
     dead = DualWrite(place.seen, CONFIG, application="orders", participant=kafka.participant, pool_size=1)
@@ -480,7 +482,7 @@ def test_a_dead_processs_unit_is_recovered_by_the_first_unit_of_another_process(
 # Settings, loops.
 
 
-def test_the_librarys_own_connections_have_the_users_settings_and_listeners(sqlite_place: Place) -> None:
+def test_the_librarys_own_connections_have_the_users_settings_and_listeners(sqlite_place: AsyncPlace) -> None:
     made = []
 
     async def main() -> None:
@@ -501,7 +503,7 @@ def test_the_librarys_own_connections_have_the_users_settings_and_listeners(sqli
     assert set(made) == {(3000,)}
 
 
-def test_an_engine_with_options_keeps_its_pool(sqlite_place: Place) -> None:
+def test_an_engine_with_options_keeps_its_pool(sqlite_place: AsyncPlace) -> None:
     async def main() -> None:
         async with sqlite_place.engine() as engine:
             pool = engine.pool
@@ -514,7 +516,7 @@ def test_an_engine_with_options_keeps_its_pool(sqlite_place: Place) -> None:
     assert sqlite_place.in_both("one")
 
 
-def test_autocommit_is_refused(server_place: Place) -> None:
+def test_autocommit_is_refused(server_place: AsyncPlace) -> None:
     async def main() -> None:
         async with (
             server_place.engine(isolation_level="AUTOCOMMIT") as engine,
@@ -526,7 +528,7 @@ def test_autocommit_is_refused(server_place: Place) -> None:
     run(main())
 
 
-def test_a_database_without_the_tables_is_refused_with_the_upgrade_command(sqlite_place: Place) -> None:
+def test_a_database_without_the_tables_is_refused_with_the_upgrade_command(sqlite_place: AsyncPlace) -> None:
     with sqlite_place.seen.begin() as connection:
         connection.execute(text("DROP TABLE kafka_transaction_state"))
 
@@ -558,7 +560,7 @@ def test_a_database_in_memory_is_refused() -> None:
         AsyncDualWrite(engine, CONFIG, application="orders")
 
 
-def test_another_event_loop_is_refused_and_may_close(sqlite_place: Place) -> None:
+def test_another_event_loop_is_refused_and_may_close(sqlite_place: AsyncPlace) -> None:
     engine = create_async_engine(sqlite_place.url)
     dual_write = AsyncDualWrite(
         engine, CONFIG, application="orders", participant=sqlite_place.kafka.participant, pool_size=1

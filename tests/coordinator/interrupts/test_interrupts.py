@@ -23,18 +23,11 @@ from dualwrite.errors import InvalidTransactionStateError
 from tests.support.coordinator.event_table import CONFIG, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
 from tests.support.coordinator.usual_unit import recovered, write, write_unit
+from tests.support.user_errors import Interrupt, UserError
 
 Unit = Callable[[DualWrite, str], None]
 COORDINATOR = {str(path) for path in Path(driver.__file__).parents[1].rglob("*.py")}
 OF_THE_UNIT = {str(module.__file__) for module in (block, driver, machine, transaction, unit_manager)}
-
-
-class Interrupt(KeyboardInterrupt):
-    """Ctrl-C."""
-
-
-class UserError(Exception):
-    """What the user's own code raises."""
 
 
 class Tracer:

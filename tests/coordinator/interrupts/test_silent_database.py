@@ -15,7 +15,7 @@ from sqlalchemy.exc import OperationalError
 
 from dualwrite.errors import DatabaseUnavailableError, InDoubtError
 from tests.support.coordinator.event_table import events, slot_rows
-from tests.support.coordinator.silent_database import KNOWN_TOTAL, LIMIT, World, error_of, world
+from tests.support.coordinator.silent_database import KNOWN_TOTAL, LIMIT, SilentDatabaseWorld, error_of, world
 from tests.support.coordinator.usual_unit import write, write_unit
 from tests.support.servers.mariadb import MariaDB
 from tests.support.servers.postgresql import PostgreSQL
@@ -26,7 +26,9 @@ __all__ = ["world"]
 
 
 @pytest.mark.slow_cases
-def test_a_commit_that_never_arrives_ends_in_doubt_and_recovery_rolls_both_sides_back(world: World) -> None:
+def test_a_commit_that_never_arrives_ends_in_doubt_and_recovery_rolls_both_sides_back(
+    world: SilentDatabaseWorld,
+) -> None:
     dual_write = world.dual_write()
     write_unit(dual_write, "before")
     world.proxy.silence_at(COMMIT, delivers=False)
@@ -42,7 +44,7 @@ def test_a_commit_that_never_arrives_ends_in_doubt_and_recovery_rolls_both_sides
 
 
 @pytest.mark.slow_cases
-def test_a_commit_whose_answer_is_lost_is_found_and_the_unit_succeeds(world: World) -> None:
+def test_a_commit_whose_answer_is_lost_is_found_and_the_unit_succeeds(world: SilentDatabaseWorld) -> None:
     dual_write = world.dual_write()
     write_unit(dual_write, "before")
     world.proxy.silence_at(COMMIT, delivers=True)
@@ -53,7 +55,9 @@ def test_a_commit_whose_answer_is_lost_is_found_and_the_unit_succeeds(world: Wor
 
 @pytest.mark.slow
 @pytest.mark.parametrize("delivers", [True, False])
-def test_a_database_that_vanishes_at_commit_ends_in_doubt_within_twice_the_limit(world: World, delivers: bool) -> None:
+def test_a_database_that_vanishes_at_commit_ends_in_doubt_within_twice_the_limit(
+    world: SilentDatabaseWorld, delivers: bool
+) -> None:
     """Nobody answers an attempt to connect either. When the network is back, both sides end alike."""
     dual_write = world.dual_write()
     write_unit(dual_write, "before")
@@ -67,7 +71,7 @@ def test_a_database_that_vanishes_at_commit_ends_in_doubt_within_twice_the_limit
     assert world.is_alike("before", *(["in doubt"] if delivers else []))
 
 
-def test_a_state_that_cannot_be_stored_in_time_rolls_both_sides_back(world: World) -> None:
+def test_a_state_that_cannot_be_stored_in_time_rolls_both_sides_back(world: SilentDatabaseWorld) -> None:
     dual_write = world.dual_write()
     write_unit(dual_write, "before")
     world.proxy.silence_at(rb"UPDATE \S*kafka_transaction_state", delivers=False)
@@ -80,7 +84,7 @@ def test_a_state_that_cannot_be_stored_in_time_rolls_both_sides_back(world: Worl
 
 
 @pytest.mark.slow_cases
-def test_a_rollback_on_a_silent_connection_gives_the_user_the_error_of_the_block(world: World) -> None:
+def test_a_rollback_on_a_silent_connection_gives_the_user_the_error_of_the_block(world: SilentDatabaseWorld) -> None:
     dual_write = world.dual_write()
     write_unit(dual_write, "before")
 
@@ -97,7 +101,7 @@ def test_a_rollback_on_a_silent_connection_gives_the_user_the_error_of_the_block
 
 
 @pytest.mark.slow
-def test_a_unit_without_records_whose_commit_is_not_answered_gets_the_drivers_error(world: World) -> None:
+def test_a_unit_without_records_whose_commit_is_not_answered_gets_the_drivers_error(world: SilentDatabaseWorld) -> None:
     dual_write = world.dual_write()
 
     def unit() -> None:
@@ -114,7 +118,7 @@ def test_a_unit_without_records_whose_commit_is_not_answered_gets_the_drivers_er
 
 
 @pytest.mark.slow
-def test_a_pre_ping_on_a_silent_connection_fails_within_the_limit(world: World) -> None:
+def test_a_pre_ping_on_a_silent_connection_fails_within_the_limit(world: SilentDatabaseWorld) -> None:
     dual_write = world.dual_write({"pool_pre_ping": True})
     write_unit(dual_write, "before")
     world.proxy.silence_all()
@@ -125,7 +129,7 @@ def test_a_pre_ping_on_a_silent_connection_fails_within_the_limit(world: World) 
 
 
 @pytest.mark.slow
-def test_an_unanswered_first_connection_fails_within_the_limit(world: World) -> None:
+def test_an_unanswered_first_connection_fails_within_the_limit(world: SilentDatabaseWorld) -> None:
     world.proxy.lets_nobody_in = True
     dual_write = world.dual_write()
     with pytest.raises(DatabaseUnavailableError, match=r"accepted no connection within 2 s \(database_timeout\)"):
@@ -136,7 +140,7 @@ def test_an_unanswered_first_connection_fails_within_the_limit(world: World) -> 
 
 
 @pytest.mark.slow
-def test_a_statement_of_the_users_may_take_longer_than_the_limit(world: World) -> None:
+def test_a_statement_of_the_users_may_take_longer_than_the_limit(world: SilentDatabaseWorld) -> None:
     dual_write = world.dual_write(database_timeout=1.5)
     pause = {"postgresql": "SELECT pg_sleep(3)", "mysql": "SELECT SLEEP(3)"}[world.seen.dialect.name]
     with dual_write.transaction() as tx:
@@ -146,7 +150,7 @@ def test_a_statement_of_the_users_may_take_longer_than_the_limit(world: World) -
 
 
 @pytest.mark.slow
-def test_leases_are_renewed_although_the_heartbeats_connection_goes_silent(world: World) -> None:
+def test_leases_are_renewed_although_the_heartbeats_connection_goes_silent(world: SilentDatabaseWorld) -> None:
     """On a new connection, before they run out."""
     dual_write = world.dual_write(lease_timeout=18.0, database_timeout=60.0)
     write_unit(dual_write, "before")
@@ -182,7 +186,7 @@ class Backend:
 def test_a_backend_that_is_frozen_at_commit_holds_up_its_own_unit_alone(own_postgresql: PostgreSQL, end: str) -> None:
     """The unit ends in doubt; other units, and the leases of other slots, go on. When the backend goes on, it commits
     what had arrived; when it is killed, it does not."""
-    world = World(own_postgresql.url)
+    world = SilentDatabaseWorld(own_postgresql.url)
     backend = Backend()
     dual_write = world.dual_write(lease_timeout=6.0, on_step=backend.freeze)
     in_block = threading.Event()
@@ -240,7 +244,7 @@ def test_a_server_that_is_frozen_at_commit_ends_the_unit_in_doubt(own_mariadb: M
         connection.exec_driver_sql("CREATE DATABASE frozen")
     server.dispose()
     url = own_mariadb.url.replace("/?", "/frozen?")
-    world = World(url)
+    world = SilentDatabaseWorld(url)
     process = own_mariadb.process
     armed: list[str] = []
 

@@ -11,12 +11,9 @@ from dualwrite.coordinator.sql.dialects import unit_transactions
 from tests.support.coordinator.event_table import events, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
 from tests.support.striking import Striker
+from tests.support.user_errors import LimitError
 
 pytestmark = pytest.mark.postgresql
-
-
-class LimitError(Exception):
-    """As Celery's SoftTimeLimitExceeded."""
 
 
 def engine_of_a_tenant(url: str, driver: str) -> Engine:

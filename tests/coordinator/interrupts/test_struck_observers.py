@@ -16,12 +16,9 @@ from dualwrite.errors import CommittedError
 from tests.support.coordinator.event_table import stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
 from tests.support.coordinator.recorder import Recorder, write
+from tests.support.user_errors import LimitError
 
 SIGNAL = signal.SIGUSR1
-
-
-class LimitError(Exception):
-    """As Celery's SoftTimeLimitExceeded."""
 
 
 def strike(number: int, frame: FrameType | None) -> None:
@@ -32,7 +29,7 @@ def strike_as(kind: type[Exception], number: int, frame: FrameType | None) -> No
     raise kind
 
 
-class Limit:
+class HandlerLimit:
     """As RQ's, whose handler is a method; or an object that is a handler itself."""
 
     def handle(self, number: int, frame: FrameType | None) -> None:
@@ -44,8 +41,8 @@ class Limit:
 
 HANDLERS: dict[str, Any] = {
     "function": strike,
-    "method": Limit().handle,
-    "object": Limit(),
+    "method": HandlerLimit().handle,
+    "object": HandlerLimit(),
     "partial": functools.partial(strike_as, LimitError),
 }
 

@@ -10,8 +10,9 @@ from dualwrite.coordinator.concurrency.background import Background
 from dualwrite.coordinator.concurrency.waiting import Flag, Ticket
 from dualwrite.coordinator.process.this_process import THIS_PROCESS
 from dualwrite.coordinator.slots.pool import Pool
-from tests.support.coordinator.memory_pools import World, used, world
+from tests.support.coordinator.memory_pools import PoolWorld, used, world
 from tests.support.striking import Striker
+from tests.support.user_errors import HandlerInterrupt, LimitError
 
 __all__ = ["world"]
 
@@ -21,15 +22,7 @@ LONG = 20.0
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
-class LimitError(Exception):
-    """As Celery's SoftTimeLimitExceeded."""
-
-
-class Interrupt(BaseException):
-    """As KeyboardInterrupt."""
-
-
-KINDS = [LimitError, Interrupt]
+KINDS = [LimitError, HandlerInterrupt]
 
 
 def in_thread(act: object, where: str) -> None:
@@ -41,7 +34,7 @@ def in_thread(act: object, where: str) -> None:
     assert ended, f"another thread hangs, or fails, after a strike at {where}"
 
 
-def acquire_and_release(pool: Pool, world: World) -> None:
+def acquire_and_release(pool: Pool, world: PoolWorld) -> None:
     """As a unit of work does: what was interrupted is released again."""
     user = object()
     try:
@@ -54,7 +47,7 @@ def acquire_and_release(pool: Pool, world: World) -> None:
         raise
 
 
-def check(pool: Pool, world: World, where: str) -> None:
+def check(pool: Pool, world: PoolWorld, where: str) -> None:
     in_thread(lambda: used(pool, world), where)
     assert not pool.waiting, where
     assert pool.users() == [], where
@@ -64,7 +57,7 @@ def check(pool: Pool, world: World, where: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_limit_at_any_place_of_a_use_leaves_the_pool_usable_by_other_threads(
-    world: World, kind: type[BaseException]
+    world: PoolWorld, kind: type[BaseException]
 ) -> None:
     places = 0
     while True:
@@ -82,7 +75,7 @@ def test_a_limit_at_any_place_of_a_use_leaves_the_pool_usable_by_other_threads(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_limit_at_any_place_of_a_wait_for_a_slot_blocks_no_other_waiter(
-    world: World, kind: type[BaseException]
+    world: PoolWorld, kind: type[BaseException]
 ) -> None:
     places = 0
     pool = world.pool(size=1)
@@ -148,7 +141,7 @@ def test_a_struck_start_of_the_background_can_be_repeated_and_does_its_work(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_close_struck_by_a_limit_can_be_repeated_and_returns_everything(
-    world: World, kind: type[BaseException]
+    world: PoolWorld, kind: type[BaseException]
 ) -> None:
     places = 0
     while True:

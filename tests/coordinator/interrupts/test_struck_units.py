@@ -18,6 +18,7 @@ from tests.support.coordinator.event_table import CONFIG, ready_engine, stored_v
 from tests.support.coordinator.fake_kafka import FakeKafka
 from tests.support.coordinator.usual_unit import recovered, write, write_unit
 from tests.support.striking import Striker
+from tests.support.user_errors import Interrupt, LimitError, UserError
 
 LONG = 20.0
 SOME = 29
@@ -25,18 +26,6 @@ SOME = 29
 
 # Thread.start's own, cut short.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-
-class LimitError(Exception):
-    """As Celery's SoftTimeLimitExceeded."""
-
-
-class Interrupt(KeyboardInterrupt):
-    """Ctrl-C."""
-
-
-class UserError(Exception):
-    """What the user's own code raises."""
 
 
 def in_thread(act: Callable[[], object], where: str) -> None:
@@ -58,7 +47,7 @@ def in_thread(act: Callable[[], object], where: str) -> None:
     assert ended[0] is None, f"another thread failed after a strike at {where}: {ended[0]!r}"
 
 
-class World:
+class StruckWorld:
     """One DualWrite on SQLite and a fake Kafka, with one slot."""
 
     def __init__(self, engine: Engine) -> None:
@@ -126,11 +115,11 @@ class World:
 
 
 @pytest.fixture
-def world(sqlite_url: str) -> Iterator[World]:
+def world(sqlite_url: str) -> Iterator[StruckWorld]:
     ready_engine(sqlite_url).dispose()
     engine = create_engine(sqlite_url, connect_args={"timeout": 2})
     event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous = OFF"))
-    made = World(engine)
+    made = StruckWorld(engine)
     gc.disable()  # what is left to the garbage collector is left for long
     yield made
     gc.enable()
@@ -169,7 +158,7 @@ def raising(dual_write: DualWrite) -> Act:
     return raising_unit
 
 
-def strike_the_entry_of_exit(world: World, unit: Act, kind: type[BaseException]) -> BaseException:
+def strike_the_entry_of_exit(world: StruckWorld, unit: Act, kind: type[BaseException]) -> BaseException:
     """Strike ``unit`` where its block's ``__exit__`` begins; what was raised, with its traceback."""
     for at in range(1, 1000):
         striker = Striker(at, kind("limit"), str(block.__file__))
@@ -185,7 +174,7 @@ def strike_the_entry_of_exit(world: World, unit: Act, kind: type[BaseException])
 @pytest.mark.parametrize("kind", [LimitError, Interrupt])
 @pytest.mark.parametrize("raises", [False, True])
 def test_a_limit_at_the_entry_of_exit_ends_the_unit_even_if_the_exception_is_kept(
-    world: World, kind: type[BaseException], raises: bool
+    world: StruckWorld, kind: type[BaseException], raises: bool
 ) -> None:
     dual_write = world.warm()
     kept = strike_the_entry_of_exit(world, raising(dual_write) if raises else plain(dual_write), kind)
@@ -197,7 +186,7 @@ def test_a_limit_at_the_entry_of_exit_ends_the_unit_even_if_the_exception_is_kep
     assert kept.__traceback__ is not None
 
 
-def test_a_kept_block_struck_at_the_entry_of_exit_is_ended_by_the_next_unit(world: World) -> None:
+def test_a_kept_block_struck_at_the_entry_of_exit_is_ended_by_the_next_unit(world: StruckWorld) -> None:
     """The block is in a variable, or an ExitStack has it: nobody drops it."""
     dual_write = world.warm()
     blocks: list[Any] = []
@@ -215,7 +204,7 @@ def test_a_kept_block_struck_at_the_entry_of_exit_is_ended_by_the_next_unit(worl
     assert world.kafka.ongoing is None
 
 
-def test_a_block_can_be_left_by_an_exit_stack_and_by_hand(world: World) -> None:
+def test_a_block_can_be_left_by_an_exit_stack_and_by_hand(world: StruckWorld) -> None:
     dual_write = world.warm()
     with contextlib.ExitStack() as stack:
         write(stack.enter_context(dual_write.transaction()), "by a stack")
@@ -230,7 +219,7 @@ def test_a_block_can_be_left_by_an_exit_stack_and_by_hand(world: World) -> None:
 UNITS = [plain, decorated, raising]
 
 
-def strike_units(world: World, unit: Callable[[DualWrite], Act], step: int, *, is_cold: bool) -> list[str]:
+def strike_units(world: StruckWorld, unit: Callable[[DualWrite], Act], step: int, *, is_cold: bool) -> list[str]:
     """Strike every ``step``-th place of a unit of work; the places."""
     places: list[str] = []
     for kind in (LimitError, Interrupt):
@@ -255,7 +244,7 @@ def strike_units(world: World, unit: Callable[[DualWrite], Act], step: int, *, i
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_a_limit_at_sampled_places_of_a_unit_spares_other_threads_and_is_truthful(
-    world: World, unit: Callable[[DualWrite], Act]
+    world: StruckWorld, unit: Callable[[DualWrite], Act]
 ) -> None:
     assert len(strike_units(world, unit, SOME, is_cold=False)) > 10
 
@@ -263,7 +252,7 @@ def test_a_limit_at_sampled_places_of_a_unit_spares_other_threads_and_is_truthfu
 @pytest.mark.slow
 @pytest.mark.parametrize("unit", UNITS)
 def test_a_limit_at_every_place_of_a_unit_spares_other_threads_and_is_truthful(
-    world: World, unit: Callable[[DualWrite], Act]
+    world: StruckWorld, unit: Callable[[DualWrite], Act]
 ) -> None:
     places = strike_units(world, unit, 1, is_cold=False)
     assert any("pool.py" in where for where in places)
@@ -271,7 +260,7 @@ def test_a_limit_at_every_place_of_a_unit_spares_other_threads_and_is_truthful(
 
 
 @pytest.mark.slow
-def test_a_limit_in_a_first_unit_and_its_recovery_loses_no_lease(world: World) -> None:
+def test_a_limit_in_a_first_unit_and_its_recovery_loses_no_lease(world: StruckWorld) -> None:
     places = strike_units(world, plain, 7, is_cold=True)
     assert any("lease_registry.py" in where for where in places)
     assert any("sequence.py" in where for where in places)

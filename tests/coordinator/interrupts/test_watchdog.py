@@ -30,7 +30,7 @@ SHORT = 0.1
 LONG = 60.0
 
 
-class Driver:
+class SocketDriver:
     """A driver's connection on a socket; ``peer`` is its server."""
 
     def __init__(self) -> None:
@@ -42,19 +42,19 @@ class Driver:
 
 
 @pytest.fixture
-def driver() -> Iterator[Driver]:
-    made = Driver()
+def driver() -> Iterator[SocketDriver]:
+    made = SocketDriver()
     yield made
     made.close()
 
 
-def await_end(driver: Driver) -> bytes:
+def await_end(driver: SocketDriver) -> bytes:
     """What is read from a server that says nothing."""
     driver._sock.settimeout(30)
     return driver._sock.recv(1)
 
 
-def is_cut(driver: Driver) -> bool:
+def is_cut(driver: SocketDriver) -> bool:
     driver.peer.setblocking(False)
     try:
         return driver.peer.recv(1) == b""
@@ -62,7 +62,9 @@ def is_cut(driver: Driver) -> bool:
         return False
 
 
-def test_a_connection_that_waits_too_long_is_cut_and_logged(driver: Driver, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_connection_that_waits_too_long_is_cut_and_logged(
+    driver: SocketDriver, caplog: pytest.LogCaptureFixture
+) -> None:
     limit = Limit(SHORT, "orders-3")
     limit.watch(driver)
     with limit:
@@ -74,8 +76,8 @@ def test_a_connection_that_waits_too_long_is_cut_and_logged(driver: Driver, capl
     ]
 
 
-def test_a_connection_whose_step_ends_in_time_is_not_cut(driver: Driver) -> None:
-    limit, other, slow = Limit(SHORT, "quick"), Driver(), Limit(SHORT, "slow")
+def test_a_connection_whose_step_ends_in_time_is_not_cut(driver: SocketDriver) -> None:
+    limit, other, slow = Limit(SHORT, "quick"), SocketDriver(), Limit(SHORT, "slow")
     limit.watch(driver)
     with limit:
         pass
@@ -87,7 +89,7 @@ def test_a_connection_whose_step_ends_in_time_is_not_cut(driver: Driver) -> None
     other.close()
 
 
-def test_a_limit_that_begins_anew_has_all_of_its_time(driver: Driver) -> None:
+def test_a_limit_that_begins_anew_has_all_of_its_time(driver: SocketDriver) -> None:
     limit = Limit(LONG, "x")
     with limit:
         before = limit.remaining()
@@ -96,7 +98,7 @@ def test_a_limit_that_begins_anew_has_all_of_its_time(driver: Driver) -> None:
         assert limit.remaining() > before - 1
 
 
-def test_inside_of_another_limit_the_earlier_one_counts(driver: Driver) -> None:
+def test_inside_of_another_limit_the_earlier_one_counts(driver: SocketDriver) -> None:
     outer, inner = Limit(SHORT, "close", "timeout of close()"), Limit(LONG, "leases")
     inner.watch(driver)
     with outer, inner:
@@ -127,57 +129,49 @@ def test_a_limit_abandoned_by_an_interrupt_does_not_limit_later_steps(
     now = float(math.ceil(time.monotonic()))  # whole seconds: sums and differences of others are rounded
     monkeypatch.setattr(watchdog.time, "monotonic", lambda: now)
     left = Limit(LONG, "left")
-    before = watchdog._current.get()
-    left.__enter__()
-    try:
+    with watchdog.isolated():
+        left.__enter__()
         with Limit(2 * LONG, "inside") as inner:
             assert inner.remaining() == LONG, "it may be a limit that is under way"
-        now += LONG + watchdog._LEFT_BEHIND + 1
+        now += LONG + watchdog.LEFT_BEHIND + 1
         with inner:
             assert inner.remaining() == 2 * LONG
         with inner:
             assert inner.remaining() == 2 * LONG
-    finally:
-        left.rest()
-        watchdog._current.set(before)
+    left.rest()
 
 
 def test_a_limit_abandoned_by_an_interrupt_is_gone_with_the_exception() -> None:
-    before = watchdog._current.get()
     left = Limit(LONG, "left")
-    left.__enter__()
-    del left
-    try:
+    with watchdog.isolated():
+        left.__enter__()
+        del left
         with Limit(2 * LONG, "next") as following:
             assert following.remaining() > LONG
-    finally:
-        watchdog._current.set(before)
 
 
 def test_a_limit_whose_beginning_is_interrupted_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def strike() -> float:
         raise KeyboardInterrupt
 
-    limit, before = Limit(LONG, "struck"), watchdog._current.get()
-    with monkeypatch.context() as patched:
-        patched.setattr(watchdog.time, "monotonic", strike)
-        with pytest.raises(KeyboardInterrupt), limit:
-            pytest.fail("the block ran")
-    try:
+    limit = Limit(LONG, "struck")
+    with watchdog.isolated():
+        with monkeypatch.context() as patched:
+            patched.setattr(watchdog.time, "monotonic", strike)
+            with pytest.raises(KeyboardInterrupt), limit:
+                pytest.fail("the block ran")
         assert current_limit() is None
         with Limit(2 * LONG, "next") as following:
             assert following.remaining() > LONG
-    finally:
-        watchdog._current.set(before)
 
 
-def test_a_limit_left_open_by_an_interrupt_is_ended_by_the_next_step(driver: Driver) -> None:
+def test_a_limit_left_open_by_an_interrupt_is_ended_by_the_next_step(driver: SocketDriver) -> None:
     limit = Limit(SHORT, "x")
     limit.watch(driver)
     limit.begin()  # and the interrupt comes before the block that would end it
     limit.begin()
     limit.rest()
-    other = Driver()
+    other = SocketDriver()
     with Limit(SHORT, "y") as second:
         second.watch(other)
         assert await_end(other) == b""
@@ -185,7 +179,7 @@ def test_a_limit_left_open_by_an_interrupt_is_ended_by_the_next_step(driver: Dri
     other.close()
 
 
-def test_the_error_of_a_step_that_was_cut_names_the_limit(driver: Driver) -> None:
+def test_the_error_of_a_step_that_was_cut_names_the_limit(driver: SocketDriver) -> None:
     class Step:
         limit = Limit(SHORT, "x")
 
@@ -207,9 +201,9 @@ def test_an_error_within_the_limit_does_not_mention_it() -> None:
     assert caught.value.detail == []
 
 
-def test_a_descriptor_reused_by_another_connection_is_not_cut(driver: Driver) -> None:
+def test_a_descriptor_reused_by_another_connection_is_not_cut(driver: SocketDriver) -> None:
     """The driver closes its connection while the watchdog looks at it, and the next file gets its number."""
-    other = Driver()
+    other = SocketDriver()
     numbers = iter([other._sock.fileno(), driver._sock.fileno()])
 
     class Closing:
@@ -223,7 +217,7 @@ def test_a_descriptor_reused_by_another_connection_is_not_cut(driver: Driver) ->
 
 
 def test_a_connection_that_is_closed_already_is_reported_to_the_log_alone(
-    driver: Driver, caplog: pytest.LogCaptureFixture
+    driver: SocketDriver, caplog: pytest.LogCaptureFixture
 ) -> None:
     driver.close()
     with caplog.at_level("DEBUG", logger="dualwrite"):
@@ -233,14 +227,14 @@ def test_a_connection_that_is_closed_already_is_reported_to_the_log_alone(
 
 
 class Transport:
-    def __init__(self, of: Driver) -> None:
+    def __init__(self, of: SocketDriver) -> None:
         self._of = of
 
     def get_extra_info(self, name: str) -> Any:
         return {"socket": self._of._sock}[name]
 
 
-def shapes(driver: Driver) -> dict[str, Any]:
+def shapes(driver: SocketDriver) -> dict[str, Any]:
     """Where drivers have their sockets."""
     transport = Transport(driver)
     plain = {
@@ -253,7 +247,7 @@ def shapes(driver: Driver) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["psycopg", "pymysql", "asyncpg", "aiomysql", "adapted"])
-def test_the_socket_of_each_driver_is_found(driver: Driver, name: str) -> None:
+def test_the_socket_of_each_driver_is_found(driver: SocketDriver, name: str) -> None:
     cut(shapes(driver)[name])
     assert is_cut(driver)
     assert driver._sock.fileno() >= 0  # for its owner to close
@@ -280,7 +274,7 @@ def test_sqlite_has_no_limit_and_keeps_its_pool_as_it_is(tmp_path: Path) -> None
     assert engine.pool._creator is before
 
 
-def test_a_child_that_is_forked_has_a_watchdog_of_its_own(driver: Driver) -> None:
+def test_a_child_that_is_forked_has_a_watchdog_of_its_own(driver: SocketDriver) -> None:
     Limit(SHORT, "before")  # the parent's thread runs, and is not in the child
     read, write = os.pipe()
     child = os.fork()
@@ -297,11 +291,11 @@ def test_a_child_that_is_forked_has_a_watchdog_of_its_own(driver: Driver) -> Non
 
 
 def test_limits_that_are_over_are_forgotten_with_their_owners() -> None:
-    before = len(watchdog._watchdog._limits)
+    before = watchdog.watched_limits()
     limits = [Limit(LONG, str(number)) for number in range(10)]
-    assert len(watchdog._watchdog._limits) == before + 10
+    assert watchdog.watched_limits() == before + 10
     limits.clear()
-    assert len(watchdog._watchdog._limits) <= before
+    assert watchdog.watched_limits() <= before
 
 
 # New connections.
@@ -315,16 +309,16 @@ def test_outside_of_a_limit_a_connection_is_made_in_its_own_thread() -> None:
     assert creator(lambda record: (record, threading.get_ident()))("r") == ("r", threading.get_ident())
 
 
-def test_a_connection_that_is_made_in_time_is_watched_and_errors_are_the_drivers(driver: Driver) -> None:
+def test_a_connection_that_is_made_in_time_is_watched_and_errors_are_the_drivers(driver: SocketDriver) -> None:
     with Limit(LONG, "x") as limit:
         assert creator(lambda record: driver)(None) is driver
-        assert limit._connection is driver
+        assert limit.connection is driver
         with pytest.raises(LookupError):
             creator(lambda record: {}["no such host"])(None)
 
 
 def test_a_connection_that_comes_too_late_is_closed() -> None:
-    gate, made = queue.SimpleQueue[Driver](), Driver()
+    gate, made = queue.SimpleQueue[SocketDriver](), SocketDriver()
     with Limit(SHORT, "x"), pytest.raises(DatabaseUnavailableError, match=r"within 0.1 s \(database_timeout\)"):
         creator(lambda record: gate.get())(None)
     gate.put(made)
@@ -351,7 +345,7 @@ def test_nothing_is_tried_once_the_limit_is_over() -> None:
 
 
 def test_an_interrupt_while_a_connection_is_made_closes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate, made = queue.SimpleQueue[Driver](), Driver()
+    gate, made = queue.SimpleQueue[SocketDriver](), SocketDriver()
 
     class Interrupted(Flag):
         def wait(self, timeout: float) -> bool:
@@ -370,11 +364,11 @@ def test_an_interrupt_while_a_connection_is_made_closes_it(monkeypatch: pytest.M
 def test_an_interrupt_at_any_place_of_an_attempt_to_connect_leaves_no_connection_open() -> None:
     places = 0
     while True:
-        made: list[Driver] = []
+        made: list[SocketDriver] = []
         striker = Striker(places + 1, KeyboardInterrupt())
 
-        def connect(_: object, made: list[Driver] = made) -> Driver:
-            made.append(Driver())
+        def connect(_: object, made: list[SocketDriver] = made) -> SocketDriver:
+            made.append(SocketDriver())
             return made[-1]
 
         with Limit(LONG, "x"), suppress(KeyboardInterrupt), striker:
@@ -393,7 +387,7 @@ def test_an_interrupt_at_any_place_of_an_attempt_to_connect_leaves_no_connection
     assert places > 20
 
 
-def test_a_ping_that_hangs_is_cut(driver: Driver) -> None:
+def test_a_ping_that_hangs_is_cut(driver: SocketDriver) -> None:
     ping = WatchedPing(lambda connection: await_end(connection) == b"")
     with Limit(SHORT, "x"):
         assert ping(driver)

@@ -14,7 +14,6 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from dualwrite.client.librdkafka import record_queue
-from dualwrite.client.librdkafka.deadline_calls import DeadlineCalls
 from dualwrite.client.protocol.requests import GroupMember, InitializedProducer
 from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.coordinator.kafka import librdkafka
@@ -59,12 +58,14 @@ class FakeMessage:
         return self._offset
 
 
-class FakeProducer:
+class FakeConfluentProducer:
     """confluent_kafka.Producer: keeps records until flush or commit, and acknowledges them there."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = config
         self.calls: list[str] = []
+        self.timeouts: dict[str, float] = {}
+        """Of the last call of each name."""
         self.failures: dict[str, list[Exception]] = {}
         self.queue: list[tuple[TopicPartition, Callable[[Any, Any], None]]] = []
         self.next_offset = {T0: 10, T1: 20}
@@ -77,6 +78,7 @@ class FakeProducer:
         """What happens in send_offsets and abort."""
 
     def init_transactions(self, timeout: float) -> None:
+        self.timeouts["init_transactions"] = timeout
         self._call("init_transactions")
 
     def begin_transaction(self) -> None:
@@ -105,6 +107,7 @@ class FakeProducer:
         self._call("commit_transaction")
 
     def abort_transaction(self, timeout: float) -> None:
+        self.timeouts["abort_transaction"] = timeout
         self._call("abort_transaction")
         self.meanwhile()
         self.queue.clear()
@@ -132,22 +135,39 @@ class FakeProducer:
         return 0
 
 
-class Rig:
+class LibrdkafkaRig:
     """A participant with its two stand-ins in sight."""
 
-    def __init__(self, **config: Any) -> None:
-        self.participant = LibrdkafkaProducer(CONFIG | config, timeout=3)
-        self.producer: FakeProducer = self.participant._producer
-        self.control: FakeControl = self.participant._control  # type: ignore[assignment]
+    producer: FakeConfluentProducer
+    control: FakeControl
 
-    def begun(self, *partitions: TopicPartition) -> "Rig":
+    def __init__(self, timeout: float | None = 3, grace: float = 2.0, **config: Any) -> None:
+        self.participant = LibrdkafkaProducer(
+            CONFIG | config,
+            timeout=timeout,
+            grace=grace,
+            make_producer=self._make_producer,
+            make_control=self._make_control,  # type: ignore[arg-type]
+        )
+
+    def _make_producer(self, config: dict[str, Any]) -> FakeConfluentProducer:
+        self.producer = FakeConfluentProducer(config)
+        return self.producer
+
+    def _make_control(self, config: dict[str, Any], timeout: float) -> FakeControl:
+        self.control = FakeControl(config, timeout)
+        return self.control
+
+    def begun(self, *partitions: TopicPartition) -> "LibrdkafkaRig":
         self.participant.init_transactions()
         self.participant.begin_transaction()
         for partition in partitions:
             self.participant.produce(OutgoingRecord(partition.topic, b"v", partition=partition.partition))
         return self
 
-    def keeping(self, ongoing: ProducerIdentity | None, starts: dict[TopicPartition, int] | None = None) -> "Rig":
+    def keeping(
+        self, ongoing: ProducerIdentity | None, starts: dict[TopicPartition, int] | None = None
+    ) -> "LibrdkafkaRig":
         self.control.initialized = InitializedProducer(ProducerIdentity(7, 1), ongoing)
         self.control.starts = starts or {}
         self.participant.init_transactions(keep_prepared_txn=True)
@@ -155,31 +175,24 @@ class Rig:
 
     @property
     def state(self) -> ProducerState:
-        return self.participant._order.state
+        return self.participant.state
 
 
-@pytest.fixture(autouse=True)
-def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(librdkafka, "Producer", FakeProducer)
-    monkeypatch.setattr(librdkafka, "ControlPlane", FakeControl)
-
-
-def test_a_configuration_that_librdkafka_refuses_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configuration_that_librdkafka_refuses_is_a_configuration_error() -> None:
     def refuse(config: dict[str, Any]) -> None:
         raise KafkaException(KafkaError(KafkaError._INVALID_ARG, 'No such configuration property: "lingr"'))
 
-    monkeypatch.setattr(librdkafka, "Producer", refuse)
     with pytest.raises(ConfigurationError, match="lingr"):
-        Rig(lingr=1)
+        LibrdkafkaProducer(CONFIG | {"lingr": 1}, make_producer=refuse, make_control=FakeControl)  # type: ignore[arg-type]
 
 
 def test_prepare_gives_the_sessions_identity_and_where_the_transaction_began() -> None:
-    rig = Rig().begun(T1, T1, T0)
+    rig = LibrdkafkaRig().begun(T1, T1, T0)
     assert rig.participant.prepare_transaction() == PreparedTxnState(SESSION, Anchor.of(T1, 20))
 
 
 def test_a_transaction_without_records_is_the_empty_state_and_sends_no_request() -> None:
-    rig = Rig().begun()
+    rig = LibrdkafkaRig().begun()
     rig.control.failures["describe_transaction"] = AssertionError("asked")
     assert rig.participant.prepare_transaction() == PreparedTxnState()
     assert rig.participant.complete_transaction(PreparedTxnState()) is Outcome.NOTHING
@@ -190,7 +203,7 @@ def test_a_transaction_without_records_is_the_empty_state_and_sends_no_request()
     [(KafkaError._MSG_TIMED_OUT, PrepareFailedError), (KafkaError._FENCED, FencedError)],
 )
 def test_one_failed_record_fails_the_prepare(code: int, expected: type[DualWriteError]) -> None:
-    rig = Rig().begun(T0, T0, T0)
+    rig = LibrdkafkaRig().begun(T0, T0, T0)
     rig.producer.report_errors[1] = KafkaError(code)
     with pytest.raises(expected, match="1 of 3 records of app-0"):
         rig.participant.prepare_transaction()
@@ -204,7 +217,7 @@ def test_one_failed_record_fails_the_prepare(code: int, expected: type[DualWrite
     [([kafka_error(KafkaError._FENCED, fatal=True)], FencedError), ([], KafkaRefusedError)],
 )
 def test_a_dead_producers_error_is_the_original_cause(cause: list[Exception], expected: type[DualWriteError]) -> None:
-    rig = Rig().begun(T0)
+    rig = LibrdkafkaRig().begun(T0)
     rig.producer.fail("produce", kafka_error(KafkaError._FATAL))
     rig.producer.fail("poll", *cause)
     with pytest.raises(expected) as caught:
@@ -214,7 +227,7 @@ def test_a_dead_producers_error_is_the_original_cause(cause: list[Exception], ex
 
 
 def test_a_record_that_was_refused_for_good_is_not_to_be_tried_again() -> None:
-    rig = Rig().begun(T0)
+    rig = LibrdkafkaRig().begun(T0)
     rig.producer.report_errors[0] = KafkaError(KafkaError.TOPIC_EXCEPTION)
     with pytest.raises(KafkaRefusedError, match=r"1 of 1 records of app-0 .*: topic '.+': ") as caught:
         rig.participant.prepare_transaction()
@@ -223,26 +236,26 @@ def test_a_record_that_was_refused_for_good_is_not_to_be_tried_again() -> None:
 
 @pytest.mark.parametrize("code", [KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT])
 def test_a_purged_queue_means_fencing_if_the_coordinator_has_a_newer_epoch(code: int) -> None:
-    rig = Rig().begun(T0)
+    rig = LibrdkafkaRig().begun(T0)
     rig.producer.report_errors[0] = KafkaError(code)
     rig.control.producer = ProducerIdentity(SESSION.producer_id, SESSION.epoch + 1)
     with pytest.raises(FencedError, match=r"belongs to producer .* another process has taken over .app-0."):
         rig.participant.prepare_transaction()
-    rig = Rig().begun(T0)
+    rig = LibrdkafkaRig().begun(T0)
     rig.producer.report_errors[0] = KafkaError(code)
     with pytest.raises(PrepareFailedError, match="1 of 1 records"):
         rig.participant.prepare_transaction()
 
 
 def test_a_flush_that_breaks_off_is_judged_by_the_delivery_reports() -> None:
-    rig = Rig().begun(T0)
+    rig = LibrdkafkaRig().begun(T0)
     rig.producer.fail("flush", SystemError("flush returned NULL without setting an exception"))
     with pytest.raises(PrepareFailedError, match="1 of 1 records of app-0 were not acknowledged in time"):
         rig.participant.prepare_transaction()
 
 
 def test_an_empty_queue_does_not_stand_for_a_missing_report() -> None:
-    rig = Rig().begun(T0, T0)
+    rig = LibrdkafkaRig().begun(T0, T0)
     rig.producer.unreported = 1
     with pytest.raises(PrepareFailedError, match=r"1 of 2 records .* in time"):
         rig.participant.prepare_transaction()
@@ -260,7 +273,7 @@ def test_an_empty_queue_does_not_stand_for_a_missing_report() -> None:
     ],
 )
 def test_the_coordinator_must_agree_that_it_is_prepared(facts: dict[str, Any], expected: type[DualWriteError]) -> None:
-    rig = Rig().begun(T0)
+    rig = LibrdkafkaRig().begun(T0)
     for name, value in facts.items():
         setattr(rig.control, name, value)
     with pytest.raises(expected, match="app-0"):
@@ -269,7 +282,7 @@ def test_the_coordinator_must_agree_that_it_is_prepared(facts: dict[str, Any], e
 
 
 def test_without_a_known_first_offset_the_leaders_are_asked_for_the_anchor() -> None:
-    rig = Rig().begun(T0, T1)
+    rig = LibrdkafkaRig().begun(T0, T1)
     rig.producer.offset_of = lambda _: -1001
     rig.control.starts = {T0: 10, T1: 20}
     assert rig.participant.prepare_transaction() == PreparedTxnState(SESSION, Anchor.of(T0, 10))
@@ -277,21 +290,21 @@ def test_without_a_known_first_offset_the_leaders_are_asked_for_the_anchor() -> 
 
 
 def test_without_any_anchor_nothing_is_prepared() -> None:
-    rig = Rig().begun(T0)
+    rig = LibrdkafkaRig().begun(T0)
     rig.producer.offset_of = lambda _: -1001
     with pytest.raises(PrepareFailedError, match="where it began"):
         rig.participant.prepare_transaction()
 
 
 def test_only_the_prepared_state_commits_what_was_prepared() -> None:
-    rig = Rig().begun(T0)
+    rig = LibrdkafkaRig().begun(T0)
     state = rig.participant.prepare_transaction()
     assert rig.participant.complete_transaction(state) is Outcome.COMMITTED
     assert rig.producer.calls[-1] == "commit_transaction"
 
 
 def test_a_states_text_is_refused_by_complete_transaction() -> None:
-    rig = Rig().begun(T0)
+    rig = LibrdkafkaRig().begun(T0)
     state = str(rig.participant.prepare_transaction())
     for wrong in (state, None):
         with pytest.raises(TypeError, match="give a PreparedTxnState"):
@@ -300,7 +313,7 @@ def test_a_states_text_is_refused_by_complete_transaction() -> None:
 
 
 def test_an_invalid_callback_is_refused_and_the_transaction_continues() -> None:
-    rig = Rig().begun(T0)
+    rig = LibrdkafkaRig().begun(T0)
     with pytest.raises(TypeError, match="on_delivery"):
         rig.participant.produce(OutgoingRecord("t", "a", on_delivery=5))  # type: ignore[arg-type]
     assert rig.participant.prepare_transaction()
@@ -308,19 +321,19 @@ def test_an_invalid_callback_is_refused_and_the_transaction_continues() -> None:
 
 def test_a_timeout_is_not_taken_for_keeping_a_predecessors_transaction() -> None:
     with pytest.raises(TypeError, match="keep_prepared_txn 30 of type int"):
-        Rig().participant.init_transactions(30)  # type: ignore[arg-type]
+        LibrdkafkaRig().participant.init_transactions(30)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("other", [PreparedTxnState(), PreparedTxnState(SESSION, Anchor.of(T0, 9))])
 def test_any_other_state_aborts_what_was_prepared(other: PreparedTxnState) -> None:
-    rig = Rig().begun(T0)
+    rig = LibrdkafkaRig().begun(T0)
     rig.participant.prepare_transaction()
     assert rig.participant.complete_transaction(other) is Outcome.ABORTED
     assert rig.producer.calls[-1] == "abort_transaction"
 
 
 def test_a_state_of_the_transaction_before_does_not_commit_this_one() -> None:
-    rig = Rig().begun(T0)
+    rig = LibrdkafkaRig().begun(T0)
     first = rig.participant.prepare_transaction()
     rig.participant.commit_transaction()
     rig.participant.begin_transaction()
@@ -331,7 +344,7 @@ def test_a_state_of_the_transaction_before_does_not_commit_this_one() -> None:
 
 
 def test_a_kept_transaction_that_began_at_the_anchor_is_committed_under_the_new_identity() -> None:
-    rig = Rig().keeping(SESSION, {T0: 10})
+    rig = LibrdkafkaRig().keeping(SESSION, {T0: 10})
     assert rig.participant.complete_transaction(PreparedTxnState(SESSION, Anchor.of(T0, 10))) is Outcome.COMMITTED
     assert rig.control.ended == [(ProducerIdentity(7, 1), True, True)]
     assert rig.control.asked == [(frozenset({T0}), SESSION)]
@@ -339,7 +352,7 @@ def test_a_kept_transaction_that_began_at_the_anchor_is_committed_under_the_new_
 
 def test_a_kept_transaction_is_found_by_a_very_long_topic_name_too() -> None:
     partition = TopicPartition("x" * 249, 3)
-    rig = Rig()
+    rig = LibrdkafkaRig()
     rig.control.partitions = frozenset({T0, partition})
     rig.keeping(SESSION, {partition: 5})
     assert rig.participant.complete_transaction(PreparedTxnState(SESSION, Anchor.of(partition, 5))) is Outcome.COMMITTED
@@ -357,27 +370,27 @@ def test_a_kept_transaction_is_found_by_a_very_long_topic_name_too() -> None:
     ],
 )
 def test_any_other_kept_transaction_is_aborted(state: PreparedTxnState, starts: dict[TopicPartition, int]) -> None:
-    rig = Rig().keeping(SESSION, starts)
+    rig = LibrdkafkaRig().keeping(SESSION, starts)
     rig.control.started_ms = 1000
     assert rig.participant.complete_transaction(state) is Outcome.ABORTED
     assert rig.control.ended == [(ProducerIdentity(7, 1), False, True)]
 
 
 def test_a_state_without_an_anchor_is_compared_as_kip_939_has_it() -> None:
-    rig = Rig().keeping(SESSION)
+    rig = LibrdkafkaRig().keeping(SESSION)
     assert rig.participant.complete_transaction(PreparedTxnState(SESSION)) is Outcome.COMMITTED
     assert rig.control.asked == []
 
 
 def test_nothing_kept_is_success_and_ends_nothing() -> None:
-    rig = Rig().keeping(None)
+    rig = LibrdkafkaRig().keeping(None)
     assert rig.participant.complete_transaction(PreparedTxnState(SESSION, Anchor.of(T0, 1))) is Outcome.NOTHING
     assert rig.control.ended == []
 
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_commit_and_abort_end_a_kept_transaction_whatever_it_is(committed: bool) -> None:
-    rig = Rig().keeping(SESSION)
+    rig = LibrdkafkaRig().keeping(SESSION)
     (rig.participant.commit_transaction if committed else rig.participant.abort_transaction)()
     assert rig.control.ended == [(ProducerIdentity(7, 1), committed, True)]
     assert not {"commit_transaction", "abort_transaction"} & set(rig.producer.calls)
@@ -385,7 +398,7 @@ def test_commit_and_abort_end_a_kept_transaction_whatever_it_is(committed: bool)
 
 @pytest.mark.parametrize("failing", ["describe_transaction", "current_transaction_start_offsets", "end_txn"])
 def test_an_unreachable_cluster_never_makes_recovery_guess_its_decision(failing: str) -> None:
-    rig = Rig().keeping(SESSION, {T0: 10})
+    rig = LibrdkafkaRig().keeping(SESSION, {T0: 10})
     rig.control.failures[failing] = KafkaUnavailableError("broker b:1: timed out")
     with pytest.raises(KafkaUnavailableError, match="b:1"):
         rig.participant.complete_transaction(PreparedTxnState(SESSION, Anchor.of(T0, 10)))
@@ -394,7 +407,7 @@ def test_an_unreachable_cluster_never_makes_recovery_guess_its_decision(failing:
 
 
 def test_after_recovery_the_participant_is_initialised_and_begins() -> None:
-    rig = Rig().keeping(SESSION)
+    rig = LibrdkafkaRig().keeping(SESSION)
     with pytest.raises(InvalidTransactionStateError, match=r"begin_transaction\(\): .*keeping a predecessor"):
         rig.participant.begin_transaction()
     rig.participant.abort_transaction()
@@ -404,7 +417,7 @@ def test_after_recovery_the_participant_is_initialised_and_begins() -> None:
 
 
 def test_a_cluster_without_two_phase_commit_is_refused() -> None:
-    rig = Rig()
+    rig = LibrdkafkaRig()
     rig.producer.fail("init_transactions", kafka_error(KafkaError.INVALID_TRANSACTION_TIMEOUT, fatal=True))
     with pytest.raises(TwoPhaseCommitUnavailableError, match=r"init_transactions\(\) of app-0"):
         rig.participant.init_transactions()
@@ -422,7 +435,7 @@ def test_a_cluster_without_two_phase_commit_is_refused() -> None:
 def test_after_an_error_of_commit_or_abort_only_close_is_left(
     call: str, error: KafkaException, expected: type[DualWriteError]
 ) -> None:
-    rig = Rig().begun(T0)
+    rig = LibrdkafkaRig().begun(T0)
     rig.participant.prepare_transaction()
     rig.producer.fail(call, error)
     with pytest.raises(expected):
@@ -433,7 +446,7 @@ def test_after_an_error_of_commit_or_abort_only_close_is_left(
 
 
 def test_an_epoch_that_an_abort_bumped_is_the_sessions_from_then_on() -> None:
-    rig = Rig().begun(T0)
+    rig = LibrdkafkaRig().begun(T0)
     rig.control.producer = ProducerIdentity(7, 1)
     rig.participant.abort_transaction()
     rig.participant.begin_transaction()
@@ -442,7 +455,7 @@ def test_an_epoch_that_an_abort_bumped_is_the_sessions_from_then_on() -> None:
 
 
 def test_records_are_produced_as_confluent_kafka_produces_them() -> None:
-    rig = Rig().begun()
+    rig = LibrdkafkaRig().begun()
     rig.participant.produce(OutgoingRecord("t", b"v", b"k", partition=1, timestamp=5, headers={"h": b"x"}))
     rig.participant.produce(OutgoingRecord("t", headers=(("h", b"1"), ("h", None))))
     first, second = (
@@ -460,7 +473,7 @@ def test_records_are_produced_as_confluent_kafka_produces_them() -> None:
 
 def test_delivery_callbacks_are_the_records_own_or_the_configurations() -> None:
     seen: list[tuple[str, int]] = []
-    rig = Rig(on_delivery=lambda _, message: seen.append(("default", message.offset()))).begun()
+    rig = LibrdkafkaRig(on_delivery=lambda _, message: seen.append(("default", message.offset()))).begun()
     rig.participant.produce(OutgoingRecord("t", b"v", partition=0))
     rig.participant.produce(
         OutgoingRecord("t", b"v", partition=0, on_delivery=lambda _, message: seen.append(("own", message.offset())))
@@ -470,7 +483,7 @@ def test_delivery_callbacks_are_the_records_own_or_the_configurations() -> None:
 
 
 def test_a_state_says_when_its_transaction_began_and_in_which_topic() -> None:
-    rig = Rig()
+    rig = LibrdkafkaRig()
     rig.control.started_ms, rig.control.log.topic_ids = 1000, {"t": "A" * 22}
     state = rig.begun(T0).participant.prepare_transaction()
     assert (state.anchor, state.started_ms, state.topic_id) == (Anchor.of(T0, 10), 1000, "A" * 22)
@@ -485,7 +498,7 @@ def test_two_transactions_of_a_session_never_begin_in_one_millisecond(monkeypatc
         return PreviousTransaction(control, timeout, runtime)
 
     monkeypatch.setattr(librdkafka, "PreviousTransaction", before)
-    rig = Rig().begun(T0)
+    rig = LibrdkafkaRig().begun(T0)
     rig.participant.prepare_transaction()
     rig.participant.commit_transaction()
     rig.participant.begin_transaction()
@@ -506,7 +519,7 @@ def ended(monkeypatch: pytest.MonkeyPatch, ending: Ending) -> list[PreparedTxnSt
 
 def test_a_cluster_that_has_lost_the_transaction_before_gets_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ended(monkeypatch, Ending.LOST)
-    rig = Rig().begun(T0)
+    rig = LibrdkafkaRig().begun(T0)
     first = rig.participant.prepare_transaction()
     rig.participant.commit_transaction()
     rig.participant.begin_transaction()
@@ -524,7 +537,7 @@ def test_the_transaction_before_is_looked_at_once_after_a_lost_connection(
     monkeypatch: pytest.MonkeyPatch, ending: Ending
 ) -> None:
     asked = ended(monkeypatch, ending)
-    rig = Rig().begun(T0)
+    rig = LibrdkafkaRig().begun(T0)
     for lost in (0, 1, 1):
         rig.control.lost_connections = lost
         rig.participant.prepare_transaction()
@@ -535,9 +548,9 @@ def test_the_transaction_before_is_looked_at_once_after_a_lost_connection(
     assert rig.participant.is_reusable
 
 
-def test_a_session_that_is_out_of_sequence_may_be_tried_again_with_another() -> None:
+def test_an_out_of_order_sequence_is_a_retriable_prepare_failure() -> None:
     """In a topic that was made anew librdkafka's sequence does not begin at 0."""
-    rig = Rig().begun(T0)
+    rig = LibrdkafkaRig().begun(T0)
     rig.producer.failures["flush"] = [kafka_error(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, fatal=True)]
     with pytest.raises(PrepareFailedError) as caught:
         rig.participant.prepare_transaction()
@@ -545,7 +558,7 @@ def test_a_session_that_is_out_of_sequence_may_be_tried_again_with_another() -> 
 
 
 def test_a_late_report_of_one_transaction_does_not_count_for_the_next() -> None:
-    rig = Rig().begun(T0)
+    rig = LibrdkafkaRig().begun(T0)
     (_, late) = rig.producer.queue[0]
     rig.participant.abort_transaction()
     rig.participant.begin_transaction()
@@ -555,7 +568,7 @@ def test_a_late_report_of_one_transaction_does_not_count_for_the_next() -> None:
 
 
 def test_a_full_queue_is_waited_for_and_the_record_is_not_lost() -> None:
-    rig = Rig().begun()
+    rig = LibrdkafkaRig().begun()
     rig.producer.fail("produce", BufferError("full"), BufferError("full"))
     rig.participant.produce(OutgoingRecord("t", b"v", partition=0))
     assert (len(rig.producer.produced), rig.producer.calls.count("produce")) == (1, 3)
@@ -565,7 +578,7 @@ def test_a_full_queue_is_waited_for_and_the_record_is_not_lost() -> None:
 def test_a_queue_that_stays_full_is_an_error_and_the_transaction_can_only_be_aborted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rig = Rig().begun()
+    rig = LibrdkafkaRig().begun()
     times = iter([0.0, 29.0, 30.0])
     monkeypatch.setattr(record_queue.time, "monotonic", lambda: next(times))
     rig.producer.fail("produce", *(BufferError("full") for _ in range(3)))
@@ -576,20 +589,20 @@ def test_a_queue_that_stays_full_is_an_error_and_the_transaction_can_only_be_abo
 
 
 def test_a_record_that_librdkafka_refuses_is_an_error() -> None:
-    rig = Rig().begun()
+    rig = LibrdkafkaRig().begun()
     rig.producer.fail("produce", kafka_error(KafkaError.MSG_SIZE_TOO_LARGE))
     with pytest.raises(KafkaRefusedError, match=r"produce\(\) of app-0"):
         rig.participant.produce(OutgoingRecord("t", b"v"))
 
 
 def test_after_an_error_of_a_delivery_callback_the_transaction_can_only_be_aborted() -> None:
-    rig = Rig().begun()
+    rig = LibrdkafkaRig().begun()
     rig.producer.fail("poll", ZeroDivisionError("a user's callback"))
-    for _ in range(record_queue._RECORDS_PER_POLL - 1):
+    for _ in range(record_queue.RECORDS_PER_POLL - 1):
         rig.participant.produce(OutgoingRecord("t", b"v", partition=0))
     with pytest.raises(ZeroDivisionError):
         rig.participant.produce(OutgoingRecord("t", b"v", partition=0))
-    assert len(rig.producer.produced) == record_queue._RECORDS_PER_POLL
+    assert len(rig.producer.produced) == record_queue.RECORDS_PER_POLL
     for call in (lambda: rig.participant.produce(OutgoingRecord("t", b"v")), rig.participant.prepare_transaction):
         with pytest.raises(InvalidTransactionStateError, match="can only be aborted"):
             call()
@@ -597,7 +610,7 @@ def test_after_an_error_of_a_delivery_callback_the_transaction_can_only_be_abort
 
 
 def test_close_neither_aborts_nor_raises_and_may_be_called_twice() -> None:
-    rig = Rig().begun(T0)
+    rig = LibrdkafkaRig().begun(T0)
     rig.participant.prepare_transaction()
     rig.producer.fail("poll", ZeroDivisionError("a user's callback"))
     rig.producer.fail("purge", kafka_error(KafkaError._STATE))
@@ -612,7 +625,7 @@ def test_close_neither_aborts_nor_raises_and_may_be_called_twice() -> None:
 def test_after_a_fork_every_call_is_refused_and_close_leaves_the_parents_producer_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rig = Rig().begun(T0)
+    rig = LibrdkafkaRig().begun(T0)
     before = list(rig.producer.calls)
     child = os.getpid() + 1
     monkeypatch.setattr(librdkafka.os, "getpid", lambda: child)
@@ -625,16 +638,16 @@ def test_after_a_fork_every_call_is_refused_and_close_leaves_the_parents_produce
 
 FORKING = """
     import gc, os, sys
-    from dualwrite.coordinator.kafka import librdkafka
+    import confluent_kafka
+    from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
 
-    class Destroyed(librdkafka.Producer):
+    class Destroyed(confluent_kafka.Producer):
         def __del__(self):
             print("destroyed in", "child" if os.getpid() != parent else "parent", flush=True)
 
-    librdkafka.Producer = Destroyed
     parent = os.getpid()
     config = {"bootstrap.servers": "127.0.0.1:1", "transactional.id": "app-0"}
-    closed, kept = (librdkafka.LibrdkafkaProducer(config) for _ in range(2))
+    closed, kept = (LibrdkafkaProducer(config, make_producer=Destroyed) for _ in range(2))
     child = os.fork()
     if child == 0:
         closed.close()
@@ -660,7 +673,7 @@ POSITIONS = [Position("in", 0, 7)]
 
 
 def test_offsets_are_part_of_what_is_prepared() -> None:
-    rig = Rig().begun(T0)
+    rig = LibrdkafkaRig().begun(T0)
     rig.control.partitions = frozenset({T0, OFFSETS})
     rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
     assert rig.producer.sent == [(POSITIONS, MEMBER)]
@@ -668,7 +681,7 @@ def test_offsets_are_part_of_what_is_prepared() -> None:
 
 
 def test_a_transaction_of_offsets_alone_begins_where_they_were_written() -> None:
-    rig = Rig().begun()
+    rig = LibrdkafkaRig().begun()
     rig.control.partitions = frozenset({OFFSETS})
     rig.control.starts = {OFFSETS: 44}
     rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
@@ -678,14 +691,14 @@ def test_a_transaction_of_offsets_alone_begins_where_they_were_written() -> None
 
 
 def test_offsets_that_the_coordinator_does_not_know_of_are_not_prepared() -> None:
-    rig = Rig().begun(T0)
+    rig = LibrdkafkaRig().begun(T0)
     rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
     with pytest.raises(PrepareFailedError, match="without __consumer_offsets"):
         rig.participant.prepare_transaction()
 
 
 def test_offsets_are_of_one_transaction() -> None:
-    rig = Rig().begun()
+    rig = LibrdkafkaRig().begun()
     rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
     rig.participant.abort_transaction()
     rig.participant.begin_transaction()
@@ -694,7 +707,7 @@ def test_offsets_are_of_one_transaction() -> None:
 
 @pytest.mark.parametrize("code", [KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID])
 def test_offsets_that_the_group_refuses_can_only_be_aborted(code: int) -> None:
-    rig = Rig().begun(T0)
+    rig = LibrdkafkaRig().begun(T0)
     rig.producer.fail("send_offsets_to_transaction", kafka_error(code, txn_requires_abort=True))
     with pytest.raises(KafkaRefusedError) as raised:
         rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
@@ -716,7 +729,7 @@ def test_offsets_that_the_group_refuses_can_only_be_aborted(code: int) -> None:
     ],
 )
 def test_unanswered_offsets_make_the_producer_unusable_after_the_abort(code: int, is_reusable: bool) -> None:
-    rig = Rig().begun(T0)
+    rig = LibrdkafkaRig().begun(T0)
     rig.producer.fail("send_offsets_to_transaction", kafka_error(code))
     with pytest.raises(KafkaRefusedError if is_reusable else KafkaUnavailableError):
         rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
@@ -725,7 +738,7 @@ def test_unanswered_offsets_make_the_producer_unusable_after_the_abort(code: int
 
 
 def test_offsets_of_one_group_are_not_sent_again_after_a_lost_connection() -> None:
-    rig = Rig().begun(T0)
+    rig = LibrdkafkaRig().begun(T0)
     rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
     rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
     rig.participant._connections.has_lost_connection = True
@@ -746,10 +759,8 @@ def released() -> Iterator[threading.Event]:
     event.set()
 
 
-def hanging(released: threading.Event) -> Rig:
-    rig = Rig()
-    rig.participant._timeout = 0.05
-    rig.participant._deadline_calls = DeadlineCalls(grace=0.05)
+def hanging(released: threading.Event) -> LibrdkafkaRig:
+    rig = LibrdkafkaRig(timeout=0.05, grace=0.05)
     rig.producer.meanwhile = lambda: released.wait(30)
     return rig.begun(T0)
 
@@ -781,7 +792,7 @@ def test_a_hanging_abort_fails_the_producer(released: threading.Event) -> None:
 
 def test_callbacks_are_called_in_the_thread_that_calls_the_producer() -> None:
     told: list[tuple[int, KafkaError | None]] = []
-    rig = Rig().begun()
+    rig = LibrdkafkaRig().begun()
     rig.participant.produce(
         OutgoingRecord("t", b"v", partition=0, on_delivery=lambda error, _: told.append((get_ident(), error)))
     )
@@ -819,7 +830,7 @@ def test_a_callback_that_raises_in_a_call_leaves_only_abort() -> None:
     def refuse(error: Any, _: Any) -> None:
         raise KeyError("of the callback")
 
-    rig = Rig().begun()
+    rig = LibrdkafkaRig().begun()
     rig.participant.produce(OutgoingRecord("t", b"v", partition=0, on_delivery=refuse))
     ((_, report),) = rig.producer.queue
     rig.producer.meanwhile = lambda: report(KafkaError(KafkaError._PURGE_QUEUE), FakeMessage(T0, -1001))
@@ -831,6 +842,7 @@ def test_a_callback_that_raises_in_a_call_leaves_only_abort() -> None:
 
 @pytest.mark.parametrize(("setting", "seconds"), [("1500", 1.5), ("90000", 30.0)])
 def test_no_step_may_take_longer_than_a_record(setting: str, seconds: float) -> None:
-    participant = LibrdkafkaProducer(CONFIG | {"delivery.timeout.ms": setting})
-    control: FakeControl = participant._control  # type: ignore[assignment]
-    assert participant._timeout == control.timeout == seconds
+    rig = LibrdkafkaRig(timeout=None, **{"delivery.timeout.ms": setting}).begun()
+    assert rig.control.timeout == seconds
+    rig.participant.abort_transaction()
+    assert rig.producer.timeouts == {"init_transactions": seconds, "abort_transaction": seconds}

@@ -29,7 +29,7 @@ from tests.support.coordinator.fake_control_plane import CONFIG, SESSION, T0, T1
 HEIR = ProducerIdentity(7, 1)
 
 
-class FakeProducer:
+class FakeTwoPhaseProducer:
     """TwoPhaseProducer: it has the real order of verbs, and does what a test wants in each."""
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -90,34 +90,42 @@ class FakeProducer:
                 raise self.failures[verb.value]
 
 
-class Rig:
+class NativeRig:
     """A participant with its two stand-ins in sight."""
 
-    def __init__(self, **config: Any) -> None:
-        self.participant = NativeProducer(CONFIG | config, timeout=3)
-        self.producer: FakeProducer = self.participant._producer  # type: ignore[assignment]
-        self.control: FakeControl = self.participant._control  # type: ignore[assignment]
+    producer: FakeTwoPhaseProducer
+    control: FakeControl
 
-    def begun(self) -> "Rig":
+    def __init__(self, timeout: float | None = 3, **config: Any) -> None:
+        self.participant = NativeProducer(
+            CONFIG | config,
+            timeout=timeout,
+            make_producer=self._make_producer,  # type: ignore[arg-type]
+            make_control=self._make_control,  # type: ignore[arg-type]
+        )
+
+    def _make_producer(self, config: dict[str, Any]) -> FakeTwoPhaseProducer:
+        self.producer = FakeTwoPhaseProducer(config)
+        return self.producer
+
+    def _make_control(self, config: dict[str, Any], timeout: float) -> FakeControl:
+        self.control = FakeControl(config, timeout)
+        return self.control
+
+    def begun(self) -> "NativeRig":
         self.participant.init_transactions()
         self.participant.begin_transaction()
         return self
 
-    def keeping(self, ongoing: ProducerIdentity | None, starts: dict[TopicPartition, int] | None = None) -> "Rig":
+    def keeping(self, ongoing: ProducerIdentity | None, starts: dict[TopicPartition, int] | None = None) -> "NativeRig":
         self.control.initialized = InitializedProducer(HEIR, ongoing)
         self.control.starts = starts or {}
         self.participant.init_transactions(keep_prepared_txn=True)
         return self
 
 
-@pytest.fixture(autouse=True)
-def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "TwoPhaseProducer", FakeProducer)
-    monkeypatch.setattr(native, "ControlPlane", FakeControl)
-
-
 def test_the_native_participant_can_be_used_again_after_every_transaction() -> None:
-    participant = Rig().begun().participant
+    participant = NativeRig().begun().participant
     assert participant.is_reusable
     participant.abort_transaction()
     assert participant.is_reusable
@@ -135,12 +143,12 @@ def test_the_native_participant_can_be_used_again_after_every_transaction() -> N
 )
 def test_a_setting_that_contradicts_it_is_refused(settings: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigurationError, match=complaint):
-        Rig(**settings)
+        NativeRig(**settings)
 
 
 @pytest.mark.parametrize("wrong", ["7:1", None])
 def test_only_a_state_completes_a_predecessors_transaction(wrong: Any) -> None:
-    rig = Rig().keeping(SESSION)
+    rig = NativeRig().keeping(SESSION)
     with pytest.raises(TypeError, match="give a PreparedTxnState"):
         rig.participant.complete_transaction(wrong)
     assert rig.participant.complete_transaction(PreparedTxnState(str(SESSION))) is Outcome.COMMITTED
@@ -148,12 +156,12 @@ def test_only_a_state_completes_a_predecessors_transaction(wrong: Any) -> None:
 
 def test_a_timeout_is_not_taken_for_keeping_a_predecessors_transaction() -> None:
     with pytest.raises(TypeError, match="keep_prepared_txn 30 of type int"):
-        Rig().participant.init_transactions(30)  # type: ignore[arg-type]
+        NativeRig().participant.init_transactions(30)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("wrong", [5, "print"])
 def test_an_invalid_callback_is_refused_and_the_transaction_continues(wrong: Any) -> None:
-    rig = Rig().begun()
+    rig = NativeRig().begun()
     with pytest.raises(TypeError, match="on_delivery"):
         rig.participant.produce(OutgoingRecord("t", "a", on_delivery=wrong))
     rig.participant.produce(OutgoingRecord("t", "b"))
@@ -180,7 +188,7 @@ def test_an_invalid_callback_is_refused_and_the_transaction_continues(wrong: Any
 def test_only_the_decided_transaction_is_committed_whichever_producer_wrote_its_state(
     stored: PreparedTxnState, starts: dict[TopicPartition, int], commits: bool
 ) -> None:
-    rig = Rig().keeping(SESSION, starts)
+    rig = NativeRig().keeping(SESSION, starts)
     rig.control.started_ms = 1000
     assert rig.participant.complete_transaction(stored) is (Outcome.COMMITTED if commits else Outcome.ABORTED)
     assert rig.control.ended == [(HEIR, commits, True)]
@@ -190,20 +198,20 @@ def test_only_the_decided_transaction_is_committed_whichever_producer_wrote_its_
 
 
 def test_nothing_kept_is_success_and_ends_nothing() -> None:
-    rig = Rig().keeping(None)
+    rig = NativeRig().keeping(None)
     assert rig.participant.complete_transaction(PreparedTxnState(SESSION)) is Outcome.NOTHING
     assert rig.control.ended == []
 
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_commit_and_abort_end_a_kept_transaction_whatever_it_is(committed: bool) -> None:
-    rig = Rig().keeping(SESSION)
+    rig = NativeRig().keeping(SESSION)
     (rig.participant.commit_transaction if committed else rig.participant.abort_transaction)()
     assert rig.control.ended == [(HEIR, committed, True)]
 
 
 def test_while_a_transaction_is_kept_only_its_end_is_allowed() -> None:
-    rig = Rig().keeping(SESSION)
+    rig = NativeRig().keeping(SESSION)
     calls = (rig.participant.init_transactions, rig.participant.begin_transaction, rig.participant.prepare_transaction)
     for call in calls:
         with pytest.raises(InvalidTransactionStateError, match=r"keeping a predecessor.*complete_transaction\(\)"):
@@ -214,7 +222,7 @@ def test_while_a_transaction_is_kept_only_its_end_is_allowed() -> None:
 
 
 def test_a_transaction_is_kept_before_a_session_begins_or_not_at_all() -> None:
-    rig = Rig().begun()
+    rig = NativeRig().begun()
     with pytest.raises(InvalidTransactionStateError, match="keep_prepared_txn=True"):
         rig.participant.init_transactions(keep_prepared_txn=True)
     assert rig.control.ended == []
@@ -222,7 +230,7 @@ def test_a_transaction_is_kept_before_a_session_begins_or_not_at_all() -> None:
 
 @pytest.mark.parametrize("failing", ["describe_transaction", "current_transaction_start_offsets", "end_txn"])
 def test_an_unreachable_cluster_never_makes_recovery_guess_its_decision(failing: str) -> None:
-    rig = Rig().keeping(SESSION, {T0: 10})
+    rig = NativeRig().keeping(SESSION, {T0: 10})
     rig.control.failures[failing] = KafkaUnavailableError("broker b:1: timed out")
     with pytest.raises(KafkaUnavailableError, match="b:1"):
         rig.participant.complete_transaction(PreparedTxnState(SESSION, Anchor.of(T0, 10)))
@@ -236,7 +244,7 @@ def test_an_unreachable_cluster_never_makes_recovery_guess_its_decision(failing:
 
 
 def test_a_unit_of_work_is_the_producers() -> None:
-    rig = Rig().begun()
+    rig = NativeRig().begun()
     rig.participant.produce(OutgoingRecord("t", b"v", b"k", 1, 5, {"h": b"x"}))
     assert rig.participant.prepare_transaction() == PreparedTxnState(rig.producer.identity)
     rig.participant.commit_transaction()
@@ -246,7 +254,7 @@ def test_a_unit_of_work_is_the_producers() -> None:
 
 @pytest.mark.parametrize("anchored", [False, True])
 def test_a_prepared_transaction_is_completed_by_its_own_state_alone(anchored: bool) -> None:
-    rig = Rig().begun()
+    rig = NativeRig().begun()
     state = rig.participant.prepare_transaction()
     if anchored:
         state = PreparedTxnState(state.producer, Anchor.of(T0, 1))
@@ -270,7 +278,7 @@ def test_delivery_callbacks_get_errors_in_confluent_kafkas_form(default: bool, e
     def hear(reason: Any, message: Any) -> None:
         heard.append((reason, message))
 
-    rig = Rig(**({"dr_cb": hear} if default else {})).begun()
+    rig = NativeRig(**({"dr_cb": hear} if default else {})).begun()
     rig.participant.produce(OutgoingRecord("t", b"v", on_delivery=None if default else hear))
     (report,) = rig.producer.reports
     sent = OutgoingRecord("t", b"v", b"k")
@@ -289,7 +297,7 @@ def test_delivery_callbacks_get_errors_in_confluent_kafkas_form(default: bool, e
 
 
 def test_close_neither_aborts_nor_raises_and_may_be_called_twice() -> None:
-    rig = Rig().begun()
+    rig = NativeRig().begun()
     rig.participant.prepare_transaction()
     rig.producer.failures["close()"] = ZeroDivisionError("a user's callback")
     rig.participant.close()
@@ -301,7 +309,7 @@ def test_close_neither_aborts_nor_raises_and_may_be_called_twice() -> None:
 
 
 def test_after_a_fork_a_predecessors_transaction_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = Rig().keeping(SESSION)
+    rig = NativeRig().keeping(SESSION)
     child = os.getpid() + 1
     monkeypatch.setattr(native.os, "getpid", lambda: child)
     for call in (rig.participant.commit_transaction, rig.participant.abort_transaction):
@@ -311,7 +319,7 @@ def test_after_a_fork_a_predecessors_transaction_is_left_alone(monkeypatch: pyte
 
 
 def test_offsets_go_to_the_producer_in_its_transaction_only() -> None:
-    rig = Rig()
+    rig = NativeRig()
     with pytest.raises(InvalidTransactionStateError):
         rig.participant.send_offsets_to_transaction([], "group")
     rig.begun()
@@ -322,13 +330,12 @@ def test_offsets_go_to_the_producer_in_its_transaction_only() -> None:
 
 @pytest.mark.parametrize(("setting", "seconds"), [("1500", 1.5), ("90000", 30.0)])
 def test_no_step_of_recovery_may_take_longer_than_a_record(setting: str, seconds: float) -> None:
-    control: FakeControl = NativeProducer(CONFIG | {"delivery.timeout.ms": setting})._control  # type: ignore[assignment]
-    assert control.timeout == seconds
+    assert NativeRig(timeout=None, **{"delivery.timeout.ms": setting}).control.timeout == seconds
 
 
 def test_a_state_says_in_which_topic_its_first_record_is(monkeypatch: pytest.MonkeyPatch) -> None:
     first = PreparedTxnState(ProducerIdentity(9, 0), first_record=Anchor.of(T0, 3))
-    monkeypatch.setattr(FakeProducer, "prepare_transaction", lambda _: first)
-    rig = Rig()
+    monkeypatch.setattr(FakeTwoPhaseProducer, "prepare_transaction", lambda _: first)
+    rig = NativeRig()
     rig.control.log.topic_ids = {"t": "A" * 22}
     assert rig.participant.prepare_transaction().topic_id == "A" * 22

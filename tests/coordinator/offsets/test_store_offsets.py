@@ -450,7 +450,9 @@ def test_records_in_hand_may_be_used_again(lite: DualWrite, sqlite_engine: Engin
         use(lite, consumer, P, 3, fail=True)
     for record in range(3):
         with lite.transaction() as tx:
-            tx.store_offsets(consumer, [type(each)(each.topic, each.partition, record + 1) for each in positions(P)])
+            tx.store_offsets(
+                consumer, [type(position)(position.topic, position.partition, record + 1) for position in positions(P)]
+            )
             write(tx, P, [record])
     use(lite, consumer, P, 1)
     assert used(sqlite_engine) == [f"in-0@{record}" for record in range(4)]

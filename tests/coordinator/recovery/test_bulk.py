@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow_cases("mariadb")
 MANY = 3 * THREADS + 1
 
 
-class Journal:
+class RecoveryJournal:
     """What was done, in order, by whichever thread; ``on`` says what to raise, and where."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Journal:
 class Recording:
     """A RecoveryParticipant that writes down what it is told."""
 
-    def __init__(self, journal: Journal, name: str, users: list[int]) -> None:
+    def __init__(self, journal: RecoveryJournal, name: str, users: list[int]) -> None:
         self._journal, self._name, self._users = journal, name, users
 
     def init_transactions(self, keep_prepared_txn: bool = False) -> None:
@@ -74,7 +74,7 @@ class Recording:
 class Watched(TakingStore):
     """A store that writes down its locks and looks."""
 
-    def __init__(self, engine: Engine, journal: Journal) -> None:
+    def __init__(self, engine: Engine, journal: RecoveryJournal) -> None:
         super().__init__(engine, lock_timeout=20)
         self._journal = journal
 
@@ -101,10 +101,10 @@ class Watched(TakingStore):
         return watched
 
 
-class World:
+class BulkWorld:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.journal = Journal()
+        self.journal = RecoveryJournal()
         self.store = Watched(engine, self.journal)
         self.is_stopped = False
         self.recoverers = 0
@@ -137,21 +137,21 @@ class World:
 
 
 @pytest.fixture
-def world(engine: Engine) -> World:
-    return World(engine)
+def world(engine: Engine) -> BulkWorld:
+    return BulkWorld(engine)
 
 
 @pytest.fixture(params=SERVERS)
-def server(request: pytest.FixtureRequest) -> Iterator[World]:
+def server(request: pytest.FixtureRequest) -> Iterator[BulkWorld]:
     """A world whose rows have locks of their own."""
     engine = ready_engine(str(request.getfixturevalue(f"{request.param}_url")))
-    yield World(engine)
+    yield BulkWorld(engine)
     engine.dispose()
 
 
 @pytest.mark.slow_cases
 @pytest.mark.parametrize("count", [0, 1, THREADS, MANY])
-def test_each_step_is_done_for_all_slots_before_the_next_is_done_for_any(world: World, count: int) -> None:
+def test_each_step_is_done_for_all_slots_before_the_next_is_done_for_any(world: BulkWorld, count: int) -> None:
     leases = world.leases(count)
     names = sorted(lease.transactional_id for lease in leases)
     settling = world.recover_without_producer(leases)
@@ -165,7 +165,7 @@ def test_each_step_is_done_for_all_slots_before_the_next_is_done_for_any(world: 
         assert world.journal.names(step) == names
 
 
-def test_no_slot_can_be_taken_over_while_recovery_asks_kafka(server: World) -> None:
+def test_no_slot_can_be_taken_over_while_recovery_asks_kafka(server: BulkWorld) -> None:
     """With the lock given up earlier, it would be a successor's transaction that is ended."""
     leases = server.leases(3)
     successor = TakingStore(server.engine, patience=0)
@@ -182,7 +182,7 @@ def test_no_slot_can_be_taken_over_while_recovery_asks_kafka(server: World) -> N
     assert successor.take_over("a-1", "successor"), "it is free afterwards"
 
 
-def test_a_slot_that_kafka_refuses_does_not_prevent_the_recovery_of_the_others(world: World) -> None:
+def test_a_slot_that_kafka_refuses_does_not_prevent_the_recovery_of_the_others(world: BulkWorld) -> None:
     leases = world.leases(MANY)
     world.journal.on["fence", "a-3"] = world.journal.on["commit", "a-4"] = KafkaRefusedError("no", 1, "NO")
     settling = world.recover_without_producer(leases)
@@ -192,7 +192,7 @@ def test_a_slot_that_kafka_refuses_does_not_prevent_the_recovery_of_the_others(w
     assert len(world.journal.names("close")) == MANY
 
 
-def test_kafka_out_of_reach_ends_the_sweep(world: World) -> None:
+def test_kafka_out_of_reach_ends_the_sweep(world: BulkWorld) -> None:
     leases = world.leases(MANY)
     for lease in leases:
         world.journal.on["fence", lease.transactional_id] = KafkaUnavailableError("nobody")
@@ -204,7 +204,7 @@ def test_kafka_out_of_reach_ends_the_sweep(world: World) -> None:
     assert len(settling.errors) <= THREADS, "each thread has asked once"
 
 
-def test_slots_fenced_before_kafka_became_unreachable_are_completed(world: World) -> None:
+def test_slots_fenced_before_kafka_became_unreachable_are_completed(world: BulkWorld) -> None:
     """One of several coordinators may be away for long: each sweep ends what the others answer for."""
     leases = world.leases(MANY)
     world.journal.on["fence", "a-3"] = KafkaUnavailableError("its coordinator is away")
@@ -215,7 +215,7 @@ def test_slots_fenced_before_kafka_became_unreachable_are_completed(world: World
     assert [type(error) for error in settling.errors] == [KafkaUnavailableError]
 
 
-def test_kafka_becoming_unreachable_after_all_fencing_ends_the_sweep(world: World) -> None:
+def test_kafka_becoming_unreachable_after_all_fencing_ends_the_sweep(world: BulkWorld) -> None:
     leases = world.leases(MANY)
     for lease in leases:
         for end in ("commit", "abort"):
@@ -225,7 +225,7 @@ def test_kafka_becoming_unreachable_after_all_fencing_ends_the_sweep(world: Worl
     assert 1 <= len(settling.errors) <= THREADS, "each thread has asked once"
 
 
-def test_a_slot_whose_leader_is_away_is_recovered_later(world: World) -> None:
+def test_a_slot_whose_leader_is_away_is_recovered_later(world: BulkWorld) -> None:
     """The leader of one partition is away, and the others' are not: theirs is ended, and only that slot is left."""
     leases = world.leases(MANY)
     for lease in leases[:THREADS:2]:
@@ -237,7 +237,7 @@ def test_a_slot_whose_leader_is_away_is_recovered_later(world: World) -> None:
     assert [type(error) for error in settling.errors] == [EndingNotCheckedError] * (THREADS // 2)
 
 
-def test_a_slot_whose_lease_was_lost_during_recovery_is_left_alone(world: World) -> None:
+def test_a_slot_whose_lease_was_lost_during_recovery_is_left_alone(world: BulkWorld) -> None:
     leases = world.leases(MANY)
     lost = leases[4]
     world.journal.on["verify", lost.transactional_id] = LeaseLostError(lost)
@@ -247,7 +247,7 @@ def test_a_slot_whose_lease_was_lost_during_recovery_is_left_alone(world: World)
     assert lost.transactional_id not in world.journal.names("commit")
 
 
-def test_without_the_connection_that_has_the_locks_nothing_is_decided(world: World) -> None:
+def test_without_the_connection_that_has_the_locks_nothing_is_decided(world: BulkWorld) -> None:
     leases = world.leases(MANY)
     world.journal.on["verify", "a-4"] = OperationalError("SELECT", {}, Exception("server closed the connection"))
     settling = world.recover_without_producer(leases)
@@ -257,7 +257,7 @@ def test_without_the_connection_that_has_the_locks_nothing_is_decided(world: Wor
     assert len(world.journal.names("close")) == MANY
 
 
-def test_a_lease_that_is_out_of_date_is_not_touched_in_kafka(world: World) -> None:
+def test_a_lease_that_is_out_of_date_is_not_touched_in_kafka(world: BulkWorld) -> None:
     leases = world.leases(5)
     newer = world.store.take_over("a-2", "successor")
     settling = world.recover_without_producer(leases)
@@ -269,7 +269,7 @@ def test_a_lease_that_is_out_of_date_is_not_touched_in_kafka(world: World) -> No
     assert token == newer.fencing_token
 
 
-def test_slots_locked_by_others_are_recovered_last(server: World) -> None:
+def test_slots_locked_by_others_are_recovered_last(server: BulkWorld) -> None:
     leases = server.leases(MANY)
     dead, ended = server.engine.connect(), threading.Event()
     dead.execute(text("UPDATE kafka_transaction_state SET anchor = 'x:0:1' WHERE transactional_id IN ('a-3', 'a-5')"))
@@ -296,7 +296,7 @@ def test_slots_locked_by_others_are_recovered_last(server: World) -> None:
     assert server.journal.names("wait") == ["a-3", "a-5"]
 
 
-def test_an_interrupt_leaves_threads_that_begin_nothing_more(world: World) -> None:
+def test_an_interrupt_leaves_threads_that_begin_nothing_more(world: BulkWorld) -> None:
     leases = world.leases(MANY)
     first = sorted(lease.transactional_id for lease in leases)[0]
     world.journal.on["fence", first] = KeyboardInterrupt()
@@ -306,7 +306,7 @@ def test_an_interrupt_leaves_threads_that_begin_nothing_more(world: World) -> No
     assert world.journal.names("commit") == world.journal.names("abort") == []
 
 
-def test_an_interrupted_recovery_thread_does_not_fence_the_slots_next_owner(world: World) -> None:
+def test_an_interrupted_recovery_thread_does_not_fence_the_slots_next_owner(world: BulkWorld) -> None:
     """It is in the middle of a question to Kafka when the locks are given up, and the leases after them."""
     leases = world.leases(MANY)
     order = [lease.transactional_id for lease in leases]
@@ -337,7 +337,7 @@ def test_an_interrupted_recovery_thread_does_not_fence_the_slots_next_owner(worl
     assert world.journal.names("fence") == [order[1]], "what was under way, and nothing after it"
 
 
-def test_an_interrupt_is_not_lost_in_closing_what_a_thread_is_adding_to(world: World) -> None:
+def test_an_interrupt_is_not_lost_in_closing_what_a_thread_is_adding_to(world: BulkWorld) -> None:
     leases = world.leases(MANY)
     order = [lease.transactional_id for lease in leases]
     asked, closing, made = threading.Event(), threading.Event(), threading.Event()
@@ -374,14 +374,14 @@ def test_an_interrupt_is_not_lost_in_closing_what_a_thread_is_adding_to(world: W
         settling.recover_without_producer(leases)
 
 
-def test_a_stopped_recovery_begins_nothing(world: World) -> None:
+def test_a_stopped_recovery_begins_nothing(world: BulkWorld) -> None:
     leases = world.leases(MANY)
     world.is_stopped = True
     assert world.recover_without_producer(leases).outcomes == {}
     assert world.journal.names("fence") == []
 
 
-def test_an_unreadable_row_prevents_the_recovery_of_its_own_slot_only(world: World) -> None:
+def test_an_unreadable_row_prevents_the_recovery_of_its_own_slot_only(world: BulkWorld) -> None:
     leases = world.leases(MANY)
     with world.engine.begin() as connection:
         unreadable = update(table).where(table.c.transactional_id == "a-3").values(prepared_txn_state="scribble")
@@ -391,7 +391,7 @@ def test_an_unreadable_row_prevents_the_recovery_of_its_own_slot_only(world: Wor
     assert [type(error) for error in settling.errors] == [ConfigurationError]
 
 
-def test_a_decision_is_read_as_it_was_stored(world: World) -> None:
+def test_a_decision_is_read_as_it_was_stored(world: BulkWorld) -> None:
     states = [PreparedTxnState(), PreparedTxnState("7:3"), PreparedTxnState("7:3:topic:0:12")]
     leases = [world.store.take_over(f"a-{number}", "dead") for number in range(3)]
     with world.engine.begin() as connection:

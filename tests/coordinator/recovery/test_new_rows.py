@@ -235,14 +235,14 @@ def test_a_process_that_lost_the_slot_during_recovery_records_no_outcome(
     make: Make, kafka: FakeKafka, engine: Engine, other_engine: Engine
 ) -> None:
     die_at(make, "COMMIT_KAFKA", other_engine)
-    slow, fast = make(), make()
+    fast = make()
 
     def take_over(step: str) -> None:
         if step == "RECOVER_RECORD":
             expire_leases(engine)
             write(fast, "two")
 
-    manager_of(slow).process.pool._observe = take_over
+    slow = make(on_step=take_over)
     with pytest.raises(FencedError):
         write(slow, "one again")
     assert states(fast) == hazard(other_engine)

@@ -12,28 +12,30 @@ from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import InvalidTransactionStateError
 from dualwrite.wire.error_codes import ErrorCode
-from tests.support.coordinator.broker_application import Place
+from tests.support.coordinator.broker_application import ApplicationPlace
 from tests.support.coordinator.event_table import events, ready_engine, slot_rows, stored_values
 from tests.support.requests.marker_calls import marker
 from tests.support.requests.marker_calls import write as write_markers
 from tests.support.requests.raw_client import RawClient
 
-Meddle = Callable[["Place"], None]
+Meddle = Callable[["ApplicationPlace"], None]
 
 
 @pytest.fixture(params=["native", "librdkafka"])
-def place(request: pytest.FixtureRequest, sqlite_engine: Engine, broker: EmbeddedBroker, tmp_path: Path) -> Place:
-    return Place(sqlite_engine, broker, request.param)
+def place(
+    request: pytest.FixtureRequest, sqlite_engine: Engine, broker: EmbeddedBroker, tmp_path: Path
+) -> ApplicationPlace:
+    return ApplicationPlace(sqlite_engine, broker, request.param)
 
 
-def terminate(place: Place) -> None:
+def terminate(place: ApplicationPlace) -> None:
     """KIP-939's forceTerminateTransaction."""
     control = place.control()
     control.init_producer_id(f"{place.application}-0", two_phase_commit=True, keep_prepared_txn=False)
     control.close()
 
 
-def end(place: Place, *, committed: bool, version: int) -> None:
+def end(place: ApplicationPlace, *, committed: bool, version: int) -> None:
     """An EndTxn of somebody's who knows the identity."""
     control = place.control()
     described = control.describe_transaction(f"{place.application}-0")
@@ -51,7 +53,7 @@ ABORTS = {
 
 @pytest.mark.slow_cases
 @pytest.mark.parametrize("how", ABORTS)
-def test_an_abort_between_the_two_commits_of_a_living_application(place: Place, how: str) -> None:
+def test_an_abort_between_the_two_commits_of_a_living_application(place: ApplicationPlace, how: str) -> None:
     begun: list[str] = []
 
     def observe(step: str) -> None:
@@ -71,7 +73,7 @@ def test_an_abort_between_the_two_commits_of_a_living_application(place: Place, 
 
 @pytest.mark.slow_cases
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_commit_by_another_client_matches_the_decision(place: Place, version: int) -> None:
+def test_a_commit_by_another_client_matches_the_decision(place: ApplicationPlace, version: int) -> None:
     place.leave("one")
     end(place, committed=True, version=version)
     with place.dual_write() as dual_write:
@@ -80,7 +82,7 @@ def test_a_commit_by_another_client_matches_the_decision(place: Place, version: 
     assert place.visible() == [b"one"]
 
 
-def test_an_abort_by_hand_in_one_partition_is_refused_and_recovery_commits_all(place: Place) -> None:
+def test_an_abort_by_hand_in_one_partition_is_refused_and_recovery_commits_all(place: ApplicationPlace) -> None:
     """The bundled broker lets nobody tear a partition out of a prepared transaction."""
     place.leave("in 0", "in 1")
     row = slot_rows(place.engine)[f"{place.application}-0"]
@@ -94,14 +96,14 @@ def test_an_abort_by_hand_in_one_partition_is_refused_and_recovery_commits_all(p
     control.close()
     with place.dual_write() as dual_write:
         dual_write.recover()
-        outcomes = [each.outcome for each in dual_write.outcomes()]
+        outcomes = [outcome.outcome for outcome in dual_write.outcomes()]
     assert (outcomes, place.visible()) == ([], [b"in 0", b"in 1"])
 
 
 @pytest.mark.slow_cases
 @pytest.mark.parametrize("error", [None, ValueError("no")])
 def test_a_commit_past_the_library_is_on_record_with_its_producers_identity(
-    place: Place, error: Exception | None
+    place: ApplicationPlace, error: Exception | None
 ) -> None:
     def unit(dual_write: DualWrite) -> None:
         with dual_write.transaction() as tx:
@@ -130,7 +132,7 @@ def test_a_commit_past_the_library_is_on_record_with_its_producers_identity(
 @pytest.mark.slow_cases
 @pytest.mark.parametrize("two_phase", ["keep-prepared", "resume"])
 def test_another_databases_decision_is_on_record_before_its_transaction_is_aborted(
-    place: Place, tmp_path: Path, two_phase: str
+    place: ApplicationPlace, tmp_path: Path, two_phase: str
 ) -> None:
     """Another database under the same application name begins with a row of its own."""
     place.options = {"two_phase": two_phase}
@@ -153,7 +155,7 @@ def test_another_databases_decision_is_on_record_before_its_transaction_is_abort
 
 @pytest.mark.slow_cases
 @pytest.mark.parametrize("two_phase", ["keep-prepared", "resume"])
-def test_a_first_start_has_nothing_to_record(place: Place, two_phase: str) -> None:
+def test_a_first_start_has_nothing_to_record(place: ApplicationPlace, two_phase: str) -> None:
     place.options = {"two_phase": two_phase}
     place.dying(lambda dual_write: place.write(dual_write, "dead"), at="STORE_STATE")
     with place.dual_write() as dual_write:

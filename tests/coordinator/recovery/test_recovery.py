@@ -19,12 +19,12 @@ from dualwrite.ids import Anchor, OngoingTransaction, PreparedTxnState, Producer
 from dualwrite.records.outgoing import OutgoingRecord
 from tests.support.coordinator.fake_kafka import FakeKafka, FakeParticipant, Fault
 
-Recover = Callable[["MemoryStore", Lease, Callable[[], KafkaParticipant], Callable[[str], None]], Any]
+Recover = Callable[["LosableStore", Lease, Callable[[], KafkaParticipant], Callable[[str], None]], Any]
 ID = "orders-0"
 
 
 @dataclass
-class MemoryStore:
+class LosableStore:
     """A DecisionStore whose row lock can be held, found taken, and lost."""
 
     token: int = 0
@@ -41,10 +41,10 @@ class MemoryStore:
         return Lease(transactional_id, self.token)
 
     @contextmanager
-    def locked(self, lease: Lease) -> Iterator["MemoryHeld"]:
+    def locked(self, lease: Lease) -> Iterator["LosableHeld"]:
         self._wait_for_lock()
         self._check(lease)
-        self.holder = held = MemoryHeld(self, lease, self.state)
+        self.holder = held = LosableHeld(self, lease, self.state)
         try:
             yield held
         finally:
@@ -76,8 +76,8 @@ class MemoryStore:
 
 
 @dataclass
-class MemoryHeld:
-    store: MemoryStore
+class LosableHeld:
+    store: LosableStore
     lease: Lease
     state: PreparedTxnState
 
@@ -85,12 +85,12 @@ class MemoryHeld:
         self.store._check(self.lease)
 
 
-class World:
+class RecoveryWorld:
     """One transactional id on both sides, and processes that recover and write."""
 
     def __init__(self) -> None:
         self.kafka = FakeKafka()
-        self.store = MemoryStore()
+        self.store = LosableStore()
         self.rows: list[str] = []
 
     def take_over(self, owner: str) -> Lease:
@@ -127,11 +127,11 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> RecoveryWorld:
+    return RecoveryWorld()
 
 
-def test_a_committed_unit_is_committed_in_kafka(world: World) -> None:
+def test_a_committed_unit_is_committed_in_kafka(world: RecoveryWorld) -> None:
     lease = world.take_over("a")
     participant, _ = world.recover(lease)
     world.commit_in_database(participant, lease, "one")
@@ -140,7 +140,7 @@ def test_a_committed_unit_is_committed_in_kafka(world: World) -> None:
     assert world.kafka.committed == ["one"]
 
 
-def test_a_unit_that_never_reached_the_database_is_aborted(world: World) -> None:
+def test_a_unit_that_never_reached_the_database_is_aborted(world: RecoveryWorld) -> None:
     participant, _ = world.recover(world.take_over("a"))
     world.prepare(participant, "one")
     _, outcome = world.recover(world.take_over("b"))
@@ -148,12 +148,12 @@ def test_a_unit_that_never_reached_the_database_is_aborted(world: World) -> None
     assert world.kafka.aborted == ["one"]
 
 
-def test_nothing_open_is_success(world: World) -> None:
+def test_nothing_open_is_success(world: RecoveryWorld) -> None:
     assert world.recover(world.take_over("a"))[1] is Outcome.NOTHING
     assert world.kafka.requests == ["init-keep", "complete", "init"]
 
 
-def test_recovery_again_and_again_changes_nothing(world: World) -> None:
+def test_recovery_again_and_again_changes_nothing(world: RecoveryWorld) -> None:
     lease = world.take_over("a")
     participant, _ = world.recover(lease)
     world.commit_in_database(participant, lease, "one")
@@ -162,7 +162,7 @@ def test_recovery_again_and_again_changes_nothing(world: World) -> None:
     assert world.kafka.committed == ["one"]
 
 
-def test_the_recovered_participant_can_write(world: World) -> None:
+def test_the_recovered_participant_can_write(world: RecoveryWorld) -> None:
     lease = world.take_over("a")
     participant, _ = world.recover(lease)
     world.commit_in_database(participant, lease, "one")
@@ -172,7 +172,7 @@ def test_the_recovered_participant_can_write(world: World) -> None:
     assert world.kafka.committed == ["one", "two"]
 
 
-def next_of_the_same_session(world: World) -> Outcome:
+def next_of_the_same_session(world: RecoveryWorld) -> Outcome:
     """Transaction N is in both; N+1, of the same id and epoch, dies before its database COMMIT. What becomes of it?"""
     lease = world.take_over("a")
     participant, _ = world.recover(lease)
@@ -183,12 +183,12 @@ def next_of_the_same_session(world: World) -> Outcome:
     return world.recover(world.take_over("b"))[1]
 
 
-def test_transaction_n_plus_1_is_not_committed_in_the_name_of_n(world: World) -> None:
+def test_transaction_n_plus_1_is_not_committed_in_the_name_of_n(world: RecoveryWorld) -> None:
     assert next_of_the_same_session(world) is Outcome.ABORTED
     assert world.kafka.committed == world.rows == ["N"]
 
 
-def test_without_the_anchor_n_plus_1_would_be_committed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_anchor_n_plus_1_would_be_committed(world: RecoveryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     def same_producer(self: PreparedTxnState, ongoing: OngoingTransaction) -> bool:
         return bool(self) and self.producer == ongoing.producer
 
@@ -200,7 +200,7 @@ def test_without_the_anchor_n_plus_1_would_be_committed(world: World, monkeypatc
 @pytest.mark.parametrize("request_name", ["init-keep", "complete", "init"])
 @pytest.mark.parametrize("fault", [Fault.BEFORE, Fault.AFTER])
 def test_an_unreachable_kafka_leaves_the_lock_free_and_the_decision_to_the_next_try(
-    world: World, request_name: str, fault: Fault
+    world: RecoveryWorld, request_name: str, fault: Fault
 ) -> None:
     lease = world.take_over("a")
     participant, _ = world.recover(lease)
@@ -216,7 +216,7 @@ def test_an_unreachable_kafka_leaves_the_lock_free_and_the_decision_to_the_next_
     assert world.kafka.committed == ["one"]
 
 
-def test_an_interrupt_closes_the_participant(world: World) -> None:
+def test_an_interrupt_closes_the_participant(world: RecoveryWorld) -> None:
     def interrupt(request: str) -> None:
         raise KeyboardInterrupt
 
@@ -227,7 +227,7 @@ def test_an_interrupt_closes_the_participant(world: World) -> None:
     assert world.kafka.open_participants() == 0
 
 
-def test_a_fenced_recovery_sends_nothing_to_kafka(world: World) -> None:
+def test_a_fenced_recovery_sends_nothing_to_kafka(world: RecoveryWorld) -> None:
     lease = world.take_over("a")
     world.take_over("b")
     with pytest.raises(FencedError):
@@ -235,7 +235,7 @@ def test_a_fenced_recovery_sends_nothing_to_kafka(world: World) -> None:
     assert world.kafka.requests == []
 
 
-def test_after_two_takeovers_only_the_second_process_owns_the_slot(world: World) -> None:
+def test_after_two_takeovers_only_the_second_process_owns_the_slot(world: RecoveryWorld) -> None:
     first, second = world.take_over("a"), world.take_over("b")
     participant, _ = world.recover(second)
     with pytest.raises(FencedError):
@@ -244,7 +244,7 @@ def test_after_two_takeovers_only_the_second_process_owns_the_slot(world: World)
     assert world.both_sides_are_equal()
 
 
-def test_whether_a_commit_happened_is_read_from_the_row_under_the_lease(world: World) -> None:
+def test_whether_a_commit_happened_is_read_from_the_row_under_the_lease(world: RecoveryWorld) -> None:
     lease = world.take_over("a")
     participant, _ = world.recover(lease)
     before = world.prepare(participant, "one")
@@ -256,7 +256,7 @@ def test_whether_a_commit_happened_is_read_from_the_row_under_the_lease(world: W
         was_committed(world.store, lease, before)
 
 
-def test_a_state_with_another_start_time_belongs_to_another_unit(world: World) -> None:
+def test_a_state_with_another_start_time_belongs_to_another_unit(world: RecoveryWorld) -> None:
     """A topic that was made anew between two units of a session gives the anchor's offset again."""
     lease = world.take_over("a")
     anchor = Anchor("t", 0, 0)
@@ -270,7 +270,7 @@ def test_a_state_with_another_start_time_belongs_to_another_unit(world: World) -
 # Interleavings: A recovers slowly; at one of its requests a successor does its whole life in between.
 
 
-def read_without_holding(store: MemoryStore, lease: Lease, factory: Any, observe: Any) -> Any:
+def read_without_holding(store: LosableStore, lease: Lease, factory: Any, observe: Any) -> Any:
     """Broken: the row is read under the lock, and the lock given back before Kafka is asked."""
     with store.locked(lease) as held:
         state = held.state
@@ -281,7 +281,7 @@ def read_without_holding(store: MemoryStore, lease: Lease, factory: Any, observe
     return participant, outcome
 
 
-def init_after_release(store: MemoryStore, lease: Lease, factory: Any, observe: Any) -> Any:
+def init_after_release(store: LosableStore, lease: Lease, factory: Any, observe: Any) -> Any:
     """Broken: the plain init comes after the lock is given back."""
     with store.locked(lease) as held:
         participant = factory()
@@ -291,7 +291,7 @@ def init_after_release(store: MemoryStore, lease: Lease, factory: Any, observe: 
     return participant, outcome
 
 
-def complete_unverified(store: MemoryStore, lease: Lease, factory: Any, observe: Any) -> Any:
+def complete_unverified(store: LosableStore, lease: Lease, factory: Any, observe: Any) -> Any:
     """Broken: the token is not read again once Kafka is fenced."""
     with store.locked(lease) as held:
         participant = factory()
@@ -302,7 +302,7 @@ def complete_unverified(store: MemoryStore, lease: Lease, factory: Any, observe:
     return participant, outcome
 
 
-def init_unverified(store: MemoryStore, lease: Lease, factory: Any, observe: Any) -> Any:
+def init_unverified(store: LosableStore, lease: Lease, factory: Any, observe: Any) -> Any:
     """Broken: the token is not read again before the plain init."""
     with store.locked(lease) as held:
         participant = factory()
@@ -313,7 +313,7 @@ def init_unverified(store: MemoryStore, lease: Lease, factory: Any, observe: Any
     return participant, outcome
 
 
-def interleave(world: World, moment: str, how: Recover, *, lock_lost: bool = False) -> None:
+def interleave(world: RecoveryWorld, moment: str, how: Recover, *, lock_lost: bool = False) -> None:
     """A recovers by ``how``; at ``moment`` ("before complete") a successor tries to live its life in between."""
     lease = world.take_over("a")
     world.commit_in_database(world.recover(lease)[0], lease, "zero")
@@ -342,7 +342,7 @@ EVERY_MOMENT = [f"{when} {request}" for request in ("init-keep", "complete", "in
 
 
 @pytest.mark.parametrize("moment", EVERY_MOMENT)
-def test_a_successor_cannot_come_in_while_recovery_holds_the_row(world: World, moment: str) -> None:
+def test_a_successor_cannot_come_in_while_recovery_holds_the_row(world: RecoveryWorld, moment: str) -> None:
     interleave(world, moment, recover)
     assert "successor's" not in world.rows
     assert world.both_sides_are_equal()
@@ -351,14 +351,16 @@ def test_a_successor_cannot_come_in_while_recovery_holds_the_row(world: World, m
 @pytest.mark.parametrize(
     ("moment", "broken"), [("before init-keep", read_without_holding), ("before init", init_after_release)]
 )
-def test_without_the_lock_around_kafka_a_write_would_be_lost(world: World, moment: str, broken: Recover) -> None:
+def test_without_the_lock_around_kafka_a_write_would_be_lost(
+    world: RecoveryWorld, moment: str, broken: Recover
+) -> None:
     interleave(world, moment, broken)
     assert "successor's" in world.rows
     assert not world.both_sides_are_equal()
 
 
 @pytest.mark.parametrize("moment", [moment for moment in EVERY_MOMENT if moment != "before init"])
-def test_a_lock_lost_during_recovery_loses_no_write(world: World, moment: str) -> None:
+def test_a_lock_lost_during_recovery_loses_no_write(world: RecoveryWorld, moment: str) -> None:
     interleave(world, moment, recover, lock_lost=True)
     assert "successor's" in world.rows
     assert world.both_sides_are_equal()
@@ -368,13 +370,13 @@ def test_a_lock_lost_during_recovery_loses_no_write(world: World, moment: str) -
     ("moment", "broken"), [("before init-keep", complete_unverified), ("after complete", init_unverified)]
 )
 def test_without_reading_the_token_again_a_lost_lock_would_lose_a_write(
-    world: World, moment: str, broken: Recover
+    world: RecoveryWorld, moment: str, broken: Recover
 ) -> None:
     interleave(world, moment, broken, lock_lost=True)
     assert "successor's" in world.rows
     assert not world.both_sides_are_equal()
 
 
-def test_a_lock_lost_right_before_the_plain_init_is_the_remaining_gap(world: World) -> None:
+def test_a_lock_lost_right_before_the_plain_init_is_the_remaining_gap(world: RecoveryWorld) -> None:
     interleave(world, "before init", recover, lock_lost=True)
     assert not world.both_sides_are_equal(), "if this holds now, recovery's docstring should no longer warn of it"

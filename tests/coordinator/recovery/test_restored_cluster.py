@@ -71,7 +71,7 @@ def write(dual_write: DualWrite, topic: str, value: str) -> None:
 
 
 def on_record(dual_write: DualWrite) -> list[tuple[str, Outcome, str]]:
-    return [(each.transactional_id, each.outcome, each.state) for each in dual_write.outcomes()]
+    return [(outcome.transactional_id, outcome.outcome, outcome.state) for outcome in dual_write.outcomes()]
 
 
 @pytest.mark.slow_cases

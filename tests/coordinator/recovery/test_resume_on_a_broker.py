@@ -45,7 +45,7 @@ def control(broker: EmbeddedBroker) -> Iterator[ControlPlane]:
     made.close()
 
 
-class World:
+class ResumeWorld:
     """An application on one topic, and what is on both sides."""
 
     def __init__(self, broker: EmbeddedBroker, engine: Engine, control: ControlPlane, producer: str) -> None:
@@ -112,12 +112,12 @@ class World:
 
 
 @pytest.fixture
-def make_world(broker: EmbeddedBroker, control: ControlPlane, tmp_path: Path) -> Iterator[Callable[[str], World]]:
+def make_world(broker: EmbeddedBroker, control: ControlPlane, tmp_path: Path) -> Iterator[Callable[[str], ResumeWorld]]:
     engine = ready_engine(f"sqlite:///{tmp_path}/rows.db")
-    made: list[World] = []
+    made: list[ResumeWorld] = []
 
-    def make(producer: str) -> World:
-        made.append(World(broker, engine, control, producer))
+    def make(producer: str) -> ResumeWorld:
+        made.append(ResumeWorld(broker, engine, control, producer))
         return made[-1]
 
     yield make
@@ -128,7 +128,7 @@ def make_world(broker: EmbeddedBroker, control: ControlPlane, tmp_path: Path) ->
 
 @pytest.mark.slow_cases
 @either_producer
-def test_transactions_of_resume_mode_have_a_timeout(make_world: Callable[[str], World], producer: str) -> None:
+def test_transactions_of_resume_mode_have_a_timeout(make_world: Callable[[str], ResumeWorld], producer: str) -> None:
     world = make_world(producer)
     seen: list[TransactionDescription] = []
     with world.start(timeout_ms=None) as dual_write, dual_write.transaction() as tx:
@@ -149,7 +149,7 @@ def test_transactions_of_resume_mode_have_a_timeout(make_world: Callable[[str], 
     ],
 )
 def test_a_dead_processs_transaction_is_ended_as_the_database_decided(
-    make_world: Callable[[str], World], producer: str, step: str, found: Outcome
+    make_world: Callable[[str], ResumeWorld], producer: str, step: str, found: Outcome
 ) -> None:
     world = make_world(producer)
     with world.start() as before:
@@ -164,7 +164,7 @@ def test_a_dead_processs_transaction_is_ended_as_the_database_decided(
 
 @either_producer
 def test_each_producer_recovers_the_other_producers_transaction(
-    make_world: Callable[[str], World], producer: str
+    make_world: Callable[[str], ResumeWorld], producer: str
 ) -> None:
     world = make_world(producer)
     (other,) = {"native", "librdkafka"} - {producer}
@@ -178,7 +178,7 @@ def test_each_producer_recovers_the_other_producers_transaction(
 @either_producer
 @pytest.mark.parametrize("replay", [True, False])
 def test_an_abort_after_the_decision_is_replayed_or_on_record(
-    make_world: Callable[[str], World], producer: str, replay: bool
+    make_world: Callable[[str], ResumeWorld], producer: str, replay: bool
 ) -> None:
     world = make_world(producer)
     world.die_at("COMMIT_KAFKA", "lost", replay=replay)
@@ -194,7 +194,7 @@ def test_an_abort_after_the_decision_is_replayed_or_on_record(
 
 @pytest.mark.slow
 @either_producer
-def test_a_timeout_after_the_decision_is_replayed(make_world: Callable[[str], World], producer: str) -> None:
+def test_a_timeout_after_the_decision_is_replayed(make_world: Callable[[str], ResumeWorld], producer: str) -> None:
     world = make_world(producer)
     world.die_at("COMMIT_KAFKA", "lost", replay=True, timeout_ms=SHORT_MS)
     world.until_it_times_out()
@@ -205,7 +205,7 @@ def test_a_timeout_after_the_decision_is_replayed(make_world: Callable[[str], Wo
 
 @either_producer
 def test_an_abort_before_the_decision_leaves_nothing_on_either_side(
-    make_world: Callable[[str], World], producer: str
+    make_world: Callable[[str], ResumeWorld], producer: str
 ) -> None:
     world = make_world(producer)
     world.die_at("COMMIT_DATABASE", "undone", replay=True)
@@ -225,7 +225,7 @@ def test_a_broker_that_has_lost_the_last_unit_is_found(tmp_path: Path, producer:
     engine = ready_engine(f"sqlite:///{tmp_path}/rows.db")
     broker.start()
     control = ControlPlane({"bootstrap.servers": broker.bootstrap_servers})
-    world = World(broker, engine, control, producer)
+    world = ResumeWorld(broker, engine, control, producer)
     living = world.start()
     world.write(living, "first")
     broker.stop()
@@ -248,7 +248,7 @@ def test_a_broker_that_has_lost_the_last_unit_is_found(tmp_path: Path, producer:
 @either_producer
 @pytest.mark.parametrize("replay", [True, False])
 def test_a_unit_aborted_by_force_after_its_decision_counts_as_committed(
-    make_world: Callable[[str], World], producer: str, replay: bool
+    make_world: Callable[[str], ResumeWorld], producer: str, replay: bool
 ) -> None:
     world = make_world(producer)
     aborted: list[str] = []
@@ -261,7 +261,7 @@ def test_a_unit_aborted_by_force_after_its_decision_counts_as_committed(
     living = world.start(replay=replay, on_step=abort_once)
     world.write(living, "lost")
     living.recover()
-    assert [each.outcome for each in living.outcomes()] == [Outcome.HEURISTIC_ABORT] * (not replay)
+    assert [outcome.outcome for outcome in living.outcomes()] == [Outcome.HEURISTIC_ABORT] * (not replay)
     assert (living.counters.committed, living.counters.heuristic, living.counters.replayed) == (1, 1, replay)
     world.write(living, "later")
     assert world.in_database == ["lost", "later"]
@@ -270,7 +270,9 @@ def test_a_unit_aborted_by_force_after_its_decision_counts_as_committed(
 
 @pytest.mark.slow
 @either_producer
-def test_a_unit_that_lasts_too_long_is_undone_on_both_sides(make_world: Callable[[str], World], producer: str) -> None:
+def test_a_unit_that_lasts_too_long_is_undone_on_both_sides(
+    make_world: Callable[[str], ResumeWorld], producer: str
+) -> None:
     world = make_world(producer)
     with world.start(timeout_ms=SHORT_MS) as dual_write, pytest.raises(DualWriteError) as caught:
         world.write(dual_write, "long", lasting=SHORT_MS / 1000)
@@ -281,20 +283,22 @@ def test_a_unit_that_lasts_too_long_is_undone_on_both_sides(make_world: Callable
 
 
 @either_producer
-def test_a_timeout_that_the_cluster_does_not_take_is_named(make_world: Callable[[str], World], producer: str) -> None:
+def test_a_timeout_that_the_cluster_does_not_take_is_named(
+    make_world: Callable[[str], ResumeWorld], producer: str
+) -> None:
     world = make_world(producer)
     with pytest.raises(KafkaRefusedError, match=r"transaction\.max\.timeout\.ms.*INVALID_TRANSACTION_TIMEOUT"):
         world.write(world.start(timeout_ms=900_001), "never")
 
 
-def test_an_invalid_timeout_is_refused(make_world: Callable[[str], World]) -> None:
+def test_an_invalid_timeout_is_refused(make_world: Callable[[str], ResumeWorld]) -> None:
     with pytest.raises(ConfigurationError, match=r"transaction\.timeout\.ms"):
         make_world("librdkafka").start(timeout_ms="soon").recover()  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match=r"transaction\.timeout\.ms"):
         make_world("native").start(timeout_ms="soon")  # type: ignore[arg-type]
 
 
-def test_the_default_producer_is_the_native_one(make_world: Callable[[str], World]) -> None:
+def test_the_default_producer_is_the_native_one(make_world: Callable[[str], ResumeWorld]) -> None:
     world = make_world("native")
     with world.start(producer=None) as dual_write:
         world.write(dual_write, "one")
@@ -303,7 +307,7 @@ def test_the_default_producer_is_the_native_one(make_world: Callable[[str], Worl
 
 @pytest.mark.parametrize("command", ["recover", "resolve"])
 def test_an_operator_gives_the_mode_of_the_application(
-    make_world: Callable[[str], World], capsys: pytest.CaptureFixture[str], command: str
+    make_world: Callable[[str], ResumeWorld], capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     world = make_world("native")
     world.die_at("COMMIT_KAFKA", "one")
@@ -315,7 +319,7 @@ def test_an_operator_gives_the_mode_of_the_application(
 
 
 def test_a_load_runs_on_a_cluster_without_keep_prepared(
-    make_world: Callable[[str], World], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    make_world: Callable[[str], ResumeWorld], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = make_world("native")
     file = tmp_path / "events.csv"

@@ -208,7 +208,7 @@ def test_a_decided_transaction_found_committed_in_the_log_needs_nothing(now: Pro
 
 @pytest.mark.parametrize("state", [NATIVE, ANCHORED], ids=["native", "librdkafka"])
 @pytest.mark.parametrize("now", [SESSION, NEXT])
-def test_a_commit_of_the_same_identity_may_be_an_earlier_transactions(
+def test_a_commit_under_the_same_identity_does_not_prove_the_decided_transaction(
     now: ProducerIdentity, state: PreparedTxnState
 ) -> None:
     """librdkafka keeps its identity for a session, and the native producer's is what its last commit has left behind: a
@@ -218,7 +218,7 @@ def test_a_commit_of_the_same_identity_may_be_an_earlier_transactions(
     assert coordinator.left().complete(state) is Outcome.HEURISTIC_HAZARD
 
 
-def test_a_commit_of_a_later_identity_says_nothing_of_an_earlier_one() -> None:
+def test_a_commit_under_a_later_identity_does_not_hide_an_aborted_decision() -> None:
     coordinator = Coordinator(("CompleteCommit", ProducerIdentity(7, 2)))
     coordinator.log.slice = in_log(Marker.ABORT)
     assert coordinator.left().complete(NATIVE) is Outcome.HEURISTIC_ABORT

@@ -32,7 +32,7 @@ class Inner:
         self.reports.append(record.on_delivery)
 
 
-class Message:
+class RecordedMessage:
     def partition(self) -> int:
         return 3
 
@@ -59,14 +59,14 @@ def test_a_record_is_kept_with_the_time_at_which_it_was_produced_and_where_it_we
         "headers": _packed([("h", b"1"), ("h", None)]),
         "record_timestamp": record.timestamp,
     }
-    inner.reports[0](None, Message())
+    inner.reports[0](None, RecordedMessage())
     assert keeper.of("a-0")[0].partition == 3
 
 
 def test_an_unacknowledged_record_keeps_its_requested_partition() -> None:
     inner, participant, keeper = recording()
     participant.produce(OutgoingRecord("t", partition=1))
-    inner.reports[0]("error", Message())
+    inner.reports[0]("error", RecordedMessage())
     assert keeper.of("a-0")[0].partition == 1
 
 
@@ -76,7 +76,7 @@ def test_callbacks_are_called_the_records_own_before_the_configurations() -> Non
     participant.produce(OutgoingRecord("t"))
     participant.produce(OutgoingRecord("t", on_delivery=lambda *_: told.append("own")))
     for report in inner.reports:
-        report(None, Message())
+        report(None, RecordedMessage())
     assert told == ["default", "own"]
     with pytest.raises(TypeError, match="on_delivery"):
         participant.produce(OutgoingRecord("t", on_delivery=5))  # type: ignore[arg-type]
@@ -114,7 +114,7 @@ def test_a_record_that_raised_takes_none_with_it_that_a_callback_has_produced_me
         participant.produce(OutgoingRecord("t", b"too much"))
     participant.produce(OutgoingRecord("t", b"last"))
     for report in inner.reports:
-        report(None, Message())
+        report(None, RecordedMessage())
     assert [(each.record.value, each.partition) for each in keeper.of("a-0")] == [(b"of a callback", 3), (b"last", 3)]
 
 

@@ -22,13 +22,13 @@ from dualwrite.coordinator.sql.tables import (
 from tests.support.coordinator.event_table import CONFIG, events, expire_leases, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import Crash, Fault
 from tests.support.coordinator.fake_kafka_without_2pc import ResumingKafka
-from tests.support.coordinator.unit_search import NoBackground, NoHeartbeat, World, check, run_unit
+from tests.support.coordinator.unit_search import NoBackground, NoHeartbeat, UnitSearchWorld, check, run_unit
 from tests.support.state_search import Chooser, every_run
 
 TABLES = (events, kafka_transaction_state, kafka_transaction_outcome, kafka_transaction_record)
 
 
-class ResumingWorld(World):
+class ReplayWorld(UnitSearchWorld):
     """As World, and the open transaction may time out before any request."""
 
     kafka: ResumingKafka
@@ -92,7 +92,7 @@ def on_record(engine: Engine) -> list[tuple[str, bool]]:
         return [(row.outcome, row.acknowledged_at is not None) for row in connection.execute(select(table))]
 
 
-def check_differences(world: ResumingWorld) -> None:
+def check_differences(world: ReplayWorld) -> None:
     """Each unit of work is whole on both sides, or in the database alone and on record."""
     rows, records = Counter(stored_values(world.engine) * 2), Counter(world.kafka.committed)
     assert not records - rows, f"aborted read: {records - rows}"
@@ -115,7 +115,7 @@ def search(
         with engine.begin() as connection:
             for table in TABLES:
                 connection.execute(delete(table))
-        world = ResumingWorld(engine, replay=replay, deaths_only=deaths_only)
+        world = ReplayWorld(engine, replay=replay, deaths_only=deaths_only)
         engine.dialect.do_commit = lambda connection: world.commit(plain, connection)  # type: ignore[method-assign]
         world.chooser = chooser
         ends: dict[str, str] = {}

@@ -22,7 +22,7 @@ from dualwrite.errors import DualWriteError
 from dualwrite.ids import OngoingTransaction, PreparedTxnState
 from tests.support.coordinator.fake_kafka import FakeParticipant
 from tests.support.coordinator.simulation.memory_database import MemoryStore
-from tests.support.coordinator.simulation.world import World
+from tests.support.coordinator.simulation.world import SimulationWorld
 
 SEEDS = 300
 OFTEN = (30, 1 / 15)
@@ -45,7 +45,7 @@ def search(seeds: int = SEEDS, **options: Any) -> Counter[str]:
     seen: Counter[str] = Counter()
     for seed in range(seeds):
         try:
-            seen.update(World(seed, **options).run().seen.keys())
+            seen.update(SimulationWorld(seed, **options).run().seen.keys())
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
     return seen
@@ -55,7 +55,7 @@ def print_traces(seeds: int) -> None:
     """For another Python process."""
     logging.getLogger("dualwrite").setLevel(logging.CRITICAL + 1)
     for seed in range(seeds):
-        sys.stdout.write("\n".join(World(seed).run().scheduler.trace))
+        sys.stdout.write("\n".join(SimulationWorld(seed).run().scheduler.trace))
 
 
 def test_after_any_crashes_every_unit_of_work_is_on_both_sides_or_on_neither() -> None:
@@ -104,7 +104,7 @@ def test_the_simulation_notices_a_commit_whose_failure_is_forgotten(monkeypatch:
 
 
 def test_one_seed_is_one_run() -> None:
-    traces = [World(seed).run().scheduler.trace for seed in (7, 7, 8)]
+    traces = [SimulationWorld(seed).run().scheduler.trace for seed in (7, 7, 8)]
     assert traces[0] == traces[1] != traces[2]
     assert len(traces[0]) > 50
 

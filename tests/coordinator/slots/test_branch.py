@@ -166,7 +166,10 @@ def test_produce_many_falls_back_to_single_records(make: Make, cluster: FakeClus
         branch.produce_many(iter([OutgoingRecord("events", "last")]))
         branch.prepare()
         branch.transfer(cause.sign)
-    assert [each for each in cluster.of("a-0").requests if each in ("begin", "produce")] == ["begin", *["produce"] * 4]
+    assert [request for request in cluster.of("a-0").requests if request in ("begin", "produce")] == [
+        "begin",
+        *["produce"] * 4,
+    ]
     assert cluster.of("a-0").ongoing is not None
     assert cluster.of("a-0").ongoing.values == ["0", "1", "2", "last"]
 
@@ -186,8 +189,7 @@ def test_an_abort_that_fails_is_finished_in_the_background(make: Make, cluster: 
     with branches_of(task).branch() as branch:
         branch.produce(OutgoingRecord("events", "never"))
         kafka.fault = lambda request: Fault.AFTER if request == "abort" else Fault.NONE
-    (slot,) = manager_of(task).process.pool.slots()
-    assert slot._background.close(20)
+    assert task.wait_idle(20)
     assert kafka.ongoing is None
     assert kafka.requests[-3:] == ["init-keep", "complete", "init"]
 

@@ -8,12 +8,12 @@ import pytest
 
 from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
-from tests.support.coordinator.async_dual_writes import Place, run
+from tests.support.coordinator.async_dual_writes import AsyncPlace, run
 from tests.support.coordinator.async_dual_writes import write as write_async
 from tests.support.coordinator.async_silent_database import dual_write as async_dual_write
 from tests.support.coordinator.async_silent_database import proxy
 from tests.support.coordinator.event_table import slot_rows
-from tests.support.coordinator.silent_database import LIMIT, SLACK, World, error_of, world
+from tests.support.coordinator.silent_database import LIMIT, SLACK, SilentDatabaseWorld, error_of, world
 from tests.support.coordinator.usual_unit import write, write_unit
 from tests.support.servers.silent_proxy import COMMIT
 from tests.support.waiting import eventually
@@ -32,7 +32,7 @@ def left_behind(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.mark.slow_cases
 def test_a_close_does_not_wait_longer_for_a_unit_than_its_timeout_and_names_the_slot(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: SilentDatabaseWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     dual_write = world.dual_write()
     in_block, go_on = threading.Event(), threading.Event()
@@ -63,7 +63,7 @@ def test_a_close_does_not_wait_longer_for_a_unit_than_its_timeout_and_names_the_
 
 @pytest.mark.slow_cases
 def test_a_close_in_a_database_that_has_gone_silent_ends_in_time(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: SilentDatabaseWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The leases are not given back: they run out."""
     dual_write = world.dual_write(database_timeout=600.0)
@@ -77,7 +77,9 @@ def test_a_close_in_a_database_that_has_gone_silent_ends_in_time(
 
 
 @pytest.mark.slow
-def test_a_close_while_a_unit_hangs_in_its_commit_ends_in_time_and_recovery_finishes_it(world: World) -> None:
+def test_a_close_while_a_unit_hangs_in_its_commit_ends_in_time_and_recovery_finishes_it(
+    world: SilentDatabaseWorld,
+) -> None:
     """The row is locked, so its lease cannot be given back, and runs out."""
     dual_write = world.dual_write(database_timeout=8.0, lease_timeout=6.0)
     write_unit(dual_write, "before")
@@ -101,7 +103,7 @@ def test_a_close_while_a_unit_hangs_in_its_commit_ends_in_time_and_recovery_fini
 
 @pytest.mark.slow_cases
 def test_an_async_close_does_not_wait_longer_for_a_task_than_its_timeout(
-    server_place: Place, proxy: Any, caplog: pytest.LogCaptureFixture
+    server_place: AsyncPlace, proxy: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
         async with async_dual_write(server_place, proxy) as made:

@@ -17,7 +17,7 @@ from dualwrite.errors import (
     KafkaUnavailableError,
     NoFreeSlotError,
 )
-from tests.support.coordinator.memory_pools import LONG, World, until_waiting, used, world
+from tests.support.coordinator.memory_pools import LONG, PoolWorld, until_waiting, used, world
 
 __all__ = ["world"]
 
@@ -31,13 +31,13 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 # What a unit of work gets.
 
 
-def test_one_unit_after_the_other_uses_one_slot_and_looks_at_the_rows_once(world: World) -> None:
+def test_one_unit_after_the_other_uses_one_slot_and_looks_at_the_rows_once(world: PoolWorld) -> None:
     pool = world.pool()
     assert {used(pool, world) for _ in range(5)} == {"a-0"}
     assert world.leases.looks == 1
 
 
-def test_units_at_once_get_a_slot_each_and_those_used_last_are_used_again(world: World) -> None:
+def test_units_at_once_get_a_slot_each_and_those_used_last_are_used_again(world: PoolWorld) -> None:
     pool = world.pool(size=9)
     slots = [world.warm(pool.acquire(object())) for _ in range(3)]
     assert [slot.transactional_id for slot in slots] == ["a-0", "a-1", "a-2"]
@@ -48,7 +48,7 @@ def test_units_at_once_get_a_slot_each_and_those_used_last_are_used_again(world:
     assert pool.acquire(object()) is slots[2]
 
 
-def test_a_warm_slot_goes_before_a_cold_one_and_a_cold_one_before_a_new_lease(world: World) -> None:
+def test_a_warm_slot_goes_before_a_cold_one_and_a_cold_one_before_a_new_lease(world: PoolWorld) -> None:
     pool = world.pool(size=9)
     warm, cold = world.warm(pool.acquire(object())), pool.acquire(object())
     pool.release(warm.user)
@@ -58,14 +58,14 @@ def test_a_warm_slot_goes_before_a_cold_one_and_a_cold_one_before_a_new_lease(wo
     assert world.leases.owners() == {"a-0": "me", "a-1": "me"}
 
 
-def test_processes_share_the_slots_of_an_application(world: World) -> None:
+def test_processes_share_the_slots_of_an_application(world: PoolWorld) -> None:
     assert used(world.pool("one"), world) == "a-0"
     assert used(world.pool("two"), world) == "a-1"
     with pytest.raises(NoFreeSlotError):
         world.pool("three", timeout=0).acquire(object())
 
 
-def test_the_error_names_the_owners_their_lease_times_and_the_remedy(world: World) -> None:
+def test_the_error_names_the_owners_their_lease_times_and_the_remedy(world: PoolWorld) -> None:
     other, pool = world.pool("web-1:17 boot 3 x", size=3), world.pool("me", size=3, timeout=0)
     for _ in range(2):
         other.acquire(object())
@@ -80,7 +80,7 @@ def test_the_error_names_the_owners_their_lease_times_and_the_remedy(world: Worl
     assert raised.value.retriable
 
 
-def test_the_error_names_no_more_than_five(world: World) -> None:
+def test_the_error_names_no_more_than_five(world: PoolWorld) -> None:
     pool = world.pool(size=7, timeout=0)
     for _ in range(7):
         pool.acquire(object())
@@ -91,7 +91,7 @@ def test_the_error_names_no_more_than_five(world: World) -> None:
 # Who waits.
 
 
-def test_a_released_slot_goes_to_a_waiting_thread_at_once(world: World, threads: ThreadPoolExecutor) -> None:
+def test_a_released_slot_goes_to_a_waiting_thread_at_once(world: PoolWorld, threads: ThreadPoolExecutor) -> None:
     pool = world.pool(size=1)
     slot = world.warm(pool.acquire(object()))
     waiting = threads.submit(used, pool, world)
@@ -100,7 +100,7 @@ def test_a_released_slot_goes_to_a_waiting_thread_at_once(world: World, threads:
     assert waiting.result(LONG) == "a-0"
 
 
-def test_units_get_their_slots_in_the_order_in_which_they_came(world: World, threads: ThreadPoolExecutor) -> None:
+def test_units_get_their_slots_in_the_order_in_which_they_came(world: PoolWorld, threads: ThreadPoolExecutor) -> None:
     pool, served = world.pool(size=1), []
     slot = world.warm(pool.acquire(object()))
 
@@ -120,7 +120,7 @@ def test_units_get_their_slots_in_the_order_in_which_they_came(world: World, thr
 
 
 def test_a_slot_that_another_process_gives_back_is_noticed(
-    world: World, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    world: PoolWorld, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pools, "LOOK_INTERVAL", 0.01)
     other, pool = world.pool("other", size=1), world.pool(size=1)
@@ -132,7 +132,7 @@ def test_a_slot_that_another_process_gives_back_is_noticed(
 
 
 def test_a_lease_that_runs_out_while_a_unit_waits_is_taken(
-    world: World, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    world: PoolWorld, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pools, "LOOK_INTERVAL", 0.01)
     used(world.pool("other", size=1), world)
@@ -144,7 +144,7 @@ def test_a_lease_that_runs_out_while_a_unit_waits_is_taken(
     assert world.leases.row("a-0").fencing_token == 2
 
 
-def test_a_row_that_is_locked_is_waited_for_and_others_are_taken_meanwhile(world: World) -> None:
+def test_a_row_that_is_locked_is_waited_for_and_others_are_taken_meanwhile(world: PoolWorld) -> None:
     other, pool = world.pool("other"), world.pool(timeout=0.01)
     used(other, world)
     world.leases.now = 31
@@ -158,7 +158,7 @@ def test_a_row_that_is_locked_is_waited_for_and_others_are_taken_meanwhile(world
 
 
 def test_with_one_writer_units_of_a_process_take_turns_and_processes_have_a_slot_each(
-    world: World, threads: ThreadPoolExecutor
+    world: PoolWorld, threads: ThreadPoolExecutor
 ) -> None:
     pool, impatient = world.pool(size=9, one_writer=True), world.pool("other", size=9, timeout=0, one_writer=True)
     slot = world.warm(pool.acquire(object()))
@@ -174,7 +174,7 @@ def test_with_one_writer_units_of_a_process_take_turns_and_processes_have_a_slot
     assert world.leases.owners() == {"a-0": "me", "a-1": "other"}
 
 
-def test_a_hundred_units_of_eight_threads_share_three_slots(world: World, threads: ThreadPoolExecutor) -> None:
+def test_a_hundred_units_of_eight_threads_share_three_slots(world: PoolWorld, threads: ThreadPoolExecutor) -> None:
     pool = world.pool(size=3)
     in_use: set[str] = set()
     guard = threading.Lock()
@@ -195,7 +195,7 @@ def test_a_hundred_units_of_eight_threads_share_three_slots(world: World, thread
     assert not any(slot.user for slot in pool.slots())
 
 
-def test_a_user_releases_its_own_slot_only(world: World, threads: ThreadPoolExecutor) -> None:
+def test_a_user_releases_its_own_slot_only(world: PoolWorld, threads: ThreadPoolExecutor) -> None:
     pool = world.pool()
     others, user = threads.submit(pool.acquire, object()).result(), object()
     mine = pool.acquire(user)
@@ -208,7 +208,7 @@ def test_a_user_releases_its_own_slot_only(world: World, threads: ThreadPoolExec
 # Leases that are lost.
 
 
-def test_the_heartbeat_keeps_the_leases(world: World) -> None:
+def test_the_heartbeat_keeps_the_leases(world: PoolWorld) -> None:
     pool, other = world.pool(size=1), world.pool("other", size=1, timeout=0)
     used(pool, world)
     for now in range(20, 200, 20):
@@ -218,7 +218,7 @@ def test_the_heartbeat_keeps_the_leases(world: World) -> None:
             other.acquire(object())
 
 
-def test_a_lost_slot_is_dropped_after_its_use_and_another_is_leased(world: World) -> None:
+def test_a_lost_slot_is_dropped_after_its_use_and_another_is_leased(world: PoolWorld) -> None:
     pool, heir = world.pool(), world.pool("heir")
     slot = world.warm(pool.acquire(object()))
     world.leases.now = 31
@@ -235,7 +235,7 @@ def test_a_lost_slot_is_dropped_after_its_use_and_another_is_leased(world: World
     assert world.leases.owners() == {"a-0": "heir", "a-1": "me"}
 
 
-def test_an_idle_slot_that_is_found_lost_is_dropped_at_once(world: World) -> None:
+def test_an_idle_slot_that_is_found_lost_is_dropped_at_once(world: PoolWorld) -> None:
     pool, heir = world.pool(), world.pool("heir")
     used(pool, world)
     world.leases.now = 31
@@ -245,7 +245,7 @@ def test_an_idle_slot_that_is_found_lost_is_dropped_at_once(world: World) -> Non
     assert pool.slots() == []
 
 
-def test_a_slot_that_was_found_lost_after_its_use_is_dropped_before_the_next(world: World) -> None:
+def test_a_slot_that_was_found_lost_after_its_use_is_dropped_before_the_next(world: PoolWorld) -> None:
     pool, heir = world.pool(size=1, timeout=0), world.pool("heir", size=1)
     slot = pool.acquire(object())
     pool.release(slot.user)
@@ -256,7 +256,7 @@ def test_a_slot_that_was_found_lost_after_its_use_is_dropped_before_the_next(wor
         pool.acquire(object())
 
 
-def test_a_beat_passes_over_a_row_that_is_locked(world: World) -> None:
+def test_a_beat_passes_over_a_row_that_is_locked(world: PoolWorld) -> None:
     pool = world.pool()
     slot = pool.acquire(object())
     world.leases.now = 31
@@ -268,7 +268,7 @@ def test_a_beat_passes_over_a_row_that_is_locked(world: World) -> None:
     assert world.leases.row("a-0").remaining == 30
 
 
-def test_a_slot_that_kafka_fenced_is_the_last_that_is_taken_again(world: World) -> None:
+def test_a_slot_that_kafka_fenced_is_the_last_that_is_taken_again(world: PoolWorld) -> None:
     pool = world.pool()
     slot = pool.acquire(object())
     slot.fence(FencedError("by an operator"))
@@ -301,7 +301,7 @@ def test_a_heartbeat_that_fails_is_tried_again(caplog: pytest.LogCaptureFixture)
 # The end.
 
 
-def test_close_gives_ready_slots_back_and_lets_the_lease_of_others_run_out(world: World) -> None:
+def test_close_gives_ready_slots_back_and_lets_the_lease_of_others_run_out(world: PoolWorld) -> None:
     pool = world.pool(size=3)
     warm, cold, fenced = world.warm(pool.acquire(object())), pool.acquire(object()), pool.acquire(object())
     fenced.fence(FencedError("lost"))
@@ -317,7 +317,7 @@ def test_close_gives_ready_slots_back_and_lets_the_lease_of_others_run_out(world
 
 
 def test_close_waits_for_units_and_refuses_those_that_wait_for_a_slot(
-    world: World, threads: ThreadPoolExecutor
+    world: PoolWorld, threads: ThreadPoolExecutor
 ) -> None:
     pool = world.pool(size=1)
     slot = world.warm(pool.acquire(object()))
@@ -335,7 +335,7 @@ def test_close_waits_for_units_and_refuses_those_that_wait_for_a_slot(
 
 
 def test_a_failed_give_back_is_logged_and_the_lease_expires(
-    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    world: PoolWorld, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*arguments: Any, **options: Any) -> None:
         raise ConnectionError("the database is away")

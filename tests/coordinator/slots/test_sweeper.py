@@ -263,7 +263,7 @@ def test_the_sweep_records_transactions_that_were_ended_by_force(
     survivor = make()
     rolled_back = Outcome.HEURISTIC_ABORT
     assert survivor.recover() == {"a-0": Outcome.COMMITTED, "a-1": rolled_back, "a-2": rolled_back}
-    assert sorted(each.transactional_id for each in survivor.outcomes()) == ["a-1", "a-2"]
+    assert sorted(outcome.transactional_id for outcome in survivor.outcomes()) == ["a-1", "a-2"]
     assert survivor.counters.heuristic == 2
     assert survivor.recover() == {"a-1": Outcome.NOTHING, "a-2": Outcome.NOTHING}
     assert survivor.counters.heuristic == 2
@@ -284,7 +284,7 @@ def test_an_outcome_that_could_not_be_recorded_is_found_by_the_next_sweep(
     with engine.begin() as connection:
         connection.execute(text("ALTER TABLE elsewhere RENAME TO kafka_transaction_outcome"))
     assert manager_of(survivor).process.sweeper.sweep()["a-0"] is Outcome.HEURISTIC_ABORT
-    assert [each.transactional_id for each in survivor.outcomes()] == ["a-0"]
+    assert [outcome.transactional_id for outcome in survivor.outcomes()] == ["a-0"]
 
 
 # --- applications that no process recovers: they were renamed, or removed

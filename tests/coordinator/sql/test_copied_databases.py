@@ -285,7 +285,7 @@ def upgrade_engine_in(engine: Engine, schema: str) -> None:
     upgrade_engine(engine, schema=schema)
 
 
-class Site:
+class CopySite:
     """A SQLite file and its broker's directory, side by side."""
 
     def __init__(self, home: Path) -> None:
@@ -313,14 +313,14 @@ def die_decided(engine: Engine, broker: EmbeddedBroker) -> None:
 
 
 def test_a_sqlite_file_and_its_broker_that_are_moved_together_just_work(tmp_path: Path) -> None:
-    old = Site(tmp_path / "old")
+    old = CopySite(tmp_path / "old")
     old.home.mkdir()
     engine = old.engine()
     with old.broker() as broker:
         create_topic(broker.bootstrap_servers, "events", 1)
         die_decided(engine, broker)
     engine.dispose()
-    new = Site(tmp_path / "new")
+    new = CopySite(tmp_path / "new")
     shutil.copytree(old.home, new.home)
     shutil.rmtree(old.home)
     engine = new.engine()
@@ -333,7 +333,7 @@ def test_a_sqlite_file_and_its_broker_that_are_moved_together_just_work(tmp_path
 
 
 def test_a_copied_sqlite_file_beside_the_originals_broker_is_refused(tmp_path: Path) -> None:
-    site = Site(tmp_path)
+    site = CopySite(tmp_path)
     engine = site.engine()
     with site.broker() as broker:
         create_topic(broker.bootstrap_servers, "events", 1)
@@ -350,7 +350,7 @@ def test_a_copied_sqlite_file_beside_the_originals_broker_is_refused(tmp_path: P
 def test_an_operator_on_a_copy_cannot_end_the_originals_transactions(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    site = Site(tmp_path)
+    site = CopySite(tmp_path)
     engine = site.engine()
     with site.broker() as broker:
         create_topic(broker.bootstrap_servers, "events", 1)
@@ -388,7 +388,7 @@ def test_transactions_left_in_another_cluster_are_recovered_there(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = EmbeddedBroker(tmp_path / "first"), EmbeddedBroker(tmp_path / "second")
-    engine = Site(tmp_path).engine()
+    engine = CopySite(tmp_path).engine()
     with first, second:
         for broker in (first, second):
             create_topic(broker.bootstrap_servers, "events", 1)
@@ -409,7 +409,7 @@ def test_transactions_left_in_another_cluster_are_recovered_there(
 
 @pytest.mark.slow
 def test_an_operator_gives_up_a_cluster_that_is_gone(tmp_path: Path) -> None:
-    engine = Site(tmp_path).engine()
+    engine = CopySite(tmp_path).engine()
     with EmbeddedBroker(tmp_path / "gone") as gone:
         create_topic(gone.bootstrap_servers, "events", 1)
         die_decided(engine, gone)
@@ -434,7 +434,7 @@ def test_a_cluster_that_is_replaced_under_a_living_process_recovers_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A name that leads to another cluster: what the row decides is open in the first one alone."""
-    engine = Site(tmp_path).engine()
+    engine = CopySite(tmp_path).engine()
     with EmbeddedBroker(tmp_path / "broker") as broker:
         create_topic(broker.bootstrap_servers, "events", 1)
         with on_broker(engine, broker) as made:
@@ -456,7 +456,7 @@ def test_a_cluster_that_is_replaced_under_a_living_process_recovers_nothing(
 def test_a_brokers_directory_on_another_machine_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def place(host: str) -> str | None:
         inspector = type("Asked", (), {"log_directories": lambda _: [LogDirectory(host, str(tmp_path))]})
-        return clusters._log_directory_identity(inspector())
+        return clusters.log_directory_identity(inspector())
 
     assert place("127.0.0.1") == place("localhost") is not None
     assert place("192.0.2.7") is None

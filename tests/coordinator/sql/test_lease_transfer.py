@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
 LONG = 1000.0
 
 
-class Place:
+class LeaseDatabase:
     """A database, and all that is done with leases in it."""
 
     def __init__(self, engine: Engine) -> None:
@@ -69,8 +69,8 @@ class Place:
 
 
 @pytest.fixture
-def place(engine: Engine) -> Place:
-    return Place(engine)
+def place(engine: Engine) -> LeaseDatabase:
+    return LeaseDatabase(engine)
 
 
 def native(number: int) -> PreparedTxnState:
@@ -81,12 +81,12 @@ def librdkafkas(number: int) -> PreparedTxnState:
     return PreparedTxnState(ProducerIdentity(number, 3), Anchor("events", 1, number))
 
 
-def statuses(place: Place, owner: str) -> list[SlotStatus]:
+def statuses(place: LeaseDatabase, owner: str) -> list[SlotStatus]:
     observer = SlotObserver(owner, (), lambda _: False)
     return [observer.status(row) for row in place.leases.rows("a")]
 
 
-def test_a_transferred_lease_belongs_to_the_new_owner_for_the_given_time(place: Place) -> None:
+def test_a_transferred_lease_belongs_to_the_new_owner_for_the_given_time(place: LeaseDatabase) -> None:
     (lease,) = place.take(1)
     place.transfer([lease], seconds=10)
     (row,) = place.leases.rows("a")
@@ -95,7 +95,7 @@ def test_a_transferred_lease_belongs_to_the_new_owner_for_the_given_time(place: 
     assert list(choose("a", 1, place.leases.rows("a"), SlotObserver("other", (), lambda _: False))) == []
 
 
-def test_a_task_does_not_renew_a_lease_that_it_has_transferred(place: Place) -> None:
+def test_a_task_does_not_renew_a_lease_that_it_has_transferred(place: LeaseDatabase) -> None:
     (lease,) = place.take(1)
     place.transfer([lease], seconds=10)
     assert place.leases.renew([lease], "task", LONG) == [], "it is not lost either"
@@ -103,7 +103,7 @@ def test_a_task_does_not_renew_a_lease_that_it_has_transferred(place: Place) -> 
     assert (row.remaining or 0) <= 10
 
 
-def test_a_lease_that_was_taken_over_cannot_be_transferred(place: Place) -> None:
+def test_a_lease_that_was_taken_over_cannot_be_transferred(place: LeaseDatabase) -> None:
     (lease,) = place.take(1)
     place.take_over("a-0")
     with pytest.raises(LeaseLostError) as raised:
@@ -113,7 +113,7 @@ def test_a_lease_that_was_taken_over_cannot_be_transferred(place: Place) -> None
 
 
 @pytest.mark.parametrize("state_of", [native, librdkafkas])
-def test_all_states_are_written_and_the_leases_signed(place: Place, state_of: Any) -> None:
+def test_all_states_are_written_and_the_leases_signed(place: LeaseDatabase, state_of: Any) -> None:
     leases = place.transfer(place.take(CHUNK + 3))
     decided = [(lease, state_of(number)) for number, lease in enumerate(leases)]
     place.store_all(decided[::-1])
@@ -127,7 +127,7 @@ def test_all_states_are_written_and_the_leases_signed(place: Place, state_of: An
     assert set(statuses(place, "other")) == {SlotStatus.HELD}
 
 
-def test_states_of_both_producers_are_written_at_once(place: Place) -> None:
+def test_states_of_both_producers_are_written_at_once(place: LeaseDatabase) -> None:
     leases = place.take(2)
     place.store_all([(leases[0], native(7)), (leases[1], librdkafkas(8))])
     assert place.states() == {"a-0": native(7), "a-1": librdkafkas(8)}
@@ -135,14 +135,14 @@ def test_states_of_both_producers_are_written_at_once(place: Place) -> None:
     assert slot_rows(place.engine)["a-1"].first_record is None
 
 
-def test_a_row_that_is_not_decided_is_left_as_it_is(place: Place) -> None:
+def test_a_row_that_is_not_decided_is_left_as_it_is(place: LeaseDatabase) -> None:
     leases = place.take(2)
     place.store_all([(leases[0], native(7))])
     assert place.states() == {"a-0": native(7), "a-1": PreparedTxnState()}
     assert place.owners() == {"a-0": "driver", "a-1": "task"}
 
 
-def test_one_lost_lease_fails_the_whole_store(place: Place) -> None:
+def test_one_lost_lease_fails_the_whole_store(place: LeaseDatabase) -> None:
     leases = place.transfer(place.take(CHUNK + 3))
     place.take_over("a-5")
     decided = [(lease, native(number)) for number, lease in enumerate(leases)]
@@ -153,7 +153,7 @@ def test_one_lost_lease_fails_the_whole_store(place: Place) -> None:
     assert set(place.owners().values()) == {"run 1", "heir"}
 
 
-def write_row(place: Place, name: str, **values: Any) -> None:
+def write_row(place: LeaseDatabase, name: str, **values: Any) -> None:
     """Somebody else writes the row of ``name``."""
     with place.engine.begin() as connection:
         connection.execute(update(table).where(table.c.transactional_id == name).values(**values))
@@ -167,7 +167,7 @@ ELSEWHERE = {
 
 
 @pytest.mark.parametrize("what", ELSEWHERE)
-def test_a_row_that_contradicts_the_task_is_not_transferred(place: Place, what: str) -> None:
+def test_a_row_that_contradicts_the_task_is_not_transferred(place: LeaseDatabase, what: str) -> None:
     """The database has forgotten something, or a copy of the task's process has written: the token is the same."""
     (lease,) = place.take(1)
     write_row(place, "a-0", **ELSEWHERE[what])
@@ -179,7 +179,7 @@ def test_a_row_that_contradicts_the_task_is_not_transferred(place: Place, what: 
 
 @pytest.mark.slow_cases("mariadb", "postgresql")
 @pytest.mark.parametrize("what", ELSEWHERE)
-def test_a_row_changed_after_its_transfer_fails_the_whole_store(place: Place, what: str) -> None:
+def test_a_row_changed_after_its_transfer_fails_the_whole_store(place: LeaseDatabase, what: str) -> None:
     leases = place.transfer(place.take(CHUNK + 3))
     write_row(place, "a-5", **ELSEWHERE[what])
     before = slot_rows(place.engine)
@@ -189,7 +189,7 @@ def test_a_row_changed_after_its_transfer_fails_the_whole_store(place: Place, wh
     assert slot_rows(place.engine) == before
 
 
-def test_a_missing_row_fails_the_whole_store(place: Place) -> None:
+def test_a_missing_row_fails_the_whole_store(place: LeaseDatabase) -> None:
     leases = place.transfer(place.take(2))
     with place.engine.begin() as connection:
         connection.execute(delete(table).where(table.c.transactional_id == "a-1"))
@@ -198,7 +198,7 @@ def test_a_missing_row_fails_the_whole_store(place: Place) -> None:
     assert place.states() == {"a-0": PreparedTxnState()}
 
 
-def test_a_database_that_forgot_a_transfer_is_noticed(place: Place) -> None:
+def test_a_database_that_forgot_a_transfer_is_noticed(place: LeaseDatabase) -> None:
     (lease,) = place.take(1)
     before = slot_rows(place.engine)["a-0"]
     (handed,) = place.transfer([lease])
@@ -207,14 +207,14 @@ def test_a_database_that_forgot_a_transfer_is_noticed(place: Place) -> None:
         place.store_all([(handed, native(7))])
 
 
-def test_a_transferred_lease_survives_pickling(place: Place) -> None:
+def test_a_transferred_lease_survives_pickling(place: LeaseDatabase) -> None:
     """Spark carries it from the task's process to the driver's."""
     (handed,) = pickle.loads(pickle.dumps(place.transfer(place.take(1))))
     place.store_all([(handed, native(7))])
     assert place.states() == {"a-0": native(7)}
 
 
-def test_two_hundred_states_are_stored_with_a_few_statements(place: Place) -> None:
+def test_two_hundred_states_are_stored_with_a_few_statements(place: LeaseDatabase) -> None:
     leases = place.take(200)
     said: list[str] = []
     with place.store.transaction(commit=True) as connection:
@@ -224,7 +224,7 @@ def test_two_hundred_states_are_stored_with_a_few_statements(place: Place) -> No
     assert len(said) <= 5, "and a setting of MariaDB's"
 
 
-def test_a_transfer_back_returns_the_leases_of_one_owner_only(place: Place) -> None:
+def test_a_transfer_back_returns_the_leases_of_one_owner_only(place: LeaseDatabase) -> None:
     leases = place.take(CHUNK + 3)
     place.transfer(leases[1:], "run 1")
     place.transfer(leases[:1], "run 10")
@@ -237,7 +237,7 @@ def test_a_transfer_back_returns_the_leases_of_one_owner_only(place: Place) -> N
     assert tokens == {1}, "who sweeps them raises it"
 
 
-def test_a_rolled_back_transfer_and_store_leave_no_trace(place: Place) -> None:
+def test_a_rolled_back_transfer_and_store_leave_no_trace(place: LeaseDatabase) -> None:
     leases = place.take(2)
     with place.store.transaction(commit=False) as connection:
         place.handed.transfer(connection, leases[1], "run 1", LONG)

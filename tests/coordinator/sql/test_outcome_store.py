@@ -96,7 +96,7 @@ def test_a_later_unit_of_work_overwrites_no_outcome(engine: Engine, store: Takin
     with engine.begin() as connection:
         store.store(connection, lease, later)
     store.record(lease, Outcome.HEURISTIC_COMMIT)
-    assert [(each.state, each.outcome) for each in outcomes(engine)] == [
+    assert [(outcome.state, outcome.outcome) for outcome in outcomes(engine)] == [
         ("42:7:events:3:99", Outcome.HEURISTIC_HAZARD),
         ("42:9:events:3:99", Outcome.HEURISTIC_COMMIT),
     ]
@@ -160,7 +160,7 @@ def test_a_process_whose_slot_was_taken_over_records_no_outcome(engine: Engine, 
 def test_each_application_sees_its_own_outcomes(engine: Engine, store: TakingStore) -> None:
     for name in ("orders-0", "orders-12", "orders-1-0", "others-0"):
         store.record(stored(engine, store, NATIVE, name), Outcome.HEURISTIC_ABORT)
-    assert [each.transactional_id for each in outcomes(engine, "orders")] == ["orders-0", "orders-12"]
+    assert [outcome.transactional_id for outcome in outcomes(engine, "orders")] == ["orders-0", "orders-12"]
     assert len(outcomes(engine)) == 4
 
 
@@ -231,7 +231,7 @@ def test_a_unit_that_was_aborted_by_force_is_found_once_and_its_slot_goes_on(
     assert again.outcomes() == [found]
     assert again.acknowledge(found, by="Ada").acknowledged_by == "Ada"
     assert again.outcomes() == []
-    assert [each.id for each in again.outcomes(acknowledged=True)] == [found.id]
+    assert [outcome.id for outcome in again.outcomes(acknowledged=True)] == [found.id]
 
 
 def test_a_database_that_was_restored_is_found_by_what_kafka_has_committed_since(
@@ -250,7 +250,7 @@ def test_a_database_that_was_restored_is_found_by_what_kafka_has_committed_since
         connection.execute(update(table).values({**rows[0], **given_back}))
     restored = make_dual_write()
     assert restored.recover() == {"orders-0": Outcome.HEURISTIC_COMMIT}
-    assert [each.outcome for each in restored.outcomes()] == [Outcome.HEURISTIC_COMMIT]
+    assert [outcome.outcome for outcome in restored.outcomes()] == [Outcome.HEURISTIC_COMMIT]
 
 
 def test_a_cluster_that_was_restored_is_found_by_what_it_lacks(

@@ -27,7 +27,7 @@ OURS = {*metadata.tables, VERSION_TABLE}
 tenant: ContextVar[str] = ContextVar("tenant", default=TENANTS[0])
 
 
-class Server:
+class SchemaServer:
     """A database with two schemas beside the one that a session begins with."""
 
     def __init__(self, url: str) -> None:
@@ -69,8 +69,8 @@ class Server:
 
 
 @pytest.fixture(params=SERVERS)
-def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    made = Server(request.getfixturevalue(f"{request.param}_url"))
+def server(request: pytest.FixtureRequest) -> Iterator[SchemaServer]:
+    made = SchemaServer(request.getfixturevalue(f"{request.param}_url"))
     yield made
     made.close()
 
@@ -90,13 +90,13 @@ def write(made: DualWrite, value: str) -> None:
         tx.produce("events", value)
 
 
-def values(server: Server, name: str) -> list[str]:
+def values(server: SchemaServer, name: str) -> list[str]:
     options = {"schema_translate_map": {None: name}}
     with server.engine.connect() as connection:
         return list(connection.scalars(select(events.c.value).order_by(events.c.id), execution_options=options))
 
 
-def test_tables_in_the_schema_of_every_tenant_are_not_mixed_up(server: Server, kafka: FakeKafka) -> None:
+def test_tables_in_the_schema_of_every_tenant_are_not_mixed_up(server: SchemaServer, kafka: FakeKafka) -> None:
     """A listener chooses the tenant's schema in each transaction, and every schema has the state table."""
     for name in (None, *server.names):
         schema.upgrade_engine(server.engine, schema=name)
@@ -122,7 +122,7 @@ def test_tables_in_the_schema_of_every_tenant_are_not_mixed_up(server: Server, k
     assert state
 
 
-def test_tables_that_only_a_listener_finds_are_found_by_it(server: Server, kafka: FakeKafka) -> None:
+def test_tables_that_only_a_listener_finds_are_found_by_it(server: SchemaServer, kafka: FakeKafka) -> None:
     if not server.is_postgresql:
         pytest.skip("MariaDB: the database of the URL is where the tables are")
     schema.upgrade_engine(server.engine, schema=server.names[0])
@@ -136,7 +136,7 @@ def test_tables_that_only_a_listener_finds_are_found_by_it(server: Server, kafka
 
 @pytest.mark.slow_cases("map")
 @pytest.mark.parametrize("way", ["argument", "map"])
-def test_a_schema_can_be_chosen(server: Server, kafka: FakeKafka, way: str) -> None:
+def test_a_schema_can_be_chosen(server: SchemaServer, kafka: FakeKafka, way: str) -> None:
     chosen = server.names[0]
     if way == "argument":
         engine, options = server.engine, {"schema": chosen}
@@ -159,7 +159,7 @@ def test_a_schema_can_be_chosen(server: Server, kafka: FakeKafka, way: str) -> N
     assert server.tables(chosen) == {"kafka_transaction_state", "dualwrite_load_position", VERSION_TABLE}
 
 
-def test_a_users_map_changed_inside_the_unit_changes_nothing_of_ours(server: Server, kafka: FakeKafka) -> None:
+def test_a_users_map_changed_inside_the_unit_changes_nothing_of_ours(server: SchemaServer, kafka: FakeKafka) -> None:
     schema.upgrade_engine(server.engine)
     with dual_write(server.engine, kafka) as made, made.transaction() as tx:
         tx.connection.execution_options(schema_translate_map={None: server.names[1]})
@@ -169,7 +169,7 @@ def test_a_users_map_changed_inside_the_unit_changes_nothing_of_ours(server: Ser
     assert kafka.committed == ["one"]
 
 
-def test_records_that_are_kept_for_a_replay_are_in_the_chosen_schema(server: Server) -> None:
+def test_records_that_are_kept_for_a_replay_are_in_the_chosen_schema(server: SchemaServer) -> None:
     chosen = server.names[1]
     schema.upgrade_engine(server.engine, schema=chosen)
     user_metadata.create_all(server.engine)
@@ -181,7 +181,7 @@ def test_records_that_are_kept_for_a_replay_are_in_the_chosen_schema(server: Ser
     assert [bytes(value) for value in kept] == [b"two"]
 
 
-def test_the_command_line_takes_the_schema(server: Server) -> None:
+def test_the_command_line_takes_the_schema(server: SchemaServer) -> None:
     url = server.engine.url.render_as_string(hide_password=False)
     assert db.upgrade(url, schema=server.names[0]) == db.current(url, schema=server.names[0])
     assert db.current(url) is None
@@ -189,7 +189,7 @@ def test_the_command_line_takes_the_schema(server: Server) -> None:
     assert server.tables(server.names[0]) == {VERSION_TABLE}
 
 
-def test_missing_tables_are_reported_with_the_schema(server: Server, kafka: FakeKafka) -> None:
+def test_missing_tables_are_reported_with_the_schema(server: SchemaServer, kafka: FakeKafka) -> None:
     made = dual_write(server.engine, kafka, schema=server.names[0])
     with pytest.raises(DatabaseNotReadyError, match=f"--schema {server.names[0]}$"):
         made.recover()
@@ -204,7 +204,7 @@ def test_the_printed_statements_name_the_schema() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", 7])
-def test_an_invalid_schema_is_refused(server: Server, kafka: FakeKafka, wrong: Any) -> None:
+def test_an_invalid_schema_is_refused(server: SchemaServer, kafka: FakeKafka, wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="name the schema that dualwrite's tables are in"):
         dual_write(server.engine, kafka, schema=wrong)
 
@@ -216,7 +216,7 @@ def test_sqlite_has_no_schemas(tmp_path: Path, kafka: FakeKafka) -> None:
     engine.dispose()
 
 
-def test_the_outcomes_of_an_engine_are_found_where_its_tables_are(server: Server) -> None:
+def test_the_outcomes_of_an_engine_are_found_where_its_tables_are(server: SchemaServer) -> None:
     engine = server.engine.execution_options(schema_translate_map={None: server.names[0]})
     schema.upgrade_engine(engine)
     assert outcomes(engine) == []
@@ -228,7 +228,7 @@ def test_the_outcomes_of_an_engine_are_found_where_its_tables_are(server: Server
 def test_tables_that_the_session_and_a_listener_find_in_two_schemas_are_refused(
     postgresql_url: str, kafka: FakeKafka
 ) -> None:
-    server = Server(postgresql_url)
+    server = SchemaServer(postgresql_url)
     for name in (None, server.names[0]):
         schema.upgrade_engine(server.engine, schema=name)
     engine = create_engine(server.url)

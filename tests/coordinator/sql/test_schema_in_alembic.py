@@ -243,7 +243,7 @@ def test_no_slot_can_be_leased_between_the_check_and_the_drop_of_a_migration(
     command.upgrade(project.config(), "a2")
     options = {"timeout": 0} if engine.dialect.name == "sqlite" else {}
     other = create_engine(engine.url, connect_args=options)
-    look, tried = schema._require_all_given_back, []
+    look, tried = schema.require_all_given_back, []
 
     def looked(connection: Connection) -> None:
         look(connection)
@@ -254,7 +254,7 @@ def test_no_slot_can_be_leased_between_the_check_and_the_drop_of_a_migration(
                 latecomer.execute(insert(kafka_transaction_state).values(**FREE | {"owner": "somebody"}))
         tried.append(connection)
 
-    monkeypatch.setattr(schema, "_require_all_given_back", looked)
+    monkeypatch.setattr(schema, "require_all_given_back", looked)
     command.downgrade(project.config(), "a1")
     other.dispose()
     assert len(tried) == 1

@@ -18,7 +18,7 @@ from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.coordinator.unit.beginning import ATTEMPTS
 from dualwrite.coordinator.unit.transaction import Transaction
-from tests.support.coordinator.async_dual_writes import Place, run
+from tests.support.coordinator.async_dual_writes import AsyncPlace, run
 from tests.support.coordinator.event_table import CONFIG, events, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
 from tests.support.coordinator.usual_unit import write
@@ -59,7 +59,7 @@ class Begun:
             rival.execute(update(table).values(updated_at=at, **self._values))
 
 
-class Database(NamedTuple):
+class SnapshotDatabase(NamedTuple):
     """A database whose engine's transactions read snapshots, and a DualWrite over the fake Kafka.
 
     :param seen: another engine on it, at READ COMMITTED.
@@ -85,7 +85,7 @@ class Database(NamedTuple):
     ],
     ids="-".join,
 )
-def database(request: pytest.FixtureRequest, kafka: FakeKafka) -> Iterator[Database]:
+def database(request: pytest.FixtureRequest, kafka: FakeKafka) -> Iterator[SnapshotDatabase]:
     driver, level = request.param
     name = "mariadb" if driver == "pymysql" else "postgresql"
     url = make_url(request.getfixturevalue(f"{name}_url"))
@@ -104,17 +104,17 @@ def database(request: pytest.FixtureRequest, kafka: FakeKafka) -> Iterator[Datab
         engine, CONFIG, application="orders", participant=kafka.participant, pool_size=1, on_step=observe
     ) as dual_write:
         dual_write.recover()
-        yield Database(engine, seen, kafka, dual_write, on_step)
+        yield SnapshotDatabase(engine, seen, kafka, dual_write, on_step)
     engine.dispose()
     seen.dispose()
 
 
-def write_unit(database: Database, value: str) -> None:
+def write_unit(database: SnapshotDatabase, value: str) -> None:
     with database.dual_write.transaction() as tx:
         write(tx, value)
 
 
-def test_a_unit_begins_again_if_the_heartbeat_writes_its_row_before_the_lock(database: Database) -> None:
+def test_a_unit_begins_again_if_the_heartbeat_writes_its_row_before_the_lock(database: SnapshotDatabase) -> None:
     with database.begun(late=ATTEMPTS - 1) as begun:
         write_unit(database, "one")
     assert begun.count == ATTEMPTS
@@ -124,7 +124,7 @@ def test_a_unit_begins_again_if_the_heartbeat_writes_its_row_before_the_lock(dat
     assert database.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
 
 
-def test_the_users_listeners_see_each_beginning_as_one_of_its_own(database: Database) -> None:
+def test_the_users_listeners_see_each_beginning_as_one_of_its_own(database: SnapshotDatabase) -> None:
     seen: list[str] = []
     event.listen(database.engine, "begin", lambda _: seen.append("begin"))
     event.listen(database.engine, "rollback", lambda _: seen.append("rollback"))
@@ -135,7 +135,7 @@ def test_the_users_listeners_see_each_beginning_as_one_of_its_own(database: Data
 
 
 @pytest.mark.slow_cases
-def test_a_unit_is_not_begun_again_for_ever(database: Database) -> None:
+def test_a_unit_is_not_begun_again_for_ever(database: SnapshotDatabase) -> None:
     with database.begun(late=1000) as begun, pytest.raises(DBAPIError) as raised:
         write_unit(database, "one")
     assert begun.count == ATTEMPTS
@@ -146,7 +146,7 @@ def test_a_unit_is_not_begun_again_for_ever(database: Database) -> None:
     assert (database.dual_write.counters.rolled_back, database.dual_write.outcomes()) == (1, [])
 
 
-def test_a_slot_that_is_taken_over_before_the_row_is_locked_is_lost(database: Database) -> None:
+def test_a_slot_that_is_taken_over_before_the_row_is_locked_is_lost(database: SnapshotDatabase) -> None:
     with (
         database.begun(late=1, fencing_token=table.c.fencing_token + 1) as begun,
         pytest.raises(LeaseLostError),
@@ -157,7 +157,9 @@ def test_a_slot_that_is_taken_over_before_the_row_is_locked_is_lost(database: Da
 
 
 @pytest.mark.slow_cases
-def test_another_error_of_the_beginning_is_raised_at_once(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_error_of_the_beginning_is_raised_at_once(
+    database: SnapshotDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lost = OperationalError("SELECT", {}, Exception("server closed the connection unexpectedly"))
 
     def fail(*_: object, **__: object) -> None:
@@ -171,7 +173,7 @@ def test_another_error_of_the_beginning_is_raised_at_once(database: Database, mo
 
 
 @pytest.mark.slow_cases
-def test_a_heartbeat_at_any_step_of_a_unit_does_not_fail_it(database: Database) -> None:
+def test_a_heartbeat_at_any_step_of_a_unit_does_not_fail_it(database: SnapshotDatabase) -> None:
     """The library's own heartbeat, before each step and in the middle of the block."""
     beats: list[str] = []
 
@@ -193,7 +195,7 @@ def test_a_heartbeat_at_any_step_of_a_unit_does_not_fail_it(database: Database) 
 
 @pytest.mark.slow_cases
 @pytest.mark.parametrize("level", SNAPSHOTS)
-def test_a_unit_of_a_task_begins_again(server_place: Place, level: str) -> None:
+def test_a_unit_of_a_task_begins_again(server_place: AsyncPlace, level: str) -> None:
     if server_place.driver == "aiomysql" and level == "SERIALIZABLE":
         pytest.skip("reading locks there, and takes no snapshot")
     options: dict[str, Any] = {"isolation_level": level}

@@ -16,7 +16,7 @@ from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as state_table
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 from dualwrite.wire.apis import ApiKey
-from tests.support.coordinator.async_dual_writes import LONG, Place, run
+from tests.support.coordinator.async_dual_writes import LONG, AsyncPlace, run
 from tests.support.coordinator.async_dual_writes import write_unit as write_async_unit
 from tests.support.coordinator.event_table import CONFIG, events, expire_leases, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka, Fault
@@ -318,7 +318,7 @@ def test_a_unit_does_not_wait_for_a_coordinator_that_is_slow(
         assert dual_write.counters.finished_later == 0
 
 
-def test_an_asyncio_unit_is_over_before_its_commit_is_answered(sqlite_place: Place, tmp_path: Path) -> None:
+def test_an_asyncio_unit_is_over_before_its_commit_is_answered(sqlite_place: AsyncPlace, tmp_path: Path) -> None:
     async def units(bootstrap_servers: str) -> None:
         async with sqlite_place.engine() as engine:
             config = {"bootstrap.servers": bootstrap_servers}
@@ -337,7 +337,7 @@ def test_an_asyncio_unit_is_over_before_its_commit_is_answered(sqlite_place: Pla
     assert stored_values(sqlite_place.seen) == ["one", "two", "three"]
 
 
-def test_a_task_that_is_cancelled_while_its_unit_waits_for_an_answer_loses_nothing(sqlite_place: Place) -> None:
+def test_a_task_that_is_cancelled_while_its_unit_waits_for_an_answer_loses_nothing(sqlite_place: AsyncPlace) -> None:
     kafka = sqlite_place.kafka
     kafka.is_slow = lambda: True
 

@@ -19,7 +19,7 @@ from dualwrite.coordinator.slots import slot as slots
 from dualwrite.coordinator.sql.tables import kafka_transaction_outcome, kafka_transaction_state
 from dualwrite.ids import OngoingTransaction, PreparedTxnState
 from tests.support.coordinator.event_table import CONFIG, events, expire_leases, ready_engine
-from tests.support.coordinator.unit_search import NoBackground, NoHeartbeat, World, check, run_unit
+from tests.support.coordinator.unit_search import NoBackground, NoHeartbeat, UnitSearchWorld, check, run_unit
 from tests.support.state_search import Chooser, every_run
 
 
@@ -38,7 +38,7 @@ def _foreground(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "LeaseRenewal", NoHeartbeat)
 
 
-def start(world: World) -> DualWrite:
+def start(world: UnitSearchWorld) -> DualWrite:
     world.dead = world.committing = False
     expire_leases(world.engine)
     options: Any = {"application": "a", "pool_size": 1, "participant": world.kafka.participant}
@@ -58,7 +58,7 @@ def search(
             connection.execute(delete(events))
             connection.execute(delete(kafka_transaction_state))
             connection.execute(delete(kafka_transaction_outcome))
-        world = World(engine, completion)
+        world = UnitSearchWorld(engine, completion)
         engine.dialect.do_commit = lambda connection: world.commit(plain, connection)  # type: ignore[method-assign]
         world.chooser = chooser
         ends: dict[str, str] = {}

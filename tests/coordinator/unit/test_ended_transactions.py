@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow_cases("psycopg2")
 Act = Callable[[Transaction], object]
 
 
-class Place(NamedTuple):
+class EndedPlace(NamedTuple):
     """A database behind one driver, and a DualWrite over the fake Kafka with a pool of one connection for units."""
 
     driver: str
@@ -46,13 +46,13 @@ class Place(NamedTuple):
         pytest.param("pymysql", marks=pytest.mark.mariadb),
     ]
 )
-def place(request: pytest.FixtureRequest, kafka: FakeKafka) -> Iterator[Place]:
+def place(request: pytest.FixtureRequest, kafka: FakeKafka) -> Iterator[EndedPlace]:
     name = {"pysqlite": "sqlite", "pymysql": "mariadb"}.get(request.param, "postgresql")
     url = make_url(request.getfixturevalue(f"{name}_url"))
     seen = ready_engine(url.render_as_string(hide_password=False))
     engine = create_engine(url.set(drivername=f"{url.get_backend_name()}+{request.param}"))
     with DualWrite(engine, CONFIG, application="orders", participant=kafka.participant, pool_size=1) as dual_write:
-        yield Place(request.param, engine, seen, kafka, dual_write)
+        yield EndedPlace(request.param, engine, seen, kafka, dual_write)
     engine.dispose()
     seen.dispose()
 
@@ -87,7 +87,7 @@ FOLLOWED = {
 }
 
 
-def run(place: Place, *acts: Act, error: Exception | None = None) -> None:
+def run(place: EndedPlace, *acts: Act, error: Exception | None = None) -> None:
     with place.dual_write.transaction() as tx:
         for act in acts:
             act(tx)
@@ -95,24 +95,24 @@ def run(place: Place, *acts: Act, error: Exception | None = None) -> None:
             raise error
 
 
-def way_of(name: str, place: Place) -> tuple[Act, bool]:
+def way_of(name: str, place: EndedPlace) -> tuple[Act, bool]:
     if "chain" in name and place.driver == "pysqlite":
         pytest.skip("SQLite has no AND CHAIN")
     return WAYS[name]
 
 
-def on_record(place: Place) -> list[tuple[str, Outcome, str]]:
-    return [(each.transactional_id, each.outcome, each.state) for each in place.dual_write.outcomes()]
+def on_record(place: EndedPlace) -> list[tuple[str, Outcome, str]]:
+    return [(outcome.transactional_id, outcome.outcome, outcome.state) for outcome in place.dual_write.outcomes()]
 
 
-def stored(place: Place, way: str, follow: str) -> list[str]:
+def stored(place: EndedPlace, way: str, follow: str) -> list[str]:
     """What ``way`` has left in the database. psycopg2 does not notice that its transaction has ended, and begins no
     other one: each statement that follows is committed by itself."""
     commits_each = place.driver == "psycopg2" and way in ("cursor-commit", "cursor-rollback")
     return ["one"] * WAYS[way][1] + ["after"] * (commits_each and follow != "alone")
 
 
-def expected(place: Place, was_committed: bool, state: str) -> list[tuple[str, Outcome, str]]:
+def expected(place: EndedPlace, was_committed: bool, state: str) -> list[tuple[str, Outcome, str]]:
     """PostgreSQL knows a commit; nobody knows what came after a rollback."""
     known = was_committed and place.driver.startswith("psycopg")
     return [("orders-0", Outcome.HEURISTIC_ABORT if known else Outcome.HEURISTIC_HAZARD, state)]
@@ -121,7 +121,7 @@ def expected(place: Place, was_committed: bool, state: str) -> list[tuple[str, O
 @pytest.mark.slow_cases("psycopg2")
 @pytest.mark.parametrize("follow", FOLLOWED)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_transaction_ended_past_sqlalchemy_is_noticed_and_on_record(place: Place, way: str, follow: str) -> None:
+def test_a_transaction_ended_past_sqlalchemy_is_noticed_and_on_record(place: EndedPlace, way: str, follow: str) -> None:
     end, was_committed = way_of(way, place)
     run(place, lambda tx: write(tx, "first"))
     with pytest.raises(InvalidTransactionStateError, match="ended"):
@@ -136,7 +136,7 @@ def test_a_transaction_ended_past_sqlalchemy_is_noticed_and_on_record(place: Pla
 @pytest.mark.parametrize("follow", FOLLOWED)
 @pytest.mark.parametrize("way", WAYS)
 def test_whatever_error_ends_the_block_a_commit_past_sqlalchemy_is_on_record(
-    place: Place, way: str, follow: str
+    place: EndedPlace, way: str, follow: str
 ) -> None:
     end, was_committed = way_of(way, place)
     with pytest.raises(ValueError, match="no"):
@@ -148,7 +148,7 @@ def test_whatever_error_ends_the_block_a_commit_past_sqlalchemy_is_on_record(
 
 @pytest.mark.slow_cases("psycopg", "pymysql")
 @pytest.mark.parametrize("way", WAYS)
-def test_a_unit_without_records_is_refused_and_on_record_too(place: Place, way: str) -> None:
+def test_a_unit_without_records_is_refused_and_on_record_too(place: EndedPlace, way: str) -> None:
     end, was_committed = way_of(way, place)
     with pytest.raises(TransactionEndedError, match=r"ended.*Look for its rows: `dualwrite transactions list`"):
         run(place, lambda tx: tx.execute(insert(events).values(value="one")), end, FOLLOWED["followed"])
@@ -158,7 +158,9 @@ def test_a_unit_without_records_is_refused_and_on_record_too(place: Place, way: 
 
 @pytest.mark.slow_cases("pymysql")
 @pytest.mark.parametrize("rolls_back", [False, True])
-def test_a_statement_that_fails_after_a_commit_past_sqlalchemy_hides_nothing(place: Place, rolls_back: bool) -> None:
+def test_a_statement_that_fails_after_a_commit_past_sqlalchemy_hides_nothing(
+    place: EndedPlace, rolls_back: bool
+) -> None:
     def fail(tx: Transaction) -> None:
         try:
             tx.execute(insert(events).values(value="one"))
@@ -181,7 +183,7 @@ ROLLS_BACK = {
 }
 
 
-def test_an_error_that_the_application_handles_around_the_unit_hides_nothing(place: Place) -> None:
+def test_an_error_that_the_application_handles_around_the_unit_hides_nothing(place: EndedPlace) -> None:
     try:
         raise ROLLS_BACK.get(place.driver, RuntimeError())
     except (sqlite3.Error, pymysql.Error, RuntimeError):
@@ -191,7 +193,7 @@ def test_an_error_that_the_application_handles_around_the_unit_hides_nothing(pla
     assert on_record(place) == expected(place, True, "4711:1:events:0:0")
 
 
-def test_a_commit_past_sqlalchemy_is_on_record_although_kafka_cannot_abort(place: Place) -> None:
+def test_a_commit_past_sqlalchemy_is_on_record_although_kafka_cannot_abort(place: EndedPlace) -> None:
     place.dual_write.recover()
     place.kafka.fault = lambda request: Fault.BEFORE if request == "abort" else Fault.NONE
     with pytest.raises(InvalidTransactionStateError, match="ended"):
@@ -200,7 +202,7 @@ def test_a_commit_past_sqlalchemy_is_on_record_although_kafka_cannot_abort(place
     assert on_record(place) == expected(place, True, "4711:1:events:0:0")
 
 
-def test_nothing_is_on_record_of_a_unit_that_fails_by_itself(place: Place) -> None:
+def test_nothing_is_on_record_of_a_unit_that_fails_by_itself(place: EndedPlace) -> None:
     run(place, lambda tx: write(tx, "one"))
     with pytest.raises(IntegrityError):
         run(place, lambda tx: write(tx, "two"), lambda tx: write(tx, "one"))
@@ -226,7 +228,7 @@ def test_nothing_is_on_record_of_a_unit_whose_transaction_cannot_begin(postgresq
     engine.dispose()
 
 
-def test_a_block_that_is_never_left_hides_nothing(place: Place) -> None:
+def test_a_block_that_is_never_left_hides_nothing(place: EndedPlace) -> None:
     def abandon() -> None:
         block = place.dual_write.transaction()  # collected with this frame
         tx = block.__enter__()
@@ -248,7 +250,7 @@ def test_a_commit_as_a_second_statement_of_one_text_is_noticed(
     seen = ready_engine(postgresql_url)
     engine = create_engine(make_url(postgresql_url).set(drivername=f"postgresql+{driver}"))
     with DualWrite(engine, CONFIG, application="orders", participant=kafka.participant, pool_size=1) as dual_write:
-        place = Place(driver, engine, seen, kafka, dual_write)
+        place = EndedPlace(driver, engine, seen, kafka, dual_write)
         with pytest.raises(InvalidTransactionStateError, match="ended"):
             run(place, lambda tx: write(tx, "one"), lambda tx: tx.connection.exec_driver_sql("SELECT 1; COMMIT"))
         assert on_record(place) == expected(place, True, "4711:1:events:0:0")
@@ -263,7 +265,7 @@ def test_a_procedure_that_commits_is_noticed(mariadb_url: str, kafka: FakeKafka)
     with engine.begin() as connection:
         connection.exec_driver_sql("CREATE PROCEDURE ends() COMMIT")
     with DualWrite(engine, CONFIG, application="orders", participant=kafka.participant, pool_size=1) as dual_write:
-        place = Place("pymysql", engine, engine, kafka, dual_write)
+        place = EndedPlace("pymysql", engine, engine, kafka, dual_write)
         with pytest.raises(InvalidTransactionStateError, match="ended"):
             run(place, lambda tx: write(tx, "one"), lambda tx: tx.execute(text("CALL ends()")))
         assert on_record(place) == expected(place, True, "4711:1:events:0:0")
@@ -300,7 +302,7 @@ REFUSED_ON = {
 
 @pytest.mark.slow_cases("pymysql")
 @pytest.mark.parametrize("is_caught", [False, True])
-def test_a_statement_that_would_end_the_transaction_is_refused(place: Place, is_caught: bool) -> None:
+def test_a_statement_that_would_end_the_transaction_is_refused(place: EndedPlace, is_caught: bool) -> None:
     for statement in REFUSED + REFUSED_ON[place.driver]:
 
         def execute(tx: Transaction, statement: str = statement) -> None:
@@ -333,7 +335,7 @@ ALLOWED_ON = {
 }
 
 
-def test_statements_that_do_not_end_the_transaction_are_allowed(place: Place) -> None:
+def test_statements_that_do_not_end_the_transaction_are_allowed(place: EndedPlace) -> None:
     statements = ["SAVEPOINT a", "ROLLBACK TO a", "ROLLBACK TO SAVEPOINT a", "RELEASE SAVEPOINT a", "SELECT 1"]
 
     def execute(tx: Transaction) -> None:
@@ -347,7 +349,7 @@ def test_statements_that_do_not_end_the_transaction_are_allowed(place: Place) ->
     assert place.kafka.committed == ["one"]
 
 
-def test_a_commit_after_a_rollback_inside_the_block_is_refused(place: Place) -> None:
+def test_a_commit_after_a_rollback_inside_the_block_is_refused(place: EndedPlace) -> None:
     """SQLAlchemy would begin a transaction of its own after the rollback."""
 
     def go_on(tx: Transaction) -> None:
@@ -395,7 +397,7 @@ def test_the_connections_own_settings_hold_in_a_unit_with_psycopg(postgresql_url
     seen.dispose()
 
 
-def test_the_record_needs_no_connection_beside_the_units(place: Place) -> None:
+def test_the_record_needs_no_connection_beside_the_units(place: EndedPlace) -> None:
     engine: Any = create_engine(place.engine.url, pool_size=1, max_overflow=0, pool_timeout=5)
     place.dual_write.close()
     options = {"participant": place.kafka.participant, "pool_size": 1}
@@ -407,7 +409,7 @@ def test_the_record_needs_no_connection_beside_the_units(place: Place) -> None:
 
 
 @pytest.mark.slow_cases("pymysql")
-def test_a_unit_whose_block_committed_past_the_library_is_not_run_again(place: Place) -> None:
+def test_a_unit_whose_block_committed_past_the_library_is_not_run_again(place: EndedPlace) -> None:
     """Its error is retriable, and its rows are there: run again, they would be there twice."""
     runs = []
 

@@ -72,7 +72,7 @@ def test_an_observer_is_notified_of_a_unit_that_got_no_slot(make_dual_write: Cal
     assert recorder.told == ["began", (None, raised.value)]
 
 
-def test_a_joined_unit_is_none_of_its_own(dual_write: DualWrite) -> None:
+def test_a_joined_unit_is_observed_as_one_unit(dual_write: DualWrite) -> None:
     recorder = Recorder()
     dual_write.add_observer(recorder)
     with dual_write.transaction() as tx, dual_write.transaction():

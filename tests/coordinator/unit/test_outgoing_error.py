@@ -30,14 +30,7 @@ from dualwrite.errors import (
 from tests.support.coordinator.event_table import stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka, Fault
 from tests.support.coordinator.usual_unit import recovered, write, write_unit
-
-
-class LimitError(Exception):
-    """As Celery's SoftTimeLimitExceeded."""
-
-
-class UserError(Exception):
-    """What the user's own code raises."""
+from tests.support.user_errors import LimitError, UserError
 
 
 class Stop(SystemExit):

@@ -31,7 +31,7 @@ def fail_at(kafka: FakeKafka, request: str, times: int) -> None:
     kafka.fault = fault
 
 
-class Writer:
+class RetriedWriter:
     """The user's function: writes ``value`` on both sides, and does ``first`` in its first run."""
 
     __qualname__ = __name__ = "write"
@@ -54,7 +54,7 @@ def test_a_unit_is_run_again_until_kafka_takes_it(
     dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
 ) -> None:
     fail_at(kafka, "prepare", times=2)
-    writer = Writer("one")
+    writer = RetriedWriter("one")
     assert dual_write.transactional(retries=3)(writer)() == 3
     assert stored_values(sqlite_engine) == kafka.committed == ["one"]
     assert (dual_write.counters.rolled_back, dual_write.counters.committed) == (2, 1)
@@ -64,7 +64,7 @@ def test_the_last_failure_is_raised_and_leaves_nothing(
     dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
 ) -> None:
     fail_at(kafka, "prepare", times=9)
-    writer = Writer("one")
+    writer = RetriedWriter("one")
     with pytest.raises(KafkaUnavailableError):
         dual_write.transactional(retries=1)(writer)()
     assert writer.runs == 2
@@ -74,7 +74,7 @@ def test_the_last_failure_is_raised_and_leaves_nothing(
 @pytest.mark.parametrize("decorate", [lambda dw: dw.transactional, lambda dw: dw.transactional(retries=0)])
 def test_nothing_is_run_again_unless_it_is_asked_for(dual_write: DualWrite, kafka: FakeKafka, decorate: Any) -> None:
     fail_at(kafka, "prepare", times=1)
-    writer = Writer("one")
+    writer = RetriedWriter("one")
     with pytest.raises(KafkaUnavailableError):
         decorate(dual_write)(writer)()
     assert writer.runs == 1
@@ -84,7 +84,7 @@ def test_the_users_own_error_is_not_run_again(dual_write: DualWrite) -> None:
     def fail(tx: Transaction) -> None:
         raise LookupError("the user's")
 
-    writer = Writer("one", fail)
+    writer = RetriedWriter("one", fail)
     with pytest.raises(LookupError):
         dual_write.transactional(retries=3)(writer)()
     assert writer.runs == 1
@@ -99,7 +99,7 @@ def test_a_unit_in_doubt_is_not_run_again(
     def lose(*_: object) -> None:
         raise lost
 
-    writer = Writer("one")
+    writer = RetriedWriter("one")
     with monkeypatch.context() as away:
         away.setattr(sqlite_engine.dialect, "do_commit", lose)
         away.setattr(SqlDecisionStore, "locked", lose)
@@ -129,7 +129,7 @@ def test_a_unit_whose_row_another_transaction_has_changed_is_run_again(
             rival.execute(update(events).where(shared).values(value="rival's"))
         tx.execute(update(events).where(shared).values(value="mine"))
 
-    writer = Writer("one", collide)
+    writer = RetriedWriter("one", collide)
     with make_dual_write(engine) as dual_write:
         assert dual_write.transactional(retries=1)(writer)() == 2
         assert dual_write.counters.rolled_back == 1
@@ -200,7 +200,7 @@ def test_the_victim_of_a_deadlock_is_run_again(make_dual_write: Make, server_eng
                     failed.append(OperationalError("", {}, Exception("the rival's")))
                 rival.rollback()
 
-        writer = Writer("one", collide)
+        writer = RetriedWriter("one", collide)
         with make_dual_write(server_engine) as dual_write:
             dual_write.transactional(retries=3)(writer)()
     assert len(failed) == 1
@@ -225,7 +225,7 @@ def test_a_lock_that_is_not_free_in_time_is_waited_for_again(
             finally:
                 rival.rollback()
 
-        writer = Writer("one", wait)
+        writer = RetriedWriter("one", wait)
         with make_dual_write(engine) as dual_write:
             assert dual_write.transactional(retries=1)(writer)() == 2
     assert (stored_values(engine), kafka.committed) == (["shared", "one"], ["one"])

@@ -214,7 +214,7 @@ def test_a_unit_that_caught_the_error_of_a_failed_statement_is_never_said_to_be_
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), SystemExit(3), GeneratorExit()])
-def test_whatever_the_user_code_raises_comes_out_unchanged_and_nothing_stays(
+def test_any_error_of_the_user_code_is_raised_unchanged_and_rolls_both_sides_back(
     dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka, error: BaseException
 ) -> None:
     with pytest.raises(type(error)) as raised:

@@ -14,18 +14,18 @@ from dualwrite.coordinator.aio.transaction import AsyncTransaction
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import InvalidTransactionStateError
-from tests.support.coordinator.async_dual_writes import Place, run
+from tests.support.coordinator.async_dual_writes import AsyncPlace, run
 from tests.support.coordinator.event_table import events, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
 
 Act = Callable[[Transaction], object]
 
 
-class Base(DeclarativeBase):
+class SessionsBase(DeclarativeBase):
     pass
 
 
-class Event(Base):
+class SessionEvent(SessionsBase):
     __table__ = events
 
 
@@ -54,28 +54,28 @@ def in_neither(engine: Engine, kafka: FakeKafka) -> bool:
 
 def fail_in(block: Any, session: Session | None = None) -> None:
     with block as entered:
-        (session or entered).add(Event(value="of a block that fails"))
+        (session or entered).add(SessionEvent(value="of a block that fails"))
         raise ValueError("no")
 
 
 def in_a_block(tx: Transaction) -> None:
     with tx.session as session:
-        session.add(Event(value="one"))
+        session.add(SessionEvent(value="one"))
 
 
 def closed(tx: Transaction) -> None:
-    tx.session.add(Event(value="one"))
+    tx.session.add(SessionEvent(value="one"))
     tx.session.close()
 
 
 def reset(tx: Transaction) -> None:
-    tx.session.add(Event(value="one"))
+    tx.session.add(SessionEvent(value="one"))
     tx.session.reset()
 
 
 def closed_and_used_again(tx: Transaction) -> None:
     tx.session.close()
-    tx.session.add(Event(value="one"))
+    tx.session.add(SessionEvent(value="one"))
 
 
 @pytest.mark.parametrize("act", [in_a_block, closed, reset, closed_and_used_again])
@@ -99,7 +99,7 @@ def test_a_flush_that_fails_as_the_session_is_closed_dooms_the_unit(
     unit: Callable[..., list[str]], sqlite_engine: Engine, kafka: FakeKafka
 ) -> None:
     def fail(tx: Transaction) -> None:
-        tx.session.add(Event(value="there"))
+        tx.session.add(SessionEvent(value="there"))
         with pytest.raises(IntegrityError):
             tx.session.close()
 
@@ -121,7 +121,7 @@ def own_of_a_scope(tx: Transaction) -> Any:
 
 
 def own_by_binds(tx: Transaction) -> Session:
-    return Session(binds={Event: tx.connection})
+    return Session(binds={SessionEvent: tx.connection})
 
 
 def own_by_get_bind(tx: Transaction) -> Session:
@@ -140,7 +140,7 @@ def test_an_applications_own_session_is_flushed_at_the_blocks_end(
     unit: Callable[..., list[str]], made: Callable[[Transaction], Any]
 ) -> None:
     """Even if nothing holds it any more: the object that is pending does not."""
-    assert unit(lambda tx: made(tx).add(Event(value="one"))) == ["there", "one"]
+    assert unit(lambda tx: made(tx).add(SessionEvent(value="one"))) == ["there", "one"]
 
 
 @pytest.mark.parametrize("made", MADE)
@@ -152,8 +152,8 @@ def test_changes_and_deletions_of_an_applications_own_session_are_flushed(
 
     def change(tx: Transaction) -> None:
         session = made(tx)
-        session.scalars(select(Event).where(Event.__table__.c.id == 2)).one().value = "new"
-        session.delete(session.get(Event, 1))
+        session.scalars(select(SessionEvent).where(SessionEvent.__table__.c.id == 2)).one().value = "new"
+        session.delete(session.get(SessionEvent, 1))
 
     assert unit(change) == ["new"]
 
@@ -164,7 +164,7 @@ def test_an_applications_own_session_that_is_closed_is_flushed_before(
 ) -> None:
     def close(tx: Transaction) -> None:
         session = made(tx)
-        session.add(Event(value="one"))
+        session.add(SessionEvent(value="one"))
         session.remove() if isinstance(session, scoped_session) else session.close()
 
     assert unit(close) == ["there", "one"]
@@ -173,10 +173,10 @@ def test_an_applications_own_session_that_is_closed_is_flushed_before(
 def test_a_session_that_commits_by_itself_goes_on_as_before(unit: Callable[..., list[str]]) -> None:
     def commit(tx: Transaction) -> None:
         with Session(tx.connection) as session:
-            session.add(Event(value="one"))
+            session.add(SessionEvent(value="one"))
             session.commit()
         with Session(tx.connection) as session, session.begin():
-            session.add(Event(value="two"))
+            session.add(SessionEvent(value="two"))
 
     assert unit(commit) == ["there", "one", "two"]
 
@@ -198,7 +198,7 @@ def test_a_session_that_is_closed_in_a_savepoint_with_something_pending_dooms_th
 ) -> None:
     def lose(tx: Transaction) -> None:
         with tx.connection.begin_nested(), Session(tx.connection) as session:
-            session.add(Event(value="one"))
+            session.add(SessionEvent(value="one"))
 
     with pytest.raises(InvalidTransactionStateError, match="closed inside a savepoint"):
         unit(lose)
@@ -208,12 +208,12 @@ def test_a_session_that_is_closed_in_a_savepoint_with_something_pending_dooms_th
 def test_expunged_and_rolled_back_objects_are_not_flushed(unit: Callable[..., list[str]]) -> None:
     def discard(tx: Transaction) -> None:
         session = Session(tx.connection)
-        expunged = Event(value="expunged")
+        expunged = SessionEvent(value="expunged")
         session.add(expunged)
         session.expunge(expunged)
         with pytest.raises(ValueError, match="no"):
             fail_in(session.begin_nested(), session)
-        session.add(Event(value="one"))
+        session.add(SessionEvent(value="one"))
         session.close()
 
     assert unit(discard) == ["there", "one"]
@@ -227,9 +227,9 @@ def test_objects_added_during_a_flush_are_flushed_too(unit: Callable[..., list[s
         def note(*_: Any) -> None:
             if not session.info.get("noted"):
                 session.info["noted"] = True
-                session.add(Event(value="noted"))
+                session.add(SessionEvent(value="noted"))
 
-        session.add(Event(value="one"))
+        session.add(SessionEvent(value="one"))
 
     assert unit(audit) == ["there", "one", "noted"]
 
@@ -239,27 +239,29 @@ def test_a_session_outlives_its_unit_unchanged(unit: Callable[..., list[str]], s
 
     def keep(tx: Transaction) -> None:
         sessions.append(own(tx))
-        sessions[0].add(Event(value="one"))
+        sessions[0].add(SessionEvent(value="one"))
 
     unit(keep)
     assert not {"close", "reset", "invalidate"} & set(vars(sessions[0]))
     sessions[0].close()
 
 
-def test_sessions_elsewhere_are_no_concern_of_the_unit(unit: Callable[..., list[str]], sqlite_engine: Engine) -> None:
+def test_sessions_of_other_threads_do_not_affect_the_unit(
+    unit: Callable[..., list[str]], sqlite_engine: Engine
+) -> None:
     """Made in other threads all the time, and full of what is never flushed."""
     stop = threading.Event()
 
     def other() -> None:
         while not stop.is_set():
             for _ in range(10):
-                Session(sqlite_engine).add(Event(value="elsewhere"))
+                Session(sqlite_engine).add(SessionEvent(value="elsewhere"))
 
     threads = [threading.Thread(target=other) for _ in range(2)]
     for thread in threads:
         thread.start()
     try:
-        found = unit(lambda tx: own(tx).add(Event(value="one")))
+        found = unit(lambda tx: own(tx).add(SessionEvent(value="one")))
     finally:
         stop.set()
         for thread in threads:
@@ -267,7 +269,7 @@ def test_sessions_elsewhere_are_no_concern_of_the_unit(unit: Callable[..., list[
     assert found == ["there", "one"]
 
 
-def run_async(place: Place, act: Callable[[AsyncTransaction], Any]) -> None:
+def run_async(place: AsyncPlace, act: Callable[[AsyncTransaction], Any]) -> None:
     async def main() -> None:
         async with place.dual_write() as dual_write, dual_write.transaction() as tx:
             await tx.produce("events", "one")
@@ -278,33 +280,33 @@ def run_async(place: Place, act: Callable[[AsyncTransaction], Any]) -> None:
 
 async def in_an_async_block(tx: AsyncTransaction) -> None:
     async with tx.session as session:
-        session.add(Event(value="one"))
+        session.add(SessionEvent(value="one"))
 
 
 async def async_closed(tx: AsyncTransaction) -> None:
-    tx.session.add(Event(value="one"))
+    tx.session.add(SessionEvent(value="one"))
     await tx.session.close()
 
 
 async def async_own(tx: AsyncTransaction) -> None:
-    AsyncSession(tx.connection).add(Event(value="one"))
+    AsyncSession(tx.connection).add(SessionEvent(value="one"))
 
 
 async def async_own_closed(tx: AsyncTransaction) -> None:
     async with AsyncSession(tx.connection) as session:
-        session.add(Event(value="one"))
+        session.add(SessionEvent(value="one"))
 
 
 @pytest.mark.parametrize("act", [in_an_async_block, async_closed, async_own, async_own_closed])
-def test_async_sessions_are_flushed(sqlite_place: Place, act: Callable[[AsyncTransaction], Any]) -> None:
+def test_async_sessions_are_flushed(sqlite_place: AsyncPlace, act: Callable[[AsyncTransaction], Any]) -> None:
     run_async(sqlite_place, act)
     assert sqlite_place.in_both("one")
 
 
-def test_an_error_out_of_the_async_sessions_block_dooms_the_unit_though_it_is_caught(sqlite_place: Place) -> None:
+def test_an_error_out_of_the_async_sessions_block_dooms_the_unit_though_it_is_caught(sqlite_place: AsyncPlace) -> None:
     async def fail_inside(tx: AsyncTransaction) -> None:
         async with tx.session as session:
-            session.add(Event(value="one"))
+            session.add(SessionEvent(value="one"))
             raise ValueError("no")
 
     async def fail(tx: AsyncTransaction) -> None:

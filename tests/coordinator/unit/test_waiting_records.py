@@ -18,19 +18,16 @@ from dualwrite.coordinator.sql.dialects.unit_transactions import TransactionEnde
 from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import DatabaseBusyError, KafkaUnavailableError
 from dualwrite.ids import PreparedTxnState
-from tests.support.coordinator.async_dual_writes import Place, run
+from tests.support.coordinator.async_dual_writes import AsyncPlace, run
 from tests.support.coordinator.event_table import events, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
+from tests.support.user_errors import UserError
 
 pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
 
 Make = Callable[..., DualWrite]
 STATE = "4711:1:events:0:0"
 OUTCOMES = "kafka_transaction_outcome"
-
-
-class UserError(Exception):
-    """What ends the block."""
 
 
 def commit_past_sqlalchemy(tx: Transaction) -> None:
@@ -79,7 +76,9 @@ def end_in(dual_write: DualWrite, trouble: Any) -> None:
 
 
 def on_record(dual_write: DualWrite) -> list[tuple[str, str, bool]]:
-    return [(each.transactional_id, each.state, each.outcome.is_heuristic) for each in dual_write.outcomes()]
+    return [
+        (outcome.transactional_id, outcome.state, outcome.outcome.is_heuristic) for outcome in dual_write.outcomes()
+    ]
 
 
 @pytest.mark.parametrize("name", TROUBLES)
@@ -258,7 +257,7 @@ def test_a_limit_that_strikes_the_record_does_not_lose_it(
     assert on_record(dual_write) == [("orders-0", STATE, True)], "the end of the unit has tried again"
 
 
-def test_a_record_of_a_task_waits_too(place: Place) -> None:
+def test_a_record_of_a_task_waits_too(place: AsyncPlace) -> None:
     async def commit(tx: AsyncTransaction) -> None:
         driver: Any = (await tx.connection.get_raw_connection()).driver_connection
         if place.driver == "aiomysql":

@@ -26,7 +26,7 @@ from dualwrite.spark.batch import whole_batch
 from dualwrite.spark.batch.staging import staged_clause
 from dualwrite.spark.workers import close_workers, worker_of
 from tests.support.coordinator.event_table import await_sweeps, slot_rows
-from tests.support.spark.batch_place import Place, broker
+from tests.support.spark.batch_place import BatchPlace, broker
 from tests.support.spark.batches import (
     begun,
     failing_at,
@@ -45,14 +45,14 @@ pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
 
 
 @pytest.fixture
-def place(engine: Engine, broker: EmbeddedBroker) -> Iterator[Place]:
-    yield Place(engine, broker)
+def place(engine: Engine, broker: EmbeddedBroker) -> Iterator[BatchPlace]:
+    yield BatchPlace(engine, broker)
     close_workers()
     await_sweeps()
 
 
 @pytest.mark.parametrize("producer", ["native", "librdkafka"])
-def test_all_partitions_commit_together(place: Place, producer: str) -> None:
+def test_all_partitions_commit_together(place: BatchPlace, producer: str) -> None:
     partitions = [rows(0, 20), rows(20, 21), [], rows(21, 40)]
     batch, work = begun(place.options(producer=producer), 1)
     sides = written(work, partitions)
@@ -63,7 +63,7 @@ def test_all_partitions_commit_together(place: Place, producer: str) -> None:
     place.judge(rows(0, 40))
 
 
-def test_a_batch_that_was_committed_has_no_second_effect(place: Place) -> None:
+def test_a_batch_that_was_committed_has_no_second_effect(place: BatchPlace) -> None:
     write(place.options(), [rows(0, 5)], 1)
     batch, work = begun(place.options(), 1)
     assert work.run is None
@@ -75,7 +75,7 @@ def test_a_batch_that_was_committed_has_no_second_effect(place: Place) -> None:
 
 @pytest.mark.slow_cases
 @pytest.mark.parametrize("step", ["DECIDE", "MOVE_ROWS", "STORE_STATES", "COMMIT_DATABASE"])
-def test_an_interrupt_of_the_driver_leaves_nothing_open(place: Place, step: str) -> None:
+def test_an_interrupt_of_the_driver_leaves_nothing_open(place: BatchPlace, step: str) -> None:
     batch, work = begun(place.options(), 1, failing_at(step, KeyboardInterrupt))
     sides = written(work, [rows(0, 5)])
     with pytest.raises(KeyboardInterrupt):
@@ -87,7 +87,7 @@ def test_an_interrupt_of_the_driver_leaves_nothing_open(place: Place, step: str)
 
 @pytest.mark.mariadb
 @pytest.mark.parametrize("database_url", ["mariadb"], indirect=True)
-def test_a_table_that_knows_no_transactions_is_refused(place: Place) -> None:
+def test_a_table_that_knows_no_transactions_is_refused(place: BatchPlace) -> None:
     with place.engine.begin() as connection:
         connection.exec_driver_sql("ALTER TABLE things ENGINE = MyISAM")
     with pytest.raises(ConfigurationError, match="'things' is kept by the engine MyISAM, which has no transactions"):
@@ -98,7 +98,7 @@ def test_a_table_that_knows_no_transactions_is_refused(place: Place) -> None:
 def test_a_run_works_with_a_german_datestyle_on_postgresql(postgresql: Engine, broker: EmbeddedBroker) -> None:
     with postgresql.begin() as connection:
         connection.exec_driver_sql(f'ALTER DATABASE "{postgresql.url.database}" SET DateStyle = German')
-    place = Place(postgresql, broker)
+    place = BatchPlace(postgresql, broker)
     write(place.options(), [rows(0, 5)], 1)
     batch, work = begun(place.options(), 2)
     written(work, [rows(5, 9)])
@@ -107,21 +107,21 @@ def test_a_run_works_with_a_german_datestyle_on_postgresql(postgresql: Engine, b
     place.judge(rows(0, 5))
 
 
-def test_a_stream_may_name_its_batch_at_the_commit(place: Place) -> None:
+def test_a_stream_may_name_its_batch_at_the_commit(place: BatchPlace) -> None:
     write(place.options(), [rows(0, 5)], 1)
     batch, work = begun(place.options(), None)
     batch.commit(work, written(work, [rows(5, 9)]), 1)
     place.judge(rows(0, 5))
 
 
-def test_an_empty_batch_is_remembered(place: Place) -> None:
+def test_an_empty_batch_is_remembered(place: BatchPlace) -> None:
     for partitions in ([], [[], []]):
         write(place.options(), partitions, len(partitions))
         assert begun(place.options(), len(partitions))[1].run is None
     place.judge([])
 
 
-def test_rows_are_added_or_replace_each_other_with_later_ones_winning(place: Place) -> None:
+def test_rows_are_added_or_replace_each_other_with_later_ones_winning(place: BatchPlace) -> None:
     upsert = place.options(upsertKeys="id")
     write(upsert, [rows(0, 3, "old")], 1)
     write(upsert, [rows(2, 5, "first"), rows(4, 6, "second")], 2)
@@ -131,7 +131,7 @@ def test_rows_are_added_or_replace_each_other_with_later_ones_winning(place: Pla
     assert place.seen() == sorted(expected.elements()), "each row is a record, replaced or not"
 
 
-def test_losers_are_aborted_and_their_rows_removed(place: Place) -> None:
+def test_losing_attempts_are_aborted_and_their_rows_removed(place: BatchPlace) -> None:
     batch, work = begun(place.options(), 1)
     winners = written(work, [rows(0, 10), rows(10, 20)])
     written(work, [rows(0, 10)])
@@ -139,7 +139,7 @@ def test_losers_are_aborted_and_their_rows_removed(place: Place) -> None:
     place.judge(rows(0, 20))
 
 
-def test_a_row_that_the_database_refuses_rolls_the_batch_back(place: Place) -> None:
+def test_a_row_that_the_database_refuses_rolls_the_batch_back(place: BatchPlace) -> None:
     with pytest.raises(InputError, match="job 'job': the database refuses a row"):
         write(place.options(), [rows(0, 10), rows(9, 12)], 1)
     place.judge([])
@@ -152,7 +152,7 @@ def test_a_row_that_the_database_refuses_rolls_the_batch_back(place: Place) -> N
 class TestOnPostgresql:
     """What it says, in one line of this library's."""
 
-    def test_the_error_for_a_refused_value_names_its_column(self, place: Place) -> None:
+    def test_the_error_for_a_refused_value_names_its_column(self, place: BatchPlace) -> None:
         _, work = begun(place.options(), 1)
         with pytest.raises(InputError) as raised:
             work.write(rows(0, 1, "x" * 51), 0, 1)
@@ -172,7 +172,7 @@ class TestOnPostgresql:
         ],
     )
     def test_an_error_while_rows_are_moved_is_about_the_target_table(
-        self, place: Place, code: str, kind: type[Exception], said: str
+        self, place: BatchPlace, code: str, kind: type[Exception], said: str
     ) -> None:
         refuse = f"BEGIN RAISE EXCEPTION 'not today' USING ERRCODE = '{code}'; END"
         with place.engine.begin() as connection:
@@ -184,7 +184,7 @@ class TestOnPostgresql:
         place.judge([])
 
     @pytest.mark.parametrize("step", ["MOVE_ROWS", "STORE_STATES"])
-    def test_a_connection_lost_before_the_decision_rolls_both_sides_back(self, place: Place, step: str) -> None:
+    def test_a_connection_lost_before_the_decision_rolls_both_sides_back(self, place: BatchPlace, step: str) -> None:
         def observe(name: str) -> None:
             if name == step:
                 ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
@@ -198,7 +198,7 @@ class TestOnPostgresql:
         place.judge(rows(0, 5))
 
 
-def test_a_task_that_fails_leaves_its_rows_to_the_end_of_the_run(place: Place) -> None:
+def test_a_task_that_fails_leaves_its_rows_to_the_end_of_the_run(place: BatchPlace) -> None:
     batch, work = begun(place.options(), 1)
     written(work, [rows(0, 10)])
     with pytest.raises(RuntimeError, match="PREPARE_KAFKA"):
@@ -211,14 +211,14 @@ def test_a_task_that_fails_leaves_its_rows_to_the_end_of_the_run(place: Place) -
 
 @pytest.mark.slow_cases
 @pytest.mark.parametrize("step", ["BEGIN_RUN", "MOVE_ROWS", "STORE_STATES", "COMMIT_DATABASE"])
-def test_a_failure_before_the_decision_rolls_both_sides_back(place: Place, step: str) -> None:
+def test_a_failure_before_the_decision_rolls_both_sides_back(place: BatchPlace, step: str) -> None:
     with pytest.raises(RuntimeError, match=step):
         write(place.options(), [rows(0, 10), rows(10, 20)], 1, failing_at(step))
     place.judge([])
 
 
 def test_after_the_decision_no_failure_is_raised_and_the_next_run_completes_it(
-    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    place: BatchPlace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(whole_batch, "PATIENCE", 0.0)
     with caplog.at_level(logging.WARNING, "dualwrite"):
@@ -230,7 +230,7 @@ def test_after_the_decision_no_failure_is_raised_and_the_next_run_completes_it(
 
 
 def test_after_the_decision_the_heartbeat_completes_it_without_another_run(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: BatchPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(whole_batch, "PATIENCE", 0.0)
     write(place.options(), [rows(0, 10)], 1, failing_at("COMPLETE_KAFKA"))
@@ -239,7 +239,7 @@ def test_after_the_decision_the_heartbeat_completes_it_without_another_run(
     assert place.seen() == sorted(json_of(rows(0, 10)).elements())
 
 
-def test_the_table_of_staged_rows_goes_when_its_target_has_other_columns(place: Place) -> None:
+def test_the_table_of_staged_rows_goes_when_its_target_has_other_columns(place: BatchPlace) -> None:
     def tables() -> list[str]:
         return [name for name in inspect(place.engine).get_table_names() if name.startswith("dualwrite_staged")]
 
@@ -262,7 +262,7 @@ def test_the_table_of_staged_rows_goes_when_its_target_has_other_columns(place: 
     place.judge(rows(10, 20))
 
 
-def test_a_later_run_ends_an_earlier_one_whose_driver_is_fenced(place: Place) -> None:
+def test_a_later_run_ends_an_earlier_one_whose_driver_is_fenced(place: BatchPlace) -> None:
     zombie, old = begun(place.options(), 1)
     sides = written(old, [rows(0, 10)])
     write(place.options(), [rows(10, 20)], 2)
@@ -273,7 +273,7 @@ def test_a_later_run_ends_an_earlier_one_whose_driver_is_fenced(place: Place) ->
     place.judge(rows(10, 20))
 
 
-def test_a_database_that_goes_back_before_the_decision_is_noticed_and_on_record(place: Place) -> None:
+def test_a_database_that_goes_back_before_the_decision_is_noticed_and_on_record(place: BatchPlace) -> None:
     """The fencing token is the same; the state is one from before the task leased the slot."""
     write(place.options(), [rows(0, 10)], 1)
     ((name, before),) = slot_rows(place.engine).items()
@@ -291,7 +291,7 @@ def test_a_database_that_goes_back_before_the_decision_is_noticed_and_on_record(
     place.judge(rows(0, 20))
 
 
-def test_recover_job_ends_the_run_of_a_dead_driver_at_once(place: Place) -> None:
+def test_recover_job_ends_the_run_of_a_dead_driver_at_once(place: BatchPlace) -> None:
     _, work = begun(place.options(), 1)
     written(work, [rows(0, 10), rows(10, 20)])
     outcomes = place.recover()
@@ -301,7 +301,7 @@ def test_recover_job_ends_the_run_of_a_dead_driver_at_once(place: Place) -> None
     assert place.recover() == {}
 
 
-def test_any_process_aborts_a_dead_drivers_transactions_once_the_run_has_timed_out(place: Place) -> None:
+def test_any_process_aborts_a_dead_drivers_transactions_once_the_run_has_timed_out(place: BatchPlace) -> None:
     batch, work = begun(place.options(runTimeout=0.5), 1)
     assert work.run is not None
     try:
@@ -309,13 +309,13 @@ def test_any_process_aborts_a_dead_drivers_transactions_once_the_run_has_timed_o
     except FencedError:
         sides = []
     while any(row.owner.endswith(f"run-{work.run.run_id}") for row in slot_rows(place.engine).values()):
-        manager_of(batch._worker.dual_write).sweep()
+        manager_of(batch.worker.dual_write).sweep()
     with pytest.raises(FencedError):
         batch.commit(work, sides, 1)
     place.judge([])
 
 
-def test_a_driver_that_takes_too_long_decides_nothing(place: Place) -> None:
+def test_a_driver_that_takes_too_long_decides_nothing(place: BatchPlace) -> None:
     batch, work = begun(place.options(), 1)
     sides = written(work, [rows(0, 10)])
     with place.engine.begin() as connection:
@@ -325,7 +325,7 @@ def test_a_driver_that_takes_too_long_decides_nothing(place: Place) -> None:
     place.judge([])
 
 
-def test_a_task_of_another_run_is_refused(place: Place) -> None:
+def test_a_task_of_another_run_is_refused(place: BatchPlace) -> None:
     _, old = begun(place.options(), 1)
     sides = written(old, [rows(0, 10)])
     batch, work = begun(place.options(), 2)
@@ -335,7 +335,7 @@ def test_a_task_of_another_run_is_refused(place: Place) -> None:
 
 
 @pytest.mark.parametrize("is_same", [True, False])
-def test_a_partition_committed_twice_is_refused_and_rolls_the_run_back(place: Place, is_same: bool) -> None:
+def test_a_partition_committed_twice_is_refused_and_rolls_the_run_back(place: BatchPlace, is_same: bool) -> None:
     batch, work = begun(place.options(), 1)
     first = written(work, [rows(0, 10)])
     second = first if is_same else written(work, [rows(10, 20)])
@@ -344,7 +344,7 @@ def test_a_partition_committed_twice_is_refused_and_rolls_the_run_back(place: Pl
     place.judge([])
 
 
-def test_rows_that_a_database_crash_has_lost_roll_the_run_back(place: Place) -> None:
+def test_rows_that_a_database_crash_has_lost_roll_the_run_back(place: BatchPlace) -> None:
     batch, work = begun(place.options(), 1)
     sides = written(work, [rows(0, 10)])
     assert work.run is not None
@@ -364,7 +364,7 @@ def test_rows_that_a_database_crash_has_lost_roll_the_run_back(place: Place) -> 
     ],
 )
 def test_a_column_that_does_not_fit_is_refused_before_a_run_begins(
-    place: Place, changed: dict[str, Any], message: str
+    place: BatchPlace, changed: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
         begun(place.options(**changed), 1)
@@ -373,12 +373,12 @@ def test_a_column_that_does_not_fit_is_refused_before_a_run_begins(
 
 
 @pytest.mark.slow_cases
-def test_a_decision_for_many_partitions_takes_few_statements(place: Place) -> None:
+def test_a_decision_for_many_partitions_takes_few_statements(place: BatchPlace) -> None:
     batch, work = begun(place.options(), 1)
     sides = written(work, [rows(number, number + 1) for number in range(20)])
     said: list[str] = []
-    event.listen(batch._worker.engine, "before_cursor_execute", lambda *given: said.append(given[2]))
-    batch._runs.commit(
+    event.listen(batch.worker.engine, "before_cursor_execute", lambda *given: said.append(given[2]))
+    batch.runs.commit(
         work.run,  # type: ignore[arg-type]
         1,
         [(side.lease, side.state) for side in sides],  # type: ignore[union-attr, misc]
@@ -390,10 +390,10 @@ def test_a_decision_for_many_partitions_takes_few_statements(place: Place) -> No
 
 
 @pytest.mark.slow_cases
-def test_a_run_with_resume_ends_before_kafkas_transaction_timeout(place: Place) -> None:
+def test_a_run_with_resume_ends_before_kafkas_transaction_timeout(place: BatchPlace) -> None:
     kept = {"twoPhase": "resume", "kafka.transaction.timeout.ms": "60000"}
     batch, _ = begun(place.options(**kept), 1)
     assert batch._seconds() == pytest.approx(54.0)
     with place.engine.connect() as connection:
-        remaining = batch._runs._database.seconds_until(spark_run.c.expires_at)
+        remaining = batch.runs._database.seconds_until(spark_run.c.expires_at)
         assert 0 < float(connection.execute(spark_run.select().with_only_columns(remaining)).scalar_one()) <= 54

@@ -13,7 +13,7 @@ from dualwrite.coordinator.sql.tables import spark_run
 from dualwrite.errors import KafkaUnavailableError
 from dualwrite.spark import recover_job
 from dualwrite.spark.batch.runs import RunState
-from tests.support.spark.batch_kills import ROWS, World
+from tests.support.spark.batch_kills import ROWS, BatchKillWorld
 from tests.support.spark.batch_process import go_on, running, said
 from tests.support.spark.batches import begun, open_slots, options_for, rows, staged_rows, stored
 
@@ -22,8 +22,8 @@ BRIEFLY = 2
 
 
 @pytest.fixture
-def world(sqlite: Engine, tmp_path: Path) -> Iterator[World]:
-    made = World(sqlite, tmp_path)
+def world(sqlite: Engine, tmp_path: Path) -> Iterator[BatchKillWorld]:
+    made = BatchKillWorld(sqlite, tmp_path)
     yield made
     made.close()
 
@@ -31,7 +31,7 @@ def world(sqlite: Engine, tmp_path: Path) -> Iterator[World]:
 @pytest.mark.slow_cases
 @pytest.mark.parametrize("producer", ["native", "librdkafka"])
 @pytest.mark.parametrize("who", ["the same batch", "recovery"])
-def test_a_driver_accepts_what_another_process_has_completed(world: World, producer: str, who: str) -> None:
+def test_a_driver_accepts_what_another_process_has_completed(world: BatchKillWorld, producer: str, who: str) -> None:
     brief = {"producer": producer, "leaseTimeout": BRIEFLY}
     with running(replace(world.told, pause="COMPLETE_KAFKA", options=brief)) as paused:
         assert said(paused) == "paused"
@@ -54,7 +54,7 @@ def test_a_driver_accepts_what_another_process_has_completed(world: World, produ
     assert world.judge() == ROWS
 
 
-def keywords(world: World, **changed: object) -> dict[str, object]:
+def keywords(world: BatchKillWorld, **changed: object) -> dict[str, object]:
     told = world.told
     return {
         "url": told.url,
@@ -67,7 +67,7 @@ def keywords(world: World, **changed: object) -> dict[str, object]:
     }
 
 
-def test_a_broker_that_is_down_at_the_start_is_an_error_before_anything_is_begun(world: World) -> None:
+def test_a_broker_that_is_down_at_the_start_is_an_error_before_anything_is_begun(world: BatchKillWorld) -> None:
     told = world.told
     world.broker.kill()
     given = options_for(told.url, told.servers, **{"kafka.delivery.timeout.ms": "2000"})
@@ -82,7 +82,7 @@ def test_a_broker_that_is_down_at_the_start_is_an_error_before_anything_is_begun
     assert world.judge() == ROWS
 
 
-def nothing_is_there(world: World) -> bool:
+def nothing_is_there(world: BatchKillWorld) -> bool:
     with world.engine.connect() as connection:
         runs = connection.scalar(select(spark_run.c.state).where(spark_run.c.state == RunState.OPEN.value))
         tables = connection.dialect.get_table_names(connection)
@@ -91,7 +91,7 @@ def nothing_is_there(world: World) -> bool:
 
 
 @pytest.mark.slow
-def test_a_batch_that_is_committed_needs_no_broker(world: World) -> None:
+def test_a_batch_that_is_committed_needs_no_broker(world: BatchKillWorld) -> None:
     world.write()
     told = world.told
     world.broker.kill()

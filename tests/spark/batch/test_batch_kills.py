@@ -18,7 +18,7 @@ from dualwrite.spark.batch.runs import Runs
 from dualwrite.spark.workers import engine_of
 from tests.spark.conftest import ready
 from tests.support.servers.postgresql import PostgreSQL
-from tests.support.spark.batch_kills import ROWS, World
+from tests.support.spark.batch_kills import ROWS, BatchKillWorld
 from tests.support.spark.batch_process import go_on, running, said
 from tests.support.spark.batches import begun, both_or_neither, options_for, rows, staged_rows, write, written
 
@@ -36,22 +36,24 @@ STEPS = (
 
 
 @pytest.fixture
-def world(postgresql: Engine, tmp_path: Path) -> Iterator[World]:
-    made = World(postgresql, tmp_path)
+def world(postgresql: Engine, tmp_path: Path) -> Iterator[BatchKillWorld]:
+    made = BatchKillWorld(postgresql, tmp_path)
     yield made
     made.close()
 
 
 @pytest.fixture
-def small_world(sqlite: Engine, tmp_path: Path) -> Iterator[World]:
-    made = World(sqlite, tmp_path)
+def small_world(sqlite: Engine, tmp_path: Path) -> Iterator[BatchKillWorld]:
+    made = BatchKillWorld(sqlite, tmp_path)
     yield made
     made.close()
 
 
 @pytest.mark.slow_cases
 @pytest.mark.parametrize("step", ["TRANSFER_LEASE", "COMMIT_DATABASE", "COMPLETE_KAFKA"])
-def test_a_driver_that_is_killed_and_started_again_writes_the_batch_once(small_world: World, step: str) -> None:
+def test_a_driver_that_is_killed_and_started_again_writes_the_batch_once(
+    small_world: BatchKillWorld, step: str
+) -> None:
     small_world.kill_at(step)
     small_world.write()
     assert small_world.judge() == ROWS
@@ -69,7 +71,7 @@ def test_a_driver_may_be_killed_at_every_step(
     server: str, producer: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     for engine in ready(request.getfixturevalue(f"{server}_url")):
-        world = World(engine, tmp_path)
+        world = BatchKillWorld(engine, tmp_path)
         for number, step in enumerate(STEPS):
             world.batches = number
             world.kill_at(step, producer=producer)
@@ -80,7 +82,7 @@ def test_a_driver_may_be_killed_at_every_step(
 
 @pytest.mark.slow
 @pytest.mark.postgresql
-def test_any_process_completes_decided_transactions_without_another_run(world: World) -> None:
+def test_any_process_completes_decided_transactions_without_another_run(world: BatchKillWorld) -> None:
     world.kill_at("COMPLETE_KAFKA")
     told = world.told
     batch, _ = begun(options_for(told.url, told.servers, job="another"), 0)
@@ -91,7 +93,7 @@ def test_any_process_completes_decided_transactions_without_another_run(world: W
 @pytest.mark.slow
 @pytest.mark.postgresql
 @pytest.mark.parametrize("step", ["STAGE_ROWS", "TRANSFER_LEASE", "DECIDE"])
-def test_a_zombie_driver_decides_nothing_after_another_has_written_the_batch(world: World, step: str) -> None:
+def test_a_zombie_driver_decides_nothing_after_another_has_written_the_batch(world: BatchKillWorld, step: str) -> None:
     with running(replace(world.told, pause=step)) as zombie:
         assert said(zombie) == "paused"
         zombie.send_signal(signal.SIGSTOP)
@@ -106,7 +108,7 @@ def test_a_zombie_driver_decides_nothing_after_another_has_written_the_batch(wor
 
 
 @pytest.mark.slow
-def test_a_broker_killed_after_the_decision_gets_every_record_after_its_restart(small_world: World) -> None:
+def test_a_broker_killed_after_the_decision_gets_every_record_after_its_restart(small_world: BatchKillWorld) -> None:
     def kill_broker(step: str) -> None:
         if step == "COMPLETE_KAFKA" and not killed:
             killed.append(step)
@@ -135,7 +137,7 @@ def test_a_database_that_is_killed_loses_a_batch_or_keeps_it_on_both_sides(
     killed: list[str] = []
     engine = engine_of(options_for(own_postgresql.url, "nowhere:9092"))
     upgrade_engine(engine)
-    world = World(engine, tmp_path)
+    world = BatchKillWorld(engine, tmp_path)
     told = world.told
     try:
         write(options_for(told.url, told.servers), [rows(0, 10), rows(10, ROWS)], 0, kill_database)
@@ -151,13 +153,17 @@ def test_a_database_that_is_killed_loses_a_batch_or_keeps_it_on_both_sides(
 class TestNegativeControls:
     """Each breaks the protocol in one place, and must be found."""
 
-    def test_unstored_states_would_be_noticed(self, small_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_unstored_states_would_be_noticed(
+        self, small_world: BatchKillWorld, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(TransferredLeases, "store_all", lambda *given: None)
         small_world.write()
         with pytest.raises(AssertionError):
             small_world.judge()
 
-    def test_forgotten_batches_would_be_noticed(self, small_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_forgotten_batches_would_be_noticed(
+        self, small_world: BatchKillWorld, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(Runs, "_committed_by", lambda *given: None)
         monkeypatch.setattr(Runs, "_record_batch", lambda *given: None)
         small_world.write(upsertKeys="id")
@@ -165,7 +171,9 @@ class TestNegativeControls:
         with pytest.raises(AssertionError):
             small_world.judge()
 
-    def test_an_unfenced_zombie_would_be_noticed(self, small_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_unfenced_zombie_would_be_noticed(
+        self, small_world: BatchKillWorld, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         told = small_world.told
         zombie, old = begun(options_for(told.url, told.servers, upsertKeys="id"), None)
         sides = written(old, [rows(0, ROWS)])
@@ -177,7 +185,7 @@ class TestNegativeControls:
             small_world.judge()
 
     def test_rows_moved_before_the_decision_would_be_noticed(
-        self, small_world: World, monkeypatch: pytest.MonkeyPatch
+        self, small_world: BatchKillWorld, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         move = whole_batch.move_rows
 

@@ -15,22 +15,21 @@ from dualwrite.spark.batch.whole_batch import WholeBatch
 from dualwrite.spark.workers import close_workers
 from dualwrite.testing.kafka import KafkaBroker
 from tests.support.coordinator.event_table import await_sweeps
-from tests.support.spark.batch_place import Place, broker
+from tests.support.spark.batch_place import BatchPlace, broker
 from tests.support.spark.batches import begun, open_slots, rows, staged_rows, write
-from tests.support.spark.writing import Place as PlaceOfPartitions
-from tests.support.spark.writing import rows_of
+from tests.support.spark.writing import SparkPlace, rows_of
 
 __all__ = ["broker"]
 
 
 @pytest.fixture
-def place(sqlite: Engine, broker: EmbeddedBroker) -> Iterator[Place]:
-    yield Place(sqlite, broker)
+def place(sqlite: Engine, broker: EmbeddedBroker) -> Iterator[BatchPlace]:
+    yield BatchPlace(sqlite, broker)
     close_workers()
     await_sweeps()
 
 
-def test_a_batch_that_is_forgotten_is_not_written_again(place: Place) -> None:
+def test_a_batch_that_is_forgotten_is_not_written_again(place: BatchPlace) -> None:
     remembering = place.options(keepBatches=2)
     for number in range(4):
         write(remembering, [rows(number * 5, number * 5 + 5)], number)
@@ -43,7 +42,7 @@ def test_a_batch_that_is_forgotten_is_not_written_again(place: Place) -> None:
     place.judge(rows(0, 30))
 
 
-def test_a_task_that_knows_its_batch_to_be_committed_writes_nothing(place: Place) -> None:
+def test_a_task_that_knows_its_batch_to_be_committed_writes_nothing(place: BatchPlace) -> None:
     """The driver of a stream that is a data source does not know the number when the run begins."""
     write(place.options(), [rows(0, 5)], 1)
     _, work = begun(place.options(), None)
@@ -54,13 +53,13 @@ def test_a_task_that_knows_its_batch_to_be_committed_writes_nothing(place: Place
     assert (staged_rows(place.engine), open_slots(place.engine)) == (0, [])
 
 
-def test_a_number_that_was_left_out_may_be_written_later(place: Place) -> None:
+def test_a_number_that_was_left_out_may_be_written_later(place: BatchPlace) -> None:
     write(place.options(), [rows(0, 5)], 7)
     write(place.options(), [rows(5, 10)], 3)
     place.judge(rows(0, 10))
 
 
-def test_a_number_belongs_to_a_job(place: Place) -> None:
+def test_a_number_belongs_to_a_job(place: BatchPlace) -> None:
     """Two tables of an application that are written under one number would pass for one batch."""
     with pytest.raises(ConfigurationError, match="option 'job' is missing"):
         WholeBatch(place.options(job=None, batchId=1))
@@ -68,7 +67,7 @@ def test_a_number_belongs_to_a_job(place: Place) -> None:
     place.judge(rows(0, 5))
 
 
-def test_a_batch_counts_as_written_only_once_its_commit_is_on_disk(place: Place) -> None:
+def test_a_batch_counts_as_written_only_once_its_commit_is_on_disk(place: BatchPlace) -> None:
     """MariaDB shows a commit before that; a commit that comes after it puts it there, if it changes anything."""
     write(place.options(), [rows(0, 5)], 1)
     forget_when(place.engine, spark_run)
@@ -79,7 +78,7 @@ def test_a_batch_counts_as_written_only_once_its_commit_is_on_disk(place: Place)
 def test_a_partition_counts_as_written_only_once_its_commit_is_on_disk(
     sqlite: Engine, kafka_broker: KafkaBroker, dualwrite_application: str
 ) -> None:
-    place = PlaceOfPartitions(sqlite, kafka_broker, dualwrite_application)
+    place = SparkPlace(sqlite, kafka_broker, dualwrite_application)
     assert place.write(rows_of(3))
     forget_when(sqlite, spark_progress)
     assert not place.write(rows_of(3))
@@ -101,7 +100,7 @@ def was_changed(engine: Engine, table: Table) -> bool:
 
 
 def test_a_run_whose_time_is_over_while_rows_are_moved_decides_nothing(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: BatchPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With twoPhase=resume Kafka has aborted what was prepared by then."""
     move = whole_batch.move_rows

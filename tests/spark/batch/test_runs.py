@@ -210,7 +210,7 @@ def test_a_failure_before_the_commit_leaves_the_run_open_and_nothing_done(jobs: 
     assert jobs.commit(driver, run, leases) is RunState.COMMITTED
 
 
-class Cut:
+class CutConnection:
     """The connection is lost in the COMMIT of the first transaction that has changed things.
 
     :param effect: whether the server has got it before that.
@@ -241,7 +241,7 @@ class Cut:
 
 @pytest.mark.parametrize("effect", [True, False])
 def test_the_outcome_of_a_commit_whose_answer_was_lost_is_read(jobs: Jobs, effect: bool) -> None:
-    driver, cut = jobs.driver(), Cut(jobs.engine, effect=effect)
+    driver, cut = jobs.driver(), CutConnection(jobs.engine, effect=effect)
     run = jobs.begin(driver, 5)
     leases = [jobs.task(run, 0)]
     if effect:
@@ -262,7 +262,7 @@ def test_a_commit_whose_outcome_cannot_be_read_is_in_doubt(jobs: Jobs) -> None:
         if step == "READ_DECISION":
             raise OSError("no route to host")
 
-    driver, cut = jobs.driver(), Cut(jobs.engine, effect=True)
+    driver, cut = jobs.driver(), CutConnection(jobs.engine, effect=True)
     run = jobs.begin(driver, 5)
     with pytest.raises(InDoubtError, match="no route to host"):
         jobs.commit(driver, run, [jobs.task(run, 0)], 5, observe=lose)
@@ -276,7 +276,7 @@ def test_the_batch_shows_a_commits_outcome_after_another_run_has_begun(jobs: Job
         if step == "READ_DECISION":
             jobs.begin(jobs.driver("next"), 6)
 
-    driver, cut = jobs.driver(), Cut(jobs.engine, effect=effect)
+    driver, cut = jobs.driver(), CutConnection(jobs.engine, effect=effect)
     run = jobs.begin(driver, 5)
     leases = [jobs.task(run, 0)]
     if effect:
@@ -292,7 +292,7 @@ def test_without_a_batch_id_a_commit_is_in_doubt_after_another_run(jobs: Jobs) -
         if step == "READ_DECISION":
             jobs.begin(jobs.driver("next"))
 
-    driver, cut = jobs.driver(), Cut(jobs.engine, effect=True)
+    driver, cut = jobs.driver(), CutConnection(jobs.engine, effect=True)
     run = jobs.begin(driver)
     with pytest.raises(InDoubtError, match="was followed by another"):
         jobs.commit(driver, run, [jobs.task(run, 0)], observe=overtake)

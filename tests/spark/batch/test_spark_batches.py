@@ -13,7 +13,7 @@ from sqlalchemy import text
 from dualwrite.errors import ConfigurationError, FencedError
 from dualwrite.spark import recover_job, register, write_batch
 from tests.support.spark.frames import THINGS, forget_last_commit, judge, put, save, things
-from tests.support.spark.writing import PATIENCE, Place, rows_of
+from tests.support.spark.writing import PATIENCE, SparkPlace, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.postgresql, pytest.mark.slow]
 
 
 @pytest.fixture
-def place(postgresql_place: Place) -> Place:
+def place(postgresql_place: SparkPlace) -> SparkPlace:
     return postgresql_place
 
 
@@ -41,7 +41,7 @@ def failing_once(step: str) -> Callable[[str], None]:
 
 @pytest.mark.parametrize("producer", ["native", "librdkafka"])
 def test_all_partitions_commit_together_and_a_second_write_has_no_effect(
-    spark: "SparkSession", place: Place, producer: str
+    spark: "SparkSession", place: SparkPlace, producer: str
 ) -> None:
     for _ in range(2):
         write_batch(things(spark), 7, **place.keywords(), producer=producer)
@@ -49,13 +49,13 @@ def test_all_partitions_commit_together_and_a_second_write_has_no_effect(
 
 
 @pytest.mark.parametrize("step", ["STAGE_ROWS", "PREPARE_KAFKA", "TRANSFER_LEASE"])
-def test_tasks_that_are_run_again_count_once(spark: "SparkSession", place: Place, step: str) -> None:
+def test_tasks_that_are_run_again_count_once(spark: "SparkSession", place: SparkPlace, step: str) -> None:
     write_batch(things(spark), 0, on_step=failing_once(step), **place.keywords())
     judge(place, rows_of(100))
 
 
 def test_a_module_missing_on_the_executors_is_named(
-    spark: "SparkSession", place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: "SparkSession", place: SparkPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
@@ -68,7 +68,9 @@ def test_a_module_missing_on_the_executors_is_named(
     judge(place, rows_of(100))
 
 
-def test_empty_partitions_and_batches_without_partitions_are_committed(spark: "SparkSession", place: Place) -> None:
+def test_empty_partitions_and_batches_without_partitions_are_committed(
+    spark: "SparkSession", place: SparkPlace
+) -> None:
     write_batch(things(spark).where("id IN (3, 60)"), 0, **place.keywords())
     write_batch(spark.createDataFrame([], THINGS), 1, **place.keywords())
     write_batch(spark.createDataFrame(spark.sparkContext.emptyRDD(), THINGS), 2, **place.keywords())
@@ -76,7 +78,7 @@ def test_empty_partitions_and_batches_without_partitions_are_committed(spark: "S
 
 
 @pytest.mark.parametrize("by", ["uuid()", "rand()", "a function in Python"])
-def test_a_nondeterministic_value_is_the_same_on_both_sides(spark: "SparkSession", place: Place, by: str) -> None:
+def test_a_nondeterministic_value_is_the_same_on_both_sides(spark: "SparkSession", place: SparkPlace, by: str) -> None:
     """Spark evaluates nothing twice, for the table and for the JSON, though a function in Python does not say that it
     is not deterministic."""
     from pyspark.sql import functions as f
@@ -88,14 +90,14 @@ def test_a_nondeterministic_value_is_the_same_on_both_sides(spark: "SparkSession
     assert len({note for _, note in place.stored()}) == 50
 
 
-def test_later_rows_win_across_partitions(spark: "SparkSession", place: Place) -> None:
+def test_later_rows_win_across_partitions(spark: "SparkSession", place: SparkPlace) -> None:
     twice = things(spark, 10, 2).union(things(spark, 10, 2).selectExpr("id", "concat('later ', id) AS note"))
     write_batch(twice, 0, **place.keywords(), upsertKeys=["id"])
-    assert place.stored() == [(each, f"later {each}") for each in range(10)]
+    assert place.stored() == [(number, f"later {number}") for number in range(10)]
     assert len(place.produced()) == 20
 
 
-def test_a_later_run_fences_an_earlier_one_in_progress(spark: "SparkSession", place: Place) -> None:
+def test_a_later_run_fences_an_earlier_one_in_progress(spark: "SparkSession", place: SparkPlace) -> None:
     overtaken: list[str] = []
 
     class Overtaking:
@@ -120,7 +122,7 @@ class TestDataSource:
     def registered(self, spark: "SparkSession") -> None:
         register(spark)
 
-    def test_a_wrong_option_is_named_before_anything_is_written(self, spark: "SparkSession", place: Place) -> None:
+    def test_a_wrong_option_is_named_before_anything_is_written(self, spark: "SparkSession", place: SparkPlace) -> None:
         for options, message in (
             ({"dbtable": "thing"}, "no table 'thing'; did you mean 'things'"),
             ({"topics": "x"}, "there is no option 'topics': did you mean 'topic'"),
@@ -131,13 +133,15 @@ class TestDataSource:
                 save(things(spark), place, **options)
         judge(place, [])
 
-    def test_a_refused_row_rolls_the_batch_back(self, spark: "SparkSession", place: Place) -> None:
+    def test_a_refused_row_rolls_the_batch_back(self, spark: "SparkSession", place: SparkPlace) -> None:
         save(things(spark, 10), place)
         with pytest.raises(Exception, match="the database refuses a row: duplicate key value"):
             save(things(spark, 20, begin=5), place)
         judge(place, rows_of(10))
 
-    def test_the_data_source_writes_the_same_rows_as_the_function(self, spark: "SparkSession", place: Place) -> None:
+    def test_the_data_source_writes_the_same_rows_as_the_function(
+        self, spark: "SparkSession", place: SparkPlace
+    ) -> None:
         """One has them from Arrow, the other by pickle."""
         with place.engine.begin() as connection:
             connection.execute(
@@ -159,7 +163,7 @@ class TestDataSource:
         expected = df.selectExpr("to_json(struct(*)) AS value").collect()[0].value
         assert json.loads(first or b"") == json.loads(expected)
 
-    def test_a_stream_without_a_job_is_refused(self, spark: "SparkSession", place: Place, tmp_path: Path) -> None:
+    def test_a_stream_without_a_job_is_refused(self, spark: "SparkSession", place: SparkPlace, tmp_path: Path) -> None:
         put(tmp_path, rows_of(1))
         texts = {name: str(value) for name, value in place.keywords().items() if name != "job"}
         stream = spark.readStream.schema(THINGS).json(str(tmp_path))
@@ -171,7 +175,7 @@ class TestDataSource:
 
 
 def test_an_aggregation_that_updates_is_exactly_once_by_foreach_batch(
-    spark: "SparkSession", place: Place, tmp_path: Path
+    spark: "SparkSession", place: SparkPlace, tmp_path: Path
 ) -> None:
     source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
     source.mkdir()
@@ -199,14 +203,14 @@ def test_an_aggregation_that_updates_is_exactly_once_by_foreach_batch(
     assert len(place.produced()) == 6, "three rows in each of two batches"
 
 
-def test_write_batch_refuses_a_stream(spark: "SparkSession", place: Place) -> None:
+def test_write_batch_refuses_a_stream(spark: "SparkSession", place: SparkPlace) -> None:
     stream = spark.readStream.format("rate").load()
     with pytest.raises(ConfigurationError, match="foreachBatch"):
         write_batch(stream, **place.keywords())
 
 
 def test_a_stream_without_the_batchs_number_is_refused_before_anything_is_written(
-    spark: "SparkSession", place: Place, tmp_path: Path
+    spark: "SparkSession", place: SparkPlace, tmp_path: Path
 ) -> None:
     from pyspark.errors import StreamingQueryException
 

@@ -17,7 +17,7 @@ from dualwrite.spark.workers import close_workers
 from dualwrite.testing.kafka import KafkaBroker
 from tests.support.spark.batches import open_slots, staged_rows
 from tests.support.spark.frames import THINGS, judge, put, save, things
-from tests.support.spark.writing import Place, rows_of
+from tests.support.spark.writing import SparkPlace, rows_of
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Killing:
                 os.kill(self._process, signal.SIGKILL)
 
 
-class World(Place):
+class MortalBrokerPlace(SparkPlace):
     """A broker of its own, which may be killed, and is waited for once (batch.PATIENCE): for less than by default."""
 
     def keywords(self) -> dict[str, Any]:
@@ -64,9 +64,9 @@ class World(Place):
 
 
 @pytest.fixture
-def world(postgresql: Engine, tmp_path: Path, dualwrite_application: str) -> Iterator[World]:
+def world(postgresql: Engine, tmp_path: Path, dualwrite_application: str) -> Iterator[MortalBrokerPlace]:
     with KafkaBroker(tmp_path / "broker") as broker:
-        yield World(postgresql, broker, dualwrite_application)
+        yield MortalBrokerPlace(postgresql, broker, dualwrite_application)
         broker.start()
         close_workers()
 
@@ -85,12 +85,12 @@ def doomed(spark: "SparkSession", broker: KafkaBroker) -> str:
     return "doomed"
 
 
-def texts(place: Place) -> dict[str, str]:
+def texts(place: SparkPlace) -> dict[str, str]:
     return {name: str(value) for name, value in place.keywords().items()}
 
 
 def test_a_function_returns_and_the_next_batch_completes_the_one_before(
-    spark: "SparkSession", world: World, caplog: pytest.LogCaptureFixture
+    spark: "SparkSession", world: MortalBrokerPlace, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_batch(things(spark), 0, on_step=Killing(world.broker), **world.keywords())
     assert "decided transactions are not complete in Kafka; recovery will end them later" in caplog.text
@@ -101,7 +101,9 @@ def test_a_function_returns_and_the_next_batch_completes_the_one_before(
     judge(world, rows_of(150))
 
 
-def test_a_data_source_succeeds_and_the_same_batch_again_completes_it(spark: "SparkSession", world: World) -> None:
+def test_a_data_source_succeeds_and_the_same_batch_again_completes_it(
+    spark: "SparkSession", world: MortalBrokerPlace
+) -> None:
     format_name = doomed(spark, world.broker)
     things(spark).write.format(format_name).options(**texts(world), batchId="0").mode("append").save()
     world.down()
@@ -113,7 +115,7 @@ def test_a_data_source_succeeds_and_the_same_batch_again_completes_it(spark: "Sp
 
 
 def test_a_stream_ends_well_and_its_next_start_completes_the_batch(
-    spark: "SparkSession", world: World, tmp_path: Path
+    spark: "SparkSession", world: MortalBrokerPlace, tmp_path: Path
 ) -> None:
     source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
     source.mkdir()

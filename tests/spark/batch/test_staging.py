@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow_cases("mariadb")
 Rows = Sequence[tuple[Any, ...]]
 
 
-class Place:
+class StagingPlace:
     """A target, and the rows of a run that are staged for it."""
 
     def __init__(self, engine: Engine, name: str = "things") -> None:
@@ -61,7 +61,7 @@ class Place:
     @property
     def columns(self) -> list[Any]:
         with self.engine.connect() as connection:
-            by_name = {each.name: each for each in target_of(connection, self.dbtable).columns}
+            by_name = {column.name: column for column in target_of(connection, self.dbtable).columns}
         return [by_name[name] for name in self.names]
 
     def make(self) -> tuple[str | None, str]:
@@ -84,11 +84,11 @@ class Place:
 
 
 @pytest.fixture
-def place(engine: Engine) -> Place:
-    return Place(engine)
+def place(engine: Engine) -> StagingPlace:
+    return StagingPlace(engine)
 
 
-def test_a_target_that_was_changed_meanwhile_gets_no_rows(place: Place) -> None:
+def test_a_target_that_was_changed_meanwhile_gets_no_rows(place: StagingPlace) -> None:
     staged, columns = [place.stage(0, 1, [(1, "a")])], place.columns
     with place.engine.begin() as connection:
         connection.exec_driver_sql(f"ALTER TABLE {place.dbtable} RENAME COLUMN note TO remark")
@@ -105,7 +105,7 @@ def test_a_target_that_was_changed_meanwhile_gets_no_rows(place: Place) -> None:
 @pytest.mark.postgresql
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_a_column_type_changed_during_the_move_rolls_the_batch_back(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: StagingPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     insert = Postgresql.insert
 
@@ -125,7 +125,7 @@ def test_a_column_type_changed_during_the_move_rolls_the_batch_back(
 def test_an_unknown_type_is_refused_only_in_a_written_column(postgresql: Engine) -> None:
     with postgresql.begin() as connection:
         connection.exec_driver_sql("CREATE TABLE places (id integer, at point, others point[])")
-        by_name = {each.name: each for each in target_of(connection, "places").columns}
+        by_name = {column.name: column for column in target_of(connection, "places").columns}
     assert make_staging(postgresql, "places", [by_name["id"]]).is_new
     for name in ("at", "others"):
         with pytest.raises(ConfigurationError, match=f"column '{name}' of table places is of a type that a table for"):
@@ -160,17 +160,17 @@ def test_a_column_named_like_a_mark_column_is_refused(engine: Engine, name: str)
     with pytest.raises(ConfigurationError, match=f"^column '{name}' of table marked is called .* rename it, or "):
         make_staging(engine, "marked", columns)
     assert inspect(engine).get_table_names().count("marked") == 1
-    assert not [each for each in inspect(engine).get_table_names() if each.startswith("dualwrite_staged")]
+    assert not [table for table in inspect(engine).get_table_names() if table.startswith("dualwrite_staged")]
 
 
-def test_rows_are_moved_in_the_order_of_partitions_and_in_each_as_they_came(place: Place) -> None:
+def test_rows_are_moved_in_the_order_of_partitions_and_in_each_as_they_came(place: StagingPlace) -> None:
     late = place.stage(1, 10, [(3, "c"), (4, "d")])
     early = place.stage(0, 11, [(2, "b"), (1, "a")])
     assert place.move([late, early]) == 4
     assert place.stored() == [(2, "b"), (1, "a"), (3, "c"), (4, "d")]
 
 
-def test_rows_of_losing_attempts_and_other_runs_are_not_moved(place: Place) -> None:
+def test_rows_of_losing_attempts_and_other_runs_are_not_moved(place: StagingPlace) -> None:
     winner = place.stage(0, 1, [(1, "a")])
     place.stage(0, 2, [(1, "a")])
     place.stage(1, 3, [(9, "of a loser")])
@@ -179,7 +179,7 @@ def test_rows_of_losing_attempts_and_other_runs_are_not_moved(place: Place) -> N
     assert place.stored() == [(1, "a")]
 
 
-def test_a_later_row_replaces_an_earlier_one_within_a_partition_and_across(place: Place) -> None:
+def test_a_later_row_replaces_an_earlier_one_within_a_partition_and_across(place: StagingPlace) -> None:
     place.move([place.stage(0, 1, [(1, "old"), (2, "old")])])
     attempts = [
         place.stage(0, 5, [(1, "first"), (1, "second"), (3, "new")]),
@@ -190,14 +190,14 @@ def test_a_later_row_replaces_an_earlier_one_within_a_partition_and_across(place
     assert sorted(place.stored()) == [(1, "last"), (2, "old"), (3, "newer")]
 
 
-def test_rows_whose_key_is_null_are_all_added(place: Place) -> None:
+def test_rows_whose_key_is_null_are_all_added(place: StagingPlace) -> None:
     attempts = [place.stage(0, 1, [(None, "a"), (None, "b")]), place.stage(1, 2, [(None, "c")])]
     place.move(attempts, ["order"])
     assert sorted(note for _, note in place.stored()) == ["a", "b", "c"]
 
 
 def test_a_table_of_key_columns_only_can_be_upserted(engine: Engine) -> None:
-    place = Place(engine)
+    place = StagingPlace(engine)
     place.names = ["order"]
     place.run = Run("job", 7, place.make())
     for _ in range(2):
@@ -207,26 +207,26 @@ def test_a_table_of_key_columns_only_can_be_upserted(engine: Engine) -> None:
     assert [order for order, _ in place.stored()] == [1, 2]
 
 
-def test_many_attempts_are_moved_in_several_statements(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staging, "_ATTEMPTS", 3)
+def test_many_attempts_are_moved_in_several_statements(place: StagingPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging, "ATTEMPTS", 3)
     attempts = [place.stage(part, 100 - part, [(part % 2, f"{part}")]) for part in range(10)]
     assert place.move(attempts, ["order"]) == 10
     assert sorted(place.stored()) == [(0, "8"), (1, "9")]
 
 
-def test_staged_rows_that_the_database_has_lost_are_noticed(place: Place) -> None:
+def test_staged_rows_that_the_database_has_lost_are_noticed(place: StagingPlace) -> None:
     attempt = place.stage(0, 1, [(1, "a")])
     with pytest.raises(DatabaseBusyError, match="2 rows of job 'job' were staged, and 1 are left"):
         place.move([attempt._replace(rows=2)])
     assert DatabaseBusyError.retriable
 
 
-def test_nothing_staged_moves_nothing(place: Place) -> None:
+def test_nothing_staged_moves_nothing(place: StagingPlace) -> None:
     assert place.move([]) == place.move([Attempt(0, 1, 0)]) == 0
     assert place.stored() == []
 
 
-def test_the_table_is_made_once_for_the_same_columns_and_anew_for_others(place: Place) -> None:
+def test_the_table_is_made_once_for_the_same_columns_and_anew_for_others(place: StagingPlace) -> None:
     before = place.make()
     assert place.make() == before == place.run.staging
     place.names = ["note", "order"]
@@ -234,7 +234,7 @@ def test_the_table_is_made_once_for_the_same_columns_and_anew_for_others(place: 
     assert len([name for name in inspect(place.engine).get_table_names() if name.startswith("dualwrite_staged")]) == 2
 
 
-def test_a_column_that_changes_its_type_gets_a_table_of_its_own(place: Place) -> None:
+def test_a_column_that_changes_its_type_gets_a_table_of_its_own(place: StagingPlace) -> None:
     before = place.make()
     place.table.drop(place.engine)
     changed = Table("things", MetaData(), Column("order", Integer), Column("note", String(40)))
@@ -246,29 +246,29 @@ class TestOutdated:
     """Tables for staged rows of a target that has other columns by now."""
 
     @pytest.fixture
-    def place(self, engine: Engine) -> Place:
-        place = Place(engine)
+    def place(self, engine: Engine) -> StagingPlace:
+        place = StagingPlace(engine)
         self.change(place, "note VARCHAR(40)")
         return place
 
-    def change(self, place: Place, column: str) -> None:
+    def change(self, place: StagingPlace, column: str) -> None:
         """What a migration does."""
         with place.engine.begin() as connection:
             connection.execute(text(f"ALTER TABLE things DROP COLUMN {column.split()[0]}"))
             connection.execute(text(f"ALTER TABLE things ADD COLUMN {column}"))
 
-    def tables(self, place: Place) -> set[str]:
+    def tables(self, place: StagingPlace) -> set[str]:
         names = inspect(place.engine).get_table_names()
         return {name for name in names if name.startswith("dualwrite_staged")}
 
-    def drop(self, place: Place) -> None:
+    def drop(self, place: StagingPlace) -> None:
         drop_outdated(place.engine, place.dbtable, place.runs.is_staging)
 
-    def test_only_staging_tables_for_other_types_or_columns_are_dropped(self, place: Place) -> None:
+    def test_only_staging_tables_for_other_types_or_columns_are_dropped(self, place: StagingPlace) -> None:
         now = place.make()
         place.names = ["note"]
         other = place.make()
-        another = Place(place.engine, "things of others")
+        another = StagingPlace(place.engine, "things of others")
         assert len(self.tables(place)) == 4
         self.drop(place)
         assert self.tables(place) == {now[1], other[1], another.run.staging[1]}
@@ -278,7 +278,7 @@ class TestOutdated:
         assert self.tables(place) == {another.run.staging[1]}
 
     @pytest.mark.filterwarnings("ignore:Did not recognize type")
-    def test_a_staging_table_is_dropped_when_a_column_gets_an_unknown_type(self, place: Place) -> None:
+    def test_a_staging_table_is_dropped_when_a_column_gets_an_unknown_type(self, place: StagingPlace) -> None:
         if place.engine.dialect.name != "postgresql":
             pytest.skip("the others know no such types")
         with place.engine.begin() as connection:
@@ -287,7 +287,7 @@ class TestOutdated:
         assert self.tables(place) == set()
 
     def test_a_table_that_another_process_drops_during_the_inspection_is_only_logged(
-        self, place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+        self, place: StagingPlace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         def gone(*_arguments: Any) -> None:
             raise NoSuchTableError(place.run.staging[1])
@@ -300,7 +300,7 @@ class TestOutdated:
             in caplog.text
         )
 
-    def test_a_staging_table_stays_until_its_open_run_has_ended(self, place: Place) -> None:
+    def test_a_staging_table_stays_until_its_open_run_has_ended(self, place: StagingPlace) -> None:
         run = place.runs.begin("another job", None, place.run.staging, 100.0)
         assert run is not None
         self.drop(place)
@@ -309,13 +309,13 @@ class TestOutdated:
         self.drop(place)
         assert self.tables(place) == set()
 
-    def test_a_run_whose_staging_table_is_gone_does_not_begin(self, place: Place) -> None:
+    def test_a_run_whose_staging_table_is_gone_does_not_begin(self, place: StagingPlace) -> None:
         self.drop(place)
         with pytest.raises(DatabaseBusyError, match="is gone: its target was changed meanwhile; run the batch again"):
             place.runs.begin("job", None, place.run.staging, 100.0)
         assert place.runs.end_job("job") is None
 
-    def test_a_beginning_run_keeps_its_staging_table_from_being_dropped(self, place: Place) -> None:
+    def test_a_beginning_run_keeps_its_staging_table_from_being_dropped(self, place: StagingPlace) -> None:
         """It has looked whether the table is there, and nobody sees the run yet: whoever drops is kept waiting."""
         if place.engine.dialect.name == "sqlite":
             pytest.skip("has one writer at a time")
@@ -326,7 +326,7 @@ class TestOutdated:
         assert asked == [], "its patience has an end"
         assert self.tables(place) == {place.run.staging[1]}
 
-    def test_a_run_that_begins_during_the_drop_waits_and_is_refused(self, place: Place) -> None:
+    def test_a_run_that_begins_during_the_drop_waits_and_is_refused(self, place: StagingPlace) -> None:
         if place.engine.dialect.name == "sqlite":
             pytest.skip("has one writer at a time")
         place.runs.begin("job", None, place.run.staging, 100.0)
@@ -345,7 +345,7 @@ class TestOutdated:
         assert self.tables(place) == set()
 
     def test_a_staging_table_that_cannot_be_dropped_is_left(
-        self, place: Place, caplog: pytest.LogCaptureFixture
+        self, place: StagingPlace, caplog: pytest.LogCaptureFixture
     ) -> None:
         def fail(_: object) -> bool:
             raise OperationalError("SELECT", None, Exception("the connection is lost"))
@@ -357,7 +357,7 @@ class TestOutdated:
 
 
 def test_values_that_are_staged_are_moved_as_they_are(engine: Engine) -> None:
-    place = Place(engine, "a table, of some length, with a Name")
+    place = StagingPlace(engine, "a table, of some length, with a Name")
     place.names = ["price", "note"]
     place.run = Run("job", 7, place.make())
     place.move([place.stage(0, 1, [(12.5, "ä€𝄞"), (None, None)])])
@@ -366,7 +366,7 @@ def test_values_that_are_staged_are_moved_as_they_are(engine: Engine) -> None:
     assert [(None if price is None else float(price), note) for price, note in rows] == [(12.5, "ä€𝄞"), (None, None)]
 
 
-def test_without_the_right_to_create_tables_the_error_has_the_statement(place: Place) -> None:
+def test_without_the_right_to_create_tables_the_error_has_the_statement(place: StagingPlace) -> None:
     if place.engine.dialect.name != "postgresql":
         pytest.skip("rights are PostgreSQL's here")
     place.names = ["note"]

@@ -17,7 +17,7 @@ from tests.conftest import running
 from tests.spark.flights import source
 from tests.spark.flights.answer import Findings
 from tests.spark.flights.pipeline import EXECUTORS, UnavailableError
-from tests.spark.flights.world import VICTIMS, World, plan
+from tests.spark.flights.world import VICTIMS, FlightsWorld, plan
 from tests.support.servers.postgresql import PostgreSQL, find_binaries
 
 _FEWEST_BATCHES = 12
@@ -52,7 +52,7 @@ def run(directory: Path, server: PostgreSQL, rows: int, kills: int, seed: int) -
     batches = min(_MOST_BATCHES, max(_FEWEST_BATCHES, rows // _FLIGHTS_IN_A_BATCH))
     flights = source.flights(directory, rows)
     print(f"1. Filling the topics with {rows:,} flights, in transactions; some of them are aborted.", flush=True)
-    with World(directory, server, flights) as world:
+    with FlightsWorld(directory, server, flights) as world:
         print(
             f"2. A driver and {EXECUTORS} executors bring them in {batches} batches into table and topic 'delays'.\n"
             f"   Executors, driver, broker or database are killed with SIGKILL {kills} times (--seed {seed}).",

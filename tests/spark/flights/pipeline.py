@@ -52,7 +52,7 @@ class UnavailableError(Exception):
 
 
 @dataclass(frozen=True)
-class Task:
+class PipelineTask:
     """What the program is told."""
 
     kafka: str
@@ -78,7 +78,7 @@ class Pipeline:
 
     def __init__(
         self,
-        task: Task,
+        task: PipelineTask,
         directory: Path,
         *,
         program: Path = EXAMPLES / "spark_flights.py",
@@ -135,7 +135,7 @@ class Pipeline:
     def close(self) -> None:
         """Leave nothing running."""
         if self._process is not None:
-            orphans = [each for each in self._orphans if _EXECUTOR_CLASS in command_of(each)]
+            orphans = [orphan for orphan in self._orphans if _EXECUTOR_CLASS in command_of(orphan)]
             for each in (*orphans, *self._family(), self._process.pid):
                 kill(each)
             self._process.wait()

@@ -13,7 +13,7 @@ from dualwrite.testing.kafka import KafkaBroker
 from tests.spark.flights import source
 from tests.spark.flights.answer import Delays, compare_table
 from tests.spark.flights.pipeline import ALONE, UnavailableError, spark_command, spark_environment
-from tests.spark.flights.world import VICTIMS, World, plan
+from tests.spark.flights.world import VICTIMS, FlightsWorld, plan
 from tests.support.servers.postgresql import PostgreSQL
 
 pytestmark = [pytest.mark.slow, pytest.mark.jvm]
@@ -34,14 +34,14 @@ def _spark(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def world(tmp_path: Path, own_postgresql: PostgreSQL) -> Iterator[World]:
-    with World(tmp_path, own_postgresql, source.flights(tmp_path, ROWS)) as made:
+def world(tmp_path: Path, own_postgresql: PostgreSQL) -> Iterator[FlightsWorld]:
+    with FlightsWorld(tmp_path, own_postgresql, source.flights(tmp_path, ROWS)) as made:
         yield made
 
 
 @pytest.mark.crash
 @pytest.mark.postgresql
-def test_the_result_is_right_when_each_kind_of_process_is_killed(world: World) -> None:
+def test_the_result_is_right_when_each_kind_of_process_is_killed(world: FlightsWorld) -> None:
     said: list[str] = []
     world.start(batches=7)
     world.run(plan(len(VICTIMS), ROWS, random.Random(7)), said.append)
@@ -54,7 +54,7 @@ def test_the_result_is_right_when_each_kind_of_process_is_killed(world: World) -
 
 
 @pytest.mark.postgresql
-def test_a_pipeline_that_fails_without_a_kill_is_not_restarted(world: World, tmp_path: Path) -> None:
+def test_a_pipeline_that_fails_without_a_kill_is_not_restarted(world: FlightsWorld, tmp_path: Path) -> None:
     program = tmp_path / "failing.py"
     program.write_text("raise SystemExit('there is nothing to be done')")
     world.start(1, program=program, settings=ALONE)
@@ -66,7 +66,7 @@ def test_a_pipeline_that_fails_without_a_kill_is_not_restarted(world: World, tmp
 @pytest.mark.crash
 @pytest.mark.postgresql
 @pytest.mark.parametrize("variables", [{}, {"IN_TWO_ACTS": "1"}], ids=["dual write", "two acts"])
-def test_a_batch_that_spark_runs_again_is_written_once(world: World, variables: dict[str, str]) -> None:
+def test_a_batch_that_spark_runs_again_is_written_once(world: FlightsWorld, variables: dict[str, str]) -> None:
     """And without a dual write it is not, which is found."""
     world.killed = 1  # by its own hand
     world.start(3, program=PROGRAMS / "dying.py", settings=ALONE, variables=variables)
@@ -89,8 +89,8 @@ def test_the_query_is_right_of_what_was_committed(
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-3000:]
     expected = Delays(source.airlines(), source.airports())
-    for each in flights:
-        expected.add(each)
+    for flight in flights:
+        expected.add(flight)
     committed, uncommitted = (
         compare_table(expected.rows, map(json.loads, (tmp_path / level).read_text(encoding="utf-8").splitlines()))
         for level in ("read_committed", "read_uncommitted")

@@ -15,7 +15,7 @@ from dualwrite.coordinator.sql.tables import spark_run
 from dualwrite.testing.kafka import KafkaBroker
 from tests.spark.flights import source
 from tests.spark.flights.answer import Delays, Findings, batches, compare_table, compare_topic
-from tests.spark.flights.pipeline import EXECUTORS, Pipeline, Task
+from tests.spark.flights.pipeline import EXECUTORS, Pipeline, PipelineTask
 from tests.support.servers.postgresql import PostgreSQL
 
 VICTIMS = ("executor", "driver", "broker", "database")
@@ -28,7 +28,7 @@ _READ_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
+class PlannedKill:
     """SIGKILL to ``victim``, ``delay`` seconds after a batch is being written and ``flights`` are in the table."""
 
     victim: str
@@ -37,7 +37,7 @@ class Kill:
     which: int
 
 
-def plan(kills: int, flights: int, chance: random.Random) -> list[Kill]:
+def plan(kills: int, flights: int, chance: random.Random) -> list[PlannedKill]:
     """``kills`` kills while ``flights`` are worked through: of each victim as many, in random order, evenly spread.
 
     Every other one comes as soon as a batch is being written, the others at a random moment then or after.
@@ -46,12 +46,12 @@ def plan(kills: int, flights: int, chance: random.Random) -> list[Kill]:
     chance.shuffle(victims)
     delays = [chance.uniform(0, _LONGEST_DELAY) if number % 2 else 0.0 for number in range(kills)]
     return [
-        Kill(victim, flights * number // (kills + 1), delay, chance.randrange(EXECUTORS))
+        PlannedKill(victim, flights * number // (kills + 1), delay, chance.randrange(EXECUTORS))
         for number, (victim, delay) in enumerate(zip(victims, delays, strict=True))
     ]
 
 
-class World:
+class FlightsWorld:
     """``with World(…) as world``: the servers run, and the topics are full.
 
     :param directory: for all files, the servers' among them.
@@ -82,11 +82,11 @@ class World:
         :param other: as for Pipeline.
         """
         batch = -(-len(self._flights) // batches)
-        task = Task(self._broker.bootstrap_servers, self._server.url, self._checkpoint, batch)
+        task = PipelineTask(self._broker.bootstrap_servers, self._server.url, self._checkpoint, batch)
         self._pipeline = Pipeline(task, self._directory, **other)
         self._pipeline.start()
 
-    def run(self, kills: Sequence[Kill], say: Callable[[str], object]) -> None:
+    def run(self, kills: Sequence[PlannedKill], say: Callable[[str], object]) -> None:
         """Run the pipeline through ``kills`` to its end. Each death is told to ``say``.
 
         A pipeline whose broker or database has died may end with an error; then it is started again, as any supervisor
@@ -102,7 +102,7 @@ class World:
                 say(f"kill {number}, of the {kill.victim}, came too late: all is done")
         self._until(lambda: False)
 
-    def kill(self, kill: Kill) -> bool:
+    def kill(self, kill: PlannedKill) -> bool:
         """Carry it out, and start again what does not start by itself; False if all is done already."""
         self._until(self.pipeline.executors)
         if self.pipeline.exit_code == 0:
@@ -163,7 +163,7 @@ class World:
                 self.pipeline.start()
             time.sleep(_POLL_SECONDS)
 
-    def __enter__(self) -> "World":
+    def __enter__(self) -> "FlightsWorld":
         self._broker.start()
         source.fill(self._broker, self._flights)
         return self

@@ -96,14 +96,14 @@ def test_a_module_that_the_executors_lack_is_named(handed_on: type[Exception]) -
 
 
 @pytest.mark.parametrize("handed_on", [of_java, of_spark])
-def test_an_error_of_ours_says_more_than_the_module_that_it_missed(handed_on: type[Exception]) -> None:
+def test_the_librarys_error_is_raised_rather_than_the_missing_module_behind_it(handed_on: type[Exception]) -> None:
     chain = "ModuleNotFoundError: No module named 'lz4'\n\ndualwrite.errors.InputError: compression.type lz4 needs lz4"
     raised = raised_for(handed_on(chain))
     assert type(raised) is InputError
     assert str(raised) == "compression.type lz4 needs lz4"
 
 
-class RefusedError(Exception):
+class PsycopgStyleError(Exception):
     """As psycopg's errors are."""
 
     def __init__(self, said: str, context: str | None) -> None:
@@ -123,7 +123,7 @@ class RefusedError(Exception):
     ],
 )
 def test_a_refusal_names_the_column_as_far_as_the_database_does(context: str | None, column: str) -> None:
-    error = DataError("COPY", None, RefusedError("value too long\nCONTEXT: a second line", context))
+    error = DataError("COPY", None, PsycopgStyleError("value too long\nCONTEXT: a second line", context))
     with pytest.raises(InputError) as raised, database_errors_translated("partition 3"):
         raise error
     assert str(raised.value) == f"partition 3: the database refuses a row: value too long{column}"

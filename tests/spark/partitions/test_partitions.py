@@ -15,12 +15,12 @@ from dualwrite.spark.partitions.progress import begin_batch
 from dualwrite.spark.partitions.writers import batch_writer
 from tests.support.servers.databases import SERVERS
 from tests.support.spark.expected_rows import HEADERS
-from tests.support.spark.writing import PATIENCE, Place, rows_of, values_of
+from tests.support.spark.writing import PATIENCE, SparkPlace, rows_of, values_of
 
 pytestmark = pytest.mark.slow_cases("mariadb")
 
 
-def test_a_partition_is_in_the_table_in_the_topic_and_in_the_progress(place: Place) -> None:
+def test_a_partition_is_in_the_table_in_the_topic_and_in_the_progress(place: SparkPlace) -> None:
     rows = rows_of(2500)
     assert place.write(rows, batchsize=1000)
     assert place.stored() == rows
@@ -28,7 +28,7 @@ def test_a_partition_is_in_the_table_in_the_topic_and_in_the_progress(place: Pla
     assert place.progress() == [(0, 2500)]
 
 
-def test_a_partition_is_written_once_in_whichever_order_its_rows_come_again(place: Place) -> None:
+def test_a_partition_is_written_once_in_whichever_order_its_rows_come_again(place: SparkPlace) -> None:
     rows = rows_of(10)
     assert place.write(rows)
     assert not place.write(rows)
@@ -37,14 +37,14 @@ def test_a_partition_is_written_once_in_whichever_order_its_rows_come_again(plac
     assert place.produced() == values_of(rows)
 
 
-def test_another_batch_partition_or_job_is_written_too(postgresql_place: Place) -> None:
+def test_another_batch_partition_or_job_is_written_too(postgresql_place: SparkPlace) -> None:
     place = postgresql_place
     for number, changed in enumerate(({}, {"batchId": 1}, {"job": "another"}, {"batchId": 2, "partition": 1})):
         assert place.write(rows_of(2, 10 * number), **changed)
     assert len(place.stored()) == len(place.produced()) == 8
 
 
-def test_an_empty_partition_is_written_too(place: Place) -> None:
+def test_an_empty_partition_is_written_too(place: SparkPlace) -> None:
     assert place.write([])
     assert not place.write([])
     assert (place.stored(), place.produced(), place.progress()) == ([], [], [(0, 0)])
@@ -59,7 +59,7 @@ def test_an_empty_partition_is_written_too(place: Place) -> None:
         ([*rows_of(2), rows_of(2)[1]], "and has 3 now, which differ"),
     ],
 )
-def test_other_rows_for_a_written_partition_are_refused(postgresql_place: Place, again: Any, said: str) -> None:
+def test_other_rows_for_a_written_partition_are_refused(postgresql_place: SparkPlace, again: Any, said: str) -> None:
     place = postgresql_place
     assert place.write(rows_of(3))
     with pytest.raises(BatchChangedError, match=f"partition 0 of batch 0 of job 'nightly' .*{said}") as raised:
@@ -69,7 +69,7 @@ def test_other_rows_for_a_written_partition_are_refused(postgresql_place: Place,
     assert place.produced() == values_of(rows_of(3))
 
 
-def test_a_bad_row_in_the_middle_leaves_nothing_and_is_counted(place: Place) -> None:
+def test_a_bad_row_in_the_middle_leaves_nothing_and_is_counted(place: SparkPlace) -> None:
     bad = [*rows_of(25), (None, "no id"), *rows_of(5, 25)]
     with pytest.raises(InputError, match="partition 0 of batch 0 of job 'nightly': row 26, column 'id': is NULL"):
         place.write(bad, batchsize=10)
@@ -79,7 +79,7 @@ def test_a_bad_row_in_the_middle_leaves_nothing_and_is_counted(place: Place) -> 
 
 
 @pytest.mark.parametrize("bad", [(3, "twice"), (99, "x" * 101)], ids=["key", "length"])
-def test_a_row_that_the_database_refuses_leaves_nothing(place: Place, bad: tuple[int, str]) -> None:
+def test_a_row_that_the_database_refuses_leaves_nothing(place: SparkPlace, bad: tuple[int, str]) -> None:
     if place.engine.dialect.name == "sqlite" and bad[0] == 99:
         pytest.skip("SQLite's texts are of any length")
     with pytest.raises(
@@ -91,7 +91,7 @@ def test_a_row_that_the_database_refuses_leaves_nothing(place: Place, bad: tuple
 
 
 @pytest.mark.postgresql
-def test_a_connection_lost_in_the_middle_of_a_copy_leaves_nothing(postgresql_place: Place) -> None:
+def test_a_connection_lost_in_the_middle_of_a_copy_leaves_nothing(postgresql_place: SparkPlace) -> None:
     place = postgresql_place
     asked = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state <> 'idle' AND pid <> pg_backend_pid()"
 
@@ -109,7 +109,7 @@ def test_a_connection_lost_in_the_middle_of_a_copy_leaves_nothing(postgresql_pla
 
 
 @pytest.mark.parametrize("producer", ["native", "librdkafka"])
-def test_a_value_that_is_too_large_for_kafka_leaves_nothing(place: Place, producer: str) -> None:
+def test_a_value_that_is_too_large_for_kafka_leaves_nothing(place: SparkPlace, producer: str) -> None:
     with place.engine.begin() as connection:
         connection.execute(text("DROP TABLE things"))
         connection.execute(text("CREATE TABLE things (id INTEGER NOT NULL PRIMARY KEY)"))
@@ -120,7 +120,7 @@ def test_a_value_that_is_too_large_for_kafka_leaves_nothing(place: Place, produc
     assert (place.stored(), place.produced(), place.progress()) == ([], [], [])
 
 
-def test_keys_tombstones_headers_and_partitions_arrive_as_they_are(postgresql_place: Place) -> None:
+def test_keys_tombstones_headers_and_partitions_arrive_as_they_are(postgresql_place: SparkPlace) -> None:
     place = postgresql_place
     columns = {
         "id": "long",
@@ -141,17 +141,17 @@ def test_keys_tombstones_headers_and_partitions_arrive_as_they_are(postgresql_pl
     assert place.stored() == [(1, "a"), (2, None), (3, "c")]
 
 
-def test_an_upsert_replaces_and_its_records_are_all_produced(place: Place) -> None:
+def test_an_upsert_replaces_and_its_records_are_all_produced(place: SparkPlace) -> None:
     assert place.write([(1, "old"), (2, "stays")])
     assert place.write([(1, "a"), (3, "b"), (1, "c")], upsertKeys="id", batchId=1)
     assert place.stored() == [(1, "c"), (2, "stays"), (3, "b")]
     assert len(place.produced()) == 5
 
 
-class Attempt:
+class HeldAttempt:
     """An attempt of a task in a thread, with a worker of its own, that stops after its first rows."""
 
-    def __init__(self, place: Place, rows: list[tuple[int, str]], end: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, place: SparkPlace, rows: list[tuple[int, str]], end: Callable[[], None] = lambda: None) -> None:
         self.began, self.go_on = threading.Event(), threading.Event()
         self.result: Any = None
         self._rows, self._place, self._end = rows, place, end
@@ -179,9 +179,9 @@ class Attempt:
         return self.result
 
 
-def begun(place: Place, **options: Any) -> Attempt:
+def begun(place: SparkPlace, **options: Any) -> HeldAttempt:
     place.begin(place.options(), 1)
-    attempt = Attempt(place, rows_of(5), **options)
+    attempt = HeldAttempt(place, rows_of(5), **options)
     assert attempt.began.wait(PATIENCE)
     return attempt
 
@@ -200,7 +200,7 @@ ON_SERVERS = pytest.mark.parametrize(
 )
 
 
-def is_awaited(place: Place) -> bool:
+def is_awaited(place: SparkPlace) -> bool:
     """True if a transaction waits for another one."""
     asked = {
         "postgresql": "SELECT count(*) FROM pg_locks WHERE NOT granted",
@@ -212,7 +212,7 @@ def is_awaited(place: Place) -> bool:
 
 
 @ON_SERVERS
-def test_one_of_two_concurrent_attempts_writes_and_the_other_succeeds(place: Place) -> None:
+def test_one_of_two_concurrent_attempts_writes_and_the_other_succeeds(place: SparkPlace) -> None:
     first = begun(place)
     second, done = in_thread(lambda: place.write(rows_of(5)))
     while not is_awaited(place):
@@ -225,7 +225,7 @@ def test_one_of_two_concurrent_attempts_writes_and_the_other_succeeds(place: Pla
 
 
 @ON_SERVERS
-def test_if_the_first_of_two_attempts_fails_the_other_one_writes(place: Place) -> None:
+def test_if_the_first_of_two_attempts_fails_the_other_one_writes(place: SparkPlace) -> None:
     def fail() -> None:
         raise OSError("the executor's disk is full")
 
@@ -241,7 +241,7 @@ def test_if_the_first_of_two_attempts_fails_the_other_one_writes(place: Place) -
 
 @pytest.mark.mariadb
 @pytest.mark.parametrize("database_url", ["mariadb"], indirect=True)
-def test_an_attempt_goes_on_waiting_where_the_database_does_not(place: Place) -> None:
+def test_an_attempt_goes_on_waiting_where_the_database_does_not(place: SparkPlace) -> None:
     with place.engine.begin() as connection:
         connection.execute(text("SET GLOBAL innodb_lock_wait_timeout = 1"))
     first = begun(place)
@@ -260,7 +260,7 @@ def test_an_attempt_goes_on_waiting_where_the_database_does_not(place: Place) ->
 
 
 def test_an_unreachable_broker_is_reported_as_soon_as_for_any_unit_of_work(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: SparkPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(partitions, "_PAUSE")  # before a second attempt
     away = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.delivery.timeout.ms": "1000"}
@@ -270,14 +270,14 @@ def test_an_unreachable_broker_is_reported_as_soon_as_for_any_unit_of_work(
     assert list(taken) == rows_of(5)
 
 
-def test_another_number_of_partitions_is_refused_once_one_is_written(place: Place) -> None:
+def test_another_number_of_partitions_is_refused_once_one_is_written(place: SparkPlace) -> None:
     assert place.write(rows_of(3))
     with pytest.raises(BatchChangedError, match="has 2 partitions now and had 1 when 1 of them were written"):
         place.writer(2)
     assert not place.write(rows_of(3))
 
 
-def test_the_number_of_partitions_may_change_before_the_first_write(place: Place) -> None:
+def test_the_number_of_partitions_may_change_before_the_first_write(place: SparkPlace) -> None:
     zombie = place.writer(2)
     assert place.write(rows_of(3))
     with (
@@ -289,7 +289,7 @@ def test_the_number_of_partitions_may_change_before_the_first_write(place: Place
 
 
 @ON_SERVERS
-def test_a_change_of_the_number_of_partitions_waits_for_writing_tasks(place: Place) -> None:
+def test_a_change_of_the_number_of_partitions_waits_for_writing_tasks(place: SparkPlace) -> None:
     first = begun(place)
 
     def change() -> Any:
@@ -307,7 +307,7 @@ def test_a_change_of_the_number_of_partitions_waits_for_writing_tasks(place: Pla
     assert isinstance(done[0], BatchChangedError)
 
 
-def test_old_batches_are_forgotten_and_not_written_again(place: Place) -> None:
+def test_old_batches_are_forgotten_and_not_written_again(place: SparkPlace) -> None:
     for batch in range(4):
         assert place.write(rows_of(1, batch), batchId=batch, keepBatches=2)
     assert place.progress() == [(2, 1), (3, 1)]
@@ -317,7 +317,7 @@ def test_old_batches_are_forgotten_and_not_written_again(place: Place) -> None:
     assert len(place.produced()) == 4
 
 
-def test_a_task_of_a_batch_that_is_forgotten_writes_nothing(place: Place) -> None:
+def test_a_task_of_a_batch_that_is_forgotten_writes_nothing(place: SparkPlace) -> None:
     zombie = place.writer(1)
     place.begin(place.options(batchId=200), 1)
     with place.worker() as worker, pytest.raises(BatchChangedError, match="batch 0 of job 'nightly' is forgotten, and"):
@@ -325,20 +325,20 @@ def test_a_task_of_a_batch_that_is_forgotten_writes_nothing(place: Place) -> Non
     assert place.produced() == []
 
 
-def test_the_same_batch_may_be_begun_by_many(place: Place) -> None:
+def test_the_same_batch_may_be_begun_by_many(place: SparkPlace) -> None:
     for _ in range(3):
         begin_batch(place.engine, "nightly", 7, 4, 100)
     with place.engine.connect() as connection:
         assert connection.scalar(text("SELECT count(*) FROM dualwrite_spark_progress")) == 1
 
 
-def test_a_partition_writer_is_refused_outside_of_a_task(postgresql_place: Place) -> None:
+def test_a_partition_writer_is_refused_outside_of_a_task(postgresql_place: SparkPlace) -> None:
     pytest.importorskip("pyspark")
     with pytest.raises(ConfigurationError, match="a partition writer is called by Spark"):
         postgresql_place.writer()(rows_of(1))
 
 
-def test_a_batch_writer_needs_a_job_and_gets_its_batches_from_spark(postgresql_place: Place) -> None:
+def test_a_batch_writer_needs_a_job_and_gets_its_batches_from_spark(postgresql_place: SparkPlace) -> None:
     given = postgresql_place.keywords()
     with pytest.raises(ConfigurationError, match="option 'job' is missing"):
         batch_writer(**{**given, "job": None})

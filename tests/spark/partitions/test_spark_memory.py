@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from dualwrite.spark import partition_writer
-from tests.support.spark.writing import Place
+from tests.support.spark.writing import SparkPlace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,7 +27,7 @@ def resident() -> int:
     return int(kilobytes) * 1024
 
 
-class Measured:
+class MeasuredWriter:
     """A writer that notes, in a file, how much memory its process had after WARM rows and at the end."""
 
     def __init__(self, writer: Any, notes: Path) -> None:
@@ -49,11 +49,13 @@ class Measured:
             notes.write(f"{resident()}\n")
 
 
-def test_a_million_rows_in_one_partition(spark: "SparkSession", postgresql_place: Place, tmp_path: Path) -> None:
+def test_a_million_rows_in_one_partition_need_bounded_memory(
+    spark: "SparkSession", postgresql_place: SparkPlace, tmp_path: Path
+) -> None:
     place = postgresql_place
     df = spark.range(0, ROWS, 1, 1).selectExpr("id", "concat(repeat('x', 80), id) AS note")
     writer = partition_writer(df, **place.keywords())
-    df.foreachPartition(Measured(writer, tmp_path / "notes"))
+    df.foreachPartition(MeasuredWriter(writer, tmp_path / "notes"))
     warm, after = (int(line) for line in (tmp_path / "notes").read_text().split())
     with place.engine.connect() as connection:
         assert connection.scalar(text("SELECT count(*) FROM things")) == ROWS

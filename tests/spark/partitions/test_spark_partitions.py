@@ -14,7 +14,7 @@ from dualwrite.spark import batch_writer, partition_writer
 from dualwrite.spark.workers import engine_of
 from tests.support.spark.expected_rows import options
 from tests.support.spark.frames import things
-from tests.support.spark.writing import Place, rows_of, url_of, values_of
+from tests.support.spark.writing import SparkPlace, rows_of, url_of, values_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.postgresql, pytest.mark.slow]
 
 
 @pytest.fixture
-def place(postgresql_place: Place) -> Place:
+def place(postgresql_place: SparkPlace) -> SparkPlace:
     return postgresql_place
 
 
@@ -48,14 +48,16 @@ class Failing:
 
 
 @pytest.mark.parametrize("after", [True, False])
-def test_tasks_that_are_run_again_have_no_second_effect(spark: "SparkSession", place: Place, after: bool) -> None:
+def test_tasks_that_are_run_again_have_no_second_effect(spark: "SparkSession", place: SparkPlace, after: bool) -> None:
     df = things(spark)
     df.foreachPartition(Failing(partition_writer(df, **place.keywords()), after=after))
     assert place.stored() == rows_of(100)
     assert place.produced() == values_of(rows_of(100))
 
 
-def test_pythons_collector_does_not_look_at_everything_after_each_task(spark: "SparkSession", place: Place) -> None:
+def test_pythons_collector_does_not_look_at_everything_after_each_task(
+    spark: "SparkSession", place: SparkPlace
+) -> None:
     def spared(_: Iterable[Any]) -> list[int]:
         return [gc.get_freeze_count()]
 
@@ -64,7 +66,9 @@ def test_pythons_collector_does_not_look_at_everything_after_each_task(spark: "S
     assert min(spark.sparkContext.parallelize(range(2), 2).mapPartitions(spared).collect()) > 10_000
 
 
-def test_without_the_progress_a_task_that_is_run_again_would_be_noticed(spark: "SparkSession", place: Place) -> None:
+def test_without_the_progress_a_task_that_is_run_again_would_be_noticed(
+    spark: "SparkSession", place: SparkPlace
+) -> None:
     """The negative control: the row of each partition is taken away before its second attempt."""
     df = things(spark, partitions=1)
     writer = partition_writer(df, **place.keywords(), upsertKeys="id")
@@ -75,7 +79,7 @@ def test_without_the_progress_a_task_that_is_run_again_would_be_noticed(spark: "
     assert place.produced() != values_of(rows_of(100))
 
 
-def test_a_batch_with_another_number_of_partitions_is_refused(spark: "SparkSession", place: Place) -> None:
+def test_a_batch_with_another_number_of_partitions_is_refused(spark: "SparkSession", place: SparkPlace) -> None:
     write = batch_writer(**place.keywords())
     write(things(spark), 5)
     with pytest.raises(BatchChangedError, match="batch 5 of job 'nightly' has 3 partitions now and had 4 when"):
@@ -84,7 +88,7 @@ def test_a_batch_with_another_number_of_partitions_is_refused(spark: "SparkSessi
     assert place.produced() == values_of(rows_of(100))
 
 
-def test_rows_that_change_from_run_to_run_are_an_error_of_the_driver(spark: "SparkSession", place: Place) -> None:
+def test_rows_that_change_from_run_to_run_are_an_error_of_the_driver(spark: "SparkSession", place: SparkPlace) -> None:
     write = batch_writer(**place.keywords(), upsertKeys="id")
     write(things(spark), 0)
     changed = things(spark).selectExpr("id", "CASE WHEN id = 60 THEN 'changed' ELSE note END AS note")
@@ -93,7 +97,7 @@ def test_rows_that_change_from_run_to_run_are_an_error_of_the_driver(spark: "Spa
     assert place.produced() == values_of(rows_of(100))
 
 
-def test_a_bad_row_fails_the_batch_which_continues_once_it_is_right(spark: "SparkSession", place: Place) -> None:
+def test_a_bad_row_fails_the_batch_which_continues_once_it_is_right(spark: "SparkSession", place: SparkPlace) -> None:
     write = batch_writer(**place.keywords())
     bad = things(spark).selectExpr("id", "CASE WHEN id = 60 THEN repeat('x', 101) ELSE note END AS note")
     said = r"partition 2 of batch 0 .*: the database refuses a row: value too long"
@@ -105,20 +109,20 @@ def test_a_bad_row_fails_the_batch_which_continues_once_it_is_right(spark: "Spar
     assert place.produced() == values_of(rows_of(100))
 
 
-def test_a_partition_after_a_shuffle_is_the_same_in_another_order(spark: "SparkSession", place: Place) -> None:
+def test_a_partition_after_a_shuffle_is_the_same_in_another_order(spark: "SparkSession", place: SparkPlace) -> None:
     for _ in range(2):
         df = things(spark).repartition(3, "id")
         batch_writer(**place.keywords())(df, 0)
     assert place.produced() == values_of(rows_of(100))
 
 
-def test_a_writer_of_another_dataframe_is_noticed(spark: "SparkSession", place: Place) -> None:
+def test_a_writer_of_another_dataframe_is_noticed(spark: "SparkSession", place: SparkPlace) -> None:
     writer = partition_writer(things(spark, partitions=2), **place.keywords())
     with pytest.raises(Exception, match=r"made for 2 partitions, and this is partition [23]: make the writer for the"):
         things(spark, partitions=4).foreachPartition(writer)
 
 
-def test_an_empty_dataframe_and_one_without_partitions(spark: "SparkSession", place: Place) -> None:
+def test_an_empty_dataframe_and_one_without_partitions(spark: "SparkSession", place: SparkPlace) -> None:
     write = batch_writer(**place.keywords())
     write(things(spark, 0), 0)
     write(spark.createDataFrame([], "id long, note string"), 1)
@@ -141,7 +145,7 @@ def test_an_empty_dataframe_and_one_without_partitions(spark: "SparkSession", pl
     ],
 )  # fmt: skip
 def test_a_wrong_column_is_named_before_anything_is_written(
-    spark: "SparkSession", place: Place, query: str, changed: dict[str, Any], said: str
+    spark: "SparkSession", place: SparkPlace, query: str, changed: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=said) as raised:
         partition_writer(spark.sql(query), **{**place.keywords(), **changed})
@@ -150,7 +154,7 @@ def test_a_wrong_column_is_named_before_anything_is_written(
         assert connection.scalar(text("SELECT count(*) FROM dualwrite_spark_progress")) == 0
 
 
-def test_a_stream_and_missing_tables_are_named(spark: "SparkSession", place: Place) -> None:
+def test_a_stream_and_missing_tables_are_named(spark: "SparkSession", place: SparkPlace) -> None:
     stream = spark.readStream.format("rate").load()
     with pytest.raises(ConfigurationError, match=r"is a stream: use df\.writeStream\.foreachBatch"):
         partition_writer(stream, **place.keywords())
@@ -169,7 +173,7 @@ EVERY_TYPE = """
 
 
 def test_every_type_is_in_the_table_as_it_is_in_the_json(
-    spark: "SparkSession", place: Place, monkeypatch: pytest.MonkeyPatch
+    spark: "SparkSession", place: SparkPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spark.conf.set("spark.sql.session.timeZone", "Europe/Vienna")
     with place.engine.begin() as connection:
@@ -207,13 +211,13 @@ def test_every_type_is_in_the_table_as_it_is_in_the_json(
     ]
 
 
-def test_sqlite_serves_a_local_master(spark: "SparkSession", place: Place, tmp_path: Path) -> None:
+def test_sqlite_serves_a_local_master(spark: "SparkSession", place: SparkPlace, tmp_path: Path) -> None:
     from dualwrite.schema import upgrade_engine
 
     url = f"sqlite:///{tmp_path / 'local.db'}"
     engine = engine_of(options(url=url))
     upgrade_engine(engine)
-    sqlite = Place(engine, place.broker, "on-sqlite")
+    sqlite = SparkPlace(engine, place.broker, "on-sqlite")
     batch_writer(**sqlite.keywords())(things(spark), 0)
     batch_writer(**sqlite.keywords())(things(spark), 0)
     assert sqlite.stored() == rows_of(100)
@@ -223,7 +227,7 @@ def test_sqlite_serves_a_local_master(spark: "SparkSession", place: Place, tmp_p
 
 
 def test_a_streams_batches_are_written_and_its_end_is_noticed(
-    spark: "SparkSession", place: Place, tmp_path: Path
+    spark: "SparkSession", place: SparkPlace, tmp_path: Path
 ) -> None:
     source = tmp_path / "in"
     source.mkdir()

@@ -65,7 +65,7 @@ def test_the_dual_write_has_the_settings_of_the_options(sqlite_url: str) -> None
     assert (usage.application, usage.pool_size) == ("nightly", 3)
 
 
-def test_after_closing_it_is_made_anew(sqlite_url: str) -> None:
+def test_a_new_worker_is_made_after_closing(sqlite_url: str) -> None:
     first = worker_of(options(url=sqlite_url))
     close_workers()
     assert worker_of(options(url=sqlite_url)) is not first

@@ -194,7 +194,7 @@ def test_names_are_quoted(engine: Engine) -> None:
 
 
 @pytest.mark.postgresql
-def test_another_schema(postgresql: Engine) -> None:
+def test_rows_are_loaded_into_another_schema(postgresql: Engine) -> None:
     with postgresql.begin() as connection:
         connection.exec_driver_sql('CREATE SCHEMA "Shop"')
     orders = make(postgresql, Column("id", Integer, primary_key=True), Column("n", Integer), schema="Shop")

@@ -46,7 +46,7 @@ def without(dialect: str, name: str) -> None:
         pytest.skip(f"SQLAlchemy does not know {name} on {dialect}")
 
 
-class Place:
+class OddTable:
     """A table with a key and a value, of which one or the other has the name in question."""
 
     def __init__(self, engine: Engine, key: str, value: str, table: str = "things") -> None:
@@ -75,8 +75,8 @@ class Place:
             return [tuple(row) for row in connection.execute(select(self.table).order_by(self.table.c[0]))]
 
 
-def places(engine: Engine, name: str) -> list[Place]:
-    return [Place(engine, name, "value", "keys"), Place(engine, "key", name, "values")]
+def places(engine: Engine, name: str) -> list[OddTable]:
+    return [OddTable(engine, name, "value", "keys"), OddTable(engine, "key", name, "values")]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -117,7 +117,7 @@ def test_a_table_may_have_any_name(engine: Engine, name: str) -> None:
     runs = Runs(engine, Owner("driver", 100.0), SqlDecisionStore(engine))
     if engine.dialect.name == "sqlite":
         without("sqlite", name)
-    place = Place(engine, "key", "value", name)
+    place = OddTable(engine, "key", "value", name)
     with engine.begin() as connection:
         place.load(connection, [(1, "a"), (2, "b")])
         place.load(connection, [(2, "c"), (3, "d")], ["key"])

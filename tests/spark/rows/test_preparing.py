@@ -51,8 +51,8 @@ def plan_of_names(plan: WritePlan, names: list[str]) -> WritePlan:
     """``plan`` with the kinds that Spark has, and names, for what only looks at the table."""
     as_it_was = {"micros": "timestamp", "days": "date"}
     fields = [
-        each._replace(type=each.type._replace(kind=as_it_was.get(each.type.kind, each.type.kind)))
-        for each in plan.fields
+        field._replace(type=field.type._replace(kind=as_it_was.get(field.type.kind, field.type.kind)))
+        for field in plan.fields
     ]
     assert [plan.fields[place].name for place in plan.table] == names
     return WritePlan(tuple(fields), plan.table, plan.json, plan.topic, plan.zone)

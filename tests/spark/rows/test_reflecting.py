@@ -72,13 +72,13 @@ def test_an_invalid_table_name_is_refused(dbtable: str) -> None:
     ],
     ids=lambda value: str(value),
 )
-def test_the_family_of_a_type(kind: Any, family: Family) -> None:
+def test_each_column_type_has_its_family(kind: Any, family: Family) -> None:
     room = type(kind).__module__.split(".")
     database = SUPPORTED[room[2] if room[1] == "dialects" else "postgresql"]
     assert family_of(kind, database) is family
 
 
-def test_columns_and_keys(engine: Engine) -> None:
+def test_columns_and_unique_keys_are_reflected(engine: Engine) -> None:
     target = reflected(
         engine,
         "Mixed",
@@ -134,7 +134,7 @@ def test_a_key_of_two_columns_is_not_filled_in(sqlite: Engine) -> None:
 
 
 @pytest.mark.postgresql
-def test_another_schemas_table(postgresql: Engine) -> None:
+def test_a_table_of_another_schema_is_reflected(postgresql: Engine) -> None:
     with postgresql.begin() as connection:
         connection.exec_driver_sql('CREATE SCHEMA "Shop"')
         connection.exec_driver_sql('CREATE TABLE "Shop".orders (id int PRIMARY KEY)')

@@ -25,7 +25,7 @@ def test_a_plain_type_is_its_own_kind(said: str) -> None:
         ("interval day to second", "interval day to second", 0),
     ],
 )
-def test_a_type_with_arguments(said: str, kind: str, scale: int) -> None:
+def test_a_type_with_arguments_is_read_with_its_scale(said: str, kind: str, scale: int) -> None:
     read = type_of(said)
     assert (read.kind, read.name, read.scale) == (kind, said, scale)
 

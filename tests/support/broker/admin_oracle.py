@@ -33,7 +33,7 @@ class Write:
 
 
 @dataclass(eq=False, slots=True)
-class Unit:
+class AdminUnit:
     """One transaction as its clients know it."""
 
     transactional_id: str
@@ -45,13 +45,13 @@ class Unit:
 
 
 @dataclass(slots=True)
-class History:
+class AdminHistory:
     """What everybody did and was told, in all lives of the broker."""
 
     now_ms: int = 1_000_000
-    units: list[Unit] = field(default_factory=list)
+    units: list[AdminUnit] = field(default_factory=list)
     plain: list[Write] = field(default_factory=list)
-    open: dict[str, Unit] = field(default_factory=dict)
+    open: dict[str, AdminUnit] = field(default_factory=dict)
     incarnations: dict[UUID, int] = field(default_factory=dict)
     partitions: dict[UUID, int] = field(default_factory=dict)
     """The requested number of partitions."""
@@ -99,7 +99,7 @@ def seen_in(partition: Partition) -> dict[int, tuple[bytes | None, bytes | None]
     return {record.offset: (record.key, record.value) for record in records if record.offset in visible}
 
 
-def check(rooms: Rooms, history: History) -> None:
+def check(rooms: Rooms, history: AdminHistory) -> None:
     """Compare what a recovered broker holds with what everybody was told."""
     topic = rooms.cluster.topic(TOPIC)
     alive = [topic_id for topic_id in history.partitions if topic_id not in history.doomed]
@@ -121,7 +121,7 @@ def check(rooms: Rooms, history: History) -> None:
         assert entry.producer == unit.producer, f"another transaction: {unit}, {entry}"
 
 
-def _check_partition(partition: Partition, place: Place, history: History) -> None:
+def _check_partition(partition: Partition, place: Place, history: AdminHistory) -> None:
     start, seen = partition.log.start_offset, seen_in(partition)
     assert start >= history.begins.get(place, 0), f"deleted records came back: {partition.name} begins at {start}"
     is_whole = place[0] not in history.retained
@@ -158,8 +158,13 @@ def memory(rooms: Rooms) -> dict[str, Any]:
     found["offsets"] = rooms.offsets.table.groups
     for partition in rooms.cluster.partitions():
         producers = {
-            each.producer_id: (each.epoch, each.last_sequence, each.last_data_offset, each.transaction_start)
-            for each in partition.state.producers.values()
+            producer.producer_id: (
+                producer.epoch,
+                producer.last_sequence,
+                producer.last_data_offset,
+                producer.transaction_start,
+            )
+            for producer in partition.state.producers.values()
         }
         bounds = partition.log.start_offset, partition.end_offset, partition.last_stable_offset
         open_ones = list(partition.state.open_transactions.items())

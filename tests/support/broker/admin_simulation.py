@@ -26,14 +26,23 @@ from dualwrite.records.control import Marker
 from dualwrite.records.header import BatchFields, peek_header
 from dualwrite.testing.files import MemoryFiles
 from dualwrite.wire.error_codes import ErrorCode
-from tests.support.broker.admin_oracle import KEEPS_ALL, PER_INCARNATION, History, Place, Unit, Write, check, memory
+from tests.support.broker.admin_oracle import (
+    KEEPS_ALL,
+    PER_INCARNATION,
+    AdminHistory,
+    AdminUnit,
+    Place,
+    Write,
+    check,
+    memory,
+)
 from tests.support.broker.crash_simulation import DISK_ERRORS, MortalFlusher, ends_its_start
 from tests.support.broker.simulated import (
     TOPIC,
-    FakeClock,
     Killed,
     LoopCleanerThread,
     Rooms,
+    SimulatedClock,
     StoppableFiles,
     end_other_tasks,
     run,
@@ -59,7 +68,7 @@ SETTINGS = (
 class Actor:
     """A client with seeded random actions."""
 
-    def __init__(self, rooms: Rooms, history: History, rng: random.Random) -> None:
+    def __init__(self, rooms: Rooms, history: AdminHistory, rng: random.Random) -> None:
         self.rooms, self.history, self.rng = rooms, history, rng
 
     async def pause(self) -> None:
@@ -155,10 +164,10 @@ class HouseKeeper(Actor):
                 await self.rng.choice((retention.run_once, compaction.run_once, rooms.coordinator.end_overdue))()
 
 
-class Client(Actor):
+class SimulatedAdminClient(Actor):
     """One client of one transactional id, which prepares its transactions and may recover them."""
 
-    def __init__(self, transactional_id: str, rooms: Rooms, history: History, rng: random.Random) -> None:
+    def __init__(self, transactional_id: str, rooms: Rooms, history: AdminHistory, rng: random.Random) -> None:
         super().__init__(rooms, history, rng)
         self._id = transactional_id
         self._identity = NO_PRODUCER
@@ -213,7 +222,7 @@ class Client(Actor):
 
     async def _run_transaction(self) -> bool:
         """False if the client has crashed, or must begin a new session."""
-        unit = Unit(self._id, self._identity)
+        unit = AdminUnit(self._id, self._identity)
         self.history.units.append(unit)
         for _ in range(self.rng.randint(1, 4)):
             topic = self.topic()
@@ -236,7 +245,7 @@ class Client(Actor):
         await self.pause()
         return self.rooms.coordinator.check(VerifyPartitions(self._id, self._identity, names)).error is ErrorCode.NONE
 
-    def _take_part(self, unit: Unit, name: TopicPartition, index: int) -> bool:
+    def _take_part(self, unit: AdminUnit, name: TopicPartition, index: int) -> bool:
         """Nothing may come between the look above and this; but the topic may be another one by now."""
         topic = self.topic()
         if topic is None or index >= topic.partitions:
@@ -251,7 +260,7 @@ class Client(Actor):
             unit.appended.append(write)
         return write is not None
 
-    async def _end(self, unit: Unit) -> bool:
+    async def _end(self, unit: AdminUnit) -> bool:
         marker = self.rng.choice((Marker.COMMIT, Marker.COMMIT, Marker.ABORT))
         unit.asked.add(marker)
         if self.history.open.get(self._id) is unit:
@@ -269,7 +278,7 @@ class Client(Actor):
 # --- the run
 
 
-def simulate(seed: int, durable: bool = True, failing: bool = False) -> History:
+def simulate(seed: int, durable: bool = True, failing: bool = False) -> AdminHistory:
     """Several lives of one broker. An AssertionError begins with the seed that repeats it.
 
     :param failing: each life ends by an error of its disk, else by a kill.
@@ -280,12 +289,12 @@ def simulate(seed: int, durable: bool = True, failing: bool = False) -> History:
         raise AssertionError(f"simulate(seed={seed}, durable={durable}, failing={failing}): {error}") from error
 
 
-def _opened(files: StoppableFiles, history: History, rng: random.Random, durable: bool) -> Rooms:
-    return Rooms(files, MortalFlusher(files, durable), clock=FakeClock(history.now_ms), rng=rng)
+def _opened(files: StoppableFiles, history: AdminHistory, rng: random.Random, durable: bool) -> Rooms:
+    return Rooms(files, MortalFlusher(files, durable), clock=SimulatedClock(history.now_ms), rng=rng)
 
 
-async def _simulate(rng: random.Random, durable: bool, failing: bool) -> History:
-    history, disk = History(), MemoryFiles()
+async def _simulate(rng: random.Random, durable: bool, failing: bool) -> AdminHistory:
+    history, disk = AdminHistory(), MemoryFiles()
     for _ in range(GENERATIONS):
         error = rng.choice(DISK_ERRORS) if failing else None
         files = StoppableFiles(disk, rng, stop_at=rng.randint(1, rng.choice((400, 3000))), error=error)
@@ -300,7 +309,7 @@ async def _simulate(rng: random.Random, durable: bool, failing: bool) -> History
     return history
 
 
-async def _live(files: StoppableFiles, history: History, rng: random.Random, durable: bool) -> None:
+async def _live(files: StoppableFiles, history: AdminHistory, rng: random.Random, durable: bool) -> None:
     async def life() -> None:
         with ends_its_start(files, lambda event: history.events.update([event])):
             rooms = _opened(files, history, rng, durable)
@@ -308,7 +317,7 @@ async def _live(files: StoppableFiles, history: History, rng: random.Random, dur
         await rooms.flusher.barrier()
         check(rooms, history)
         will: Callable[[], random.Random] = lambda: random.Random(rng.random())  # noqa: E731
-        clients = [Client(name, rooms, history, will()) for name in CLIENTS]
+        clients = [SimulatedAdminClient(name, rooms, history, will()) for name in CLIENTS]
         others = [Administrator(rooms, history, will()), HouseKeeper(rooms, history, will())]
         await asyncio.gather(*(actor.work() for actor in (*clients, *others)))
         await rooms.flusher.close()

@@ -31,7 +31,7 @@ def no_pause() -> None:
 
 
 @dataclass
-class History:
+class CompactedHistory:
     """Batches as a partition has them, and the state that follows from them."""
 
     batches: list[bytes] = field(default_factory=list)
@@ -82,8 +82,8 @@ class History:
     @property
     def producers(self) -> dict[int, ActiveProducer]:
         return {
-            each.producer_id: ActiveProducer(each.epoch, each.last_data_offset)
-            for each in self.state.producers.values()
+            producer.producer_id: ActiveProducer(producer.epoch, producer.last_data_offset)
+            for producer in self.state.producers.values()
         }
 
 
@@ -94,7 +94,9 @@ SEALED_AT = 2**60
 class Disk:
     """A partition's log, of which everything is sealed, cleaned again and again."""
 
-    def __init__(self, files: Files, history: History, cuts: Iterable[int] = (), directory: Path = DIRECTORY) -> None:
+    def __init__(
+        self, files: Files, history: CompactedHistory, cuts: Iterable[int] = (), directory: Path = DIRECTORY
+    ) -> None:
         self.state = PartitionState()
         self.log = PartitionLog.open(files, directory, LogSettings(), replay_into(self.state))
         for number, batch in enumerate(history.batches):
@@ -112,7 +114,9 @@ class Disk:
         self, now_ms: int, keys: int = 1000, delete_retention_ms: int = DAY, segment_bytes: int = 10**6
     ) -> Cleaned:
         """One cleaning, and the swap that follows it."""
-        sources = [each for each in self.log.sealed_segments() if each.base_offset < self.before]
+        sources = [
+            sealed_segment for sealed_segment in self.log.sealed_segments() if sealed_segment.base_offset < self.before
+        ]
         plan = CleaningPlan(
             sources, self.first_dirty, self.before, now_ms, delete_retention_ms, segment_bytes,
             keys * KEY_BYTES, self.aborted, self.producers,
@@ -132,13 +136,13 @@ class Disk:
         return [(segment.base_offset, segment.next_offset) for segment in self.log.sealed_segments()]
 
 
-def on_disk(history: History, cuts: Iterable[int] = (), files: Files | None = None) -> Disk:
+def on_disk(history: CompactedHistory, cuts: Iterable[int] = (), files: Files | None = None) -> Disk:
     """``history`` in segments that begin at the batches number ``cuts``."""
     return Disk(files or MemoryFiles(), history, set(cuts))
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenRecord:
     """A record as a reader gets it."""
 
     offset: int
@@ -148,7 +152,7 @@ class Seen:
     content: bytes
 
 
-def read_committed(batches: Iterable[bytes], aborted: Iterable[AbortedRange], start: int = 0) -> list[Seen]:
+def read_committed(batches: Iterable[bytes], aborted: Iterable[AbortedRange], start: int = 0) -> list[SeenRecord]:
     """What a read_committed consumer takes from ``batches``, by the rule of Kafka's own consumers: an aborted
     transaction is skipped from its first offset on until a marker of its producer comes."""
     coming = sorted((entry for entry in aborted if entry.last_offset >= start), key=lambda entry: entry.first_offset)
@@ -168,12 +172,12 @@ def read_committed(batches: Iterable[bytes], aborted: Iterable[AbortedRange], st
     return seen
 
 
-def seen_in(batch: bytes) -> list[Seen]:
+def seen_in(batch: bytes) -> list[SeenRecord]:
     """The records of one batch."""
     header = peek_header(batch)
     body = batch_body(header, batch)
     return [
-        Seen(
+        SeenRecord(
             span.offset,
             span.timestamp,
             span.key,
@@ -191,7 +195,7 @@ def _after_timestamp(record: bytes) -> bytes:
     return record[position:]
 
 
-def last_values(seen: Iterable[Seen]) -> dict[bytes | None, Seen]:
+def last_values(seen: Iterable[SeenRecord]) -> dict[bytes | None, SeenRecord]:
     """The last record of each key that is not a tombstone."""
     last = {record.key: record for record in seen}
     return {key: record for key, record in last.items() if not record.is_tombstone}
@@ -222,9 +226,9 @@ contents = st.lists(st.tuples(keys, values), min_size=1, max_size=4)
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> History:
+def histories(draw: st.DrawFn) -> CompactedHistory:
     """Any mixture of plain, idempotent and transactional batches, with TV1's and TV2's epochs."""
-    history = History()
+    history = CompactedHistory()
     bumps = draw(st.booleans())
     for _ in range(draw(st.integers(1, 25))):
         kind = draw(st.sampled_from(["plain", "idempotent", "transactional", "transactional", "end"]))

@@ -36,7 +36,7 @@ ROUNDS = 12
 
 
 @dataclass(eq=False, slots=True)
-class Unit:
+class CrashUnit:
     """One transaction as its clients know it."""
 
     token: int
@@ -50,12 +50,12 @@ class Unit:
 
 
 @dataclass(slots=True)
-class History:
+class CrashHistory:
     """What the clients of all generations did and were told."""
 
-    units: list[Unit] = field(default_factory=list)
+    units: list[CrashUnit] = field(default_factory=list)
     plain: list[tuple[int, int, bytes]] = field(default_factory=list)
-    open: dict[str, Unit] = field(default_factory=dict)
+    open: dict[str, CrashUnit] = field(default_factory=dict)
     """The transaction that must still be open, by transactional id."""
     identities: dict[str, list[ProducerIdentity]] = field(default_factory=dict)
     """Every identity that a client of the transactional id was told, in order."""
@@ -75,10 +75,12 @@ class History:
                 unit.asked.add(Marker.ABORT)
 
 
-class Client:
+class SimulatedClient:
     """One client of one transactional id, with a seeded will of its own."""
 
-    def __init__(self, number: int, transactional_id: str, rooms: Rooms, history: History, rng: random.Random) -> None:
+    def __init__(
+        self, number: int, transactional_id: str, rooms: Rooms, history: CrashHistory, rng: random.Random
+    ) -> None:
         self._number = number
         self._transactional_id = transactional_id
         self._rooms = rooms
@@ -134,7 +136,7 @@ class Client:
         self._history.idempotent_ids.append(producer_id)
 
     async def _run_transaction(self) -> None:
-        unit = Unit(len(self._history.units), self._transactional_id, self._identity)
+        unit = CrashUnit(len(self._history.units), self._transactional_id, self._identity)
         self._history.units.append(unit)
         for number in range(self._rng.randint(1, 4)):
             if not await self._produce(unit, number):
@@ -145,7 +147,7 @@ class Client:
         else:
             self._identity = NO_PRODUCER  # it crashed
 
-    async def _produce(self, unit: Unit, number: int) -> bool:
+    async def _produce(self, unit: CrashUnit, number: int) -> bool:
         """One record, as a Produce request brings it: join the transaction, look again, append, wait for the disk."""
         index, value = self._rng.randrange(3), b"%d/%d" % (unit.token, number)
         partition = self._rooms.partition(index)
@@ -164,7 +166,7 @@ class Client:
         unit.acknowledged.append((index, result.base_offset, value))
         return True
 
-    async def _end(self, unit: Unit) -> None:
+    async def _end(self, unit: CrashUnit) -> None:
         marker = self._rng.choice((Marker.COMMIT, Marker.COMMIT, Marker.ABORT))
         reply = await self._ask_to_end(unit, marker)
         if reply.error is ErrorCode.NONE and self._rng.random() < 0.2:
@@ -177,7 +179,7 @@ class Client:
         unit.answered = marker
         self._become(reply.producer)
 
-    async def _ask_to_end(self, unit: Unit, marker: Marker) -> Reply:
+    async def _ask_to_end(self, unit: CrashUnit, marker: Marker) -> Reply:
         unit.asked.add(marker)
         if self._history.open.get(self._transactional_id) is unit:
             del self._history.open[self._transactional_id]
@@ -199,7 +201,7 @@ def fates(log: list[Logged]) -> Iterator[tuple[Logged, Marker | None]]:
         yield entry, next((one.marker for one in later if one.producer.producer_id == entry.producer.producer_id), None)
 
 
-def check(rooms: Rooms, history: History) -> None:
+def check(rooms: Rooms, history: CrashHistory) -> None:
     """Compare what a recovered broker holds with what its clients were told."""
     found: dict[bytes, tuple[int, int, Marker | None]] = {}
     for index, partition in enumerate(rooms.partitions()):
@@ -220,7 +222,7 @@ def check(rooms: Rooms, history: History) -> None:
     _check_identities(rooms, history)
 
 
-def _check_unit(unit: Unit, ends: list[Marker | None]) -> None:
+def _check_unit(unit: CrashUnit, ends: list[Marker | None]) -> None:
     assert len(set(ends)) <= 1, f"torn transaction: {unit} ended as {ends}"
     end = ends[0] if ends else None
     if unit.answered is not None and ends:
@@ -244,7 +246,7 @@ def _check_hanging(rooms: Rooms) -> None:
             assert (producer, partition.name) in ongoing, f"hanging transaction: {producer} in {partition.name}"
 
 
-def _check_identities(rooms: Rooms, history: History) -> None:
+def _check_identities(rooms: Rooms, history: CrashHistory) -> None:
     owners: dict[int, str] = {}
     for transactional_id, told in history.identities.items():
         known = rooms.coordinator.table.entries.get(transactional_id)
@@ -274,7 +276,7 @@ def assert_same(rooms: Rooms, reopened: Rooms) -> None:
 # --- the run
 
 
-def simulate(seed: int, durable: bool = True, failing: bool = False) -> History:
+def simulate(seed: int, durable: bool = True, failing: bool = False) -> CrashHistory:
     """Several lives of one broker; what its clients saw. An AssertionError begins with the seed that repeats it.
 
     :param failing: each life ends by an error of its disk, else by a kill.
@@ -285,8 +287,8 @@ def simulate(seed: int, durable: bool = True, failing: bool = False) -> History:
         raise AssertionError(f"simulate(seed={seed}, durable={durable}, failing={failing}): {error}") from error
 
 
-async def _simulate(rng: random.Random, durable: bool, failing: bool) -> History:
-    history, disk = History(), MemoryFiles()
+async def _simulate(rng: random.Random, durable: bool, failing: bool) -> CrashHistory:
+    history, disk = CrashHistory(), MemoryFiles()
     for _ in range(GENERATIONS):
         error = rng.choice(DISK_ERRORS) if failing else None
         files = StoppableFiles(disk, rng, stop_at=rng.randint(1, MOST_OPERATIONS), error=error)
@@ -329,7 +331,7 @@ async def _opened(files: StoppableFiles, rng: random.Random, durable: bool) -> R
     return await Rooms(files, MortalFlusher(files, durable), rng=rng).with_topic()
 
 
-async def _live(files: StoppableFiles, history: History, rng: random.Random, durable: bool) -> None:
+async def _live(files: StoppableFiles, history: CrashHistory, rng: random.Random, durable: bool) -> None:
     """One life of the broker: recovery, the oracle's look, clients at work until the disk stops."""
 
     async def life() -> None:
@@ -340,7 +342,7 @@ async def _live(files: StoppableFiles, history: History, rng: random.Random, dur
             history.events.add("finished a decided transaction")
         check(rooms, history)
         clients = [
-            Client(number, transactional_id, rooms, history, random.Random(rng.random()))
+            SimulatedClient(number, transactional_id, rooms, history, random.Random(rng.random()))
             for number, transactional_id in enumerate(TRANSACTIONAL_IDS)
         ]
         await asyncio.gather(*(client.work() for client in clients))
@@ -356,7 +358,7 @@ async def _live(files: StoppableFiles, history: History, rng: random.Random, dur
         working.result()
 
 
-async def _abort_the_rest(rooms: Rooms, history: History) -> None:
+async def _abort_the_rest(rooms: Rooms, history: CrashHistory) -> None:
     """With every transactional id taken over there is nothing open, and committed readers see everything."""
     for transactional_id in dict.fromkeys(TRANSACTIONAL_IDS):
         if transactional_id in history.open:

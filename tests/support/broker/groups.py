@@ -36,7 +36,7 @@ def join(member_id: str = "", instance_id: str | None = None, **more: object) ->
     return replace(command, **more)  # type: ignore[arg-type]
 
 
-class World:
+class GroupWorld:
     """One group, the answers that were given by ticket, and the timers that run, by key with their delays."""
 
     def __init__(self, **settings: int) -> None:

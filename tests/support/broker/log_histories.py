@@ -19,7 +19,7 @@ SETTINGS = LogSettings(segment_bytes=1500, index_interval_bytes=150)
 
 
 @dataclass
-class History:
+class LogHistory:
     """A partition on ``files`` as a broker has it, and what a random ``rng`` does to it."""
 
     files: Files

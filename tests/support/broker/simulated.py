@@ -45,7 +45,7 @@ class LoopCleanerThread:
         """There is no thread."""
 
 
-class FakeClock:
+class SimulatedClock:
     """Time goes on when a test says so; the wall clock also jumps."""
 
     def __init__(self, now_ms: int = 1_000_000) -> None:
@@ -77,7 +77,7 @@ class FakeClock:
 
 
 class FakeTimer:
-    """One function to be called when a :class:`FakeClock` says so."""
+    """One function to be called when a :class:`SimulatedClock` says so."""
 
     def __init__(self, at_ms: int, function: Callable[[], None]) -> None:
         self.at_ms = at_ms
@@ -265,14 +265,14 @@ class Rooms:
         self,
         files: Files,
         flusher: Flusher | None = None,
-        clock: FakeClock | None = None,
+        clock: SimulatedClock | None = None,
         settings: TransactionSettings | None = None,
         rng: random.Random | None = None,
         group_settings: GroupSettings | None = None,
     ) -> None:
         self.files = files
         self.flusher = flusher or Flusher(durable=True, on_failure=never)
-        self.clock = clock or FakeClock()
+        self.clock = clock or SimulatedClock()
         entropy = SeededEntropy(rng or random.Random(1))
         self.cluster = Cluster(files, DATA_DIR, self.flusher, self.clock, entropy, TopicSettings())
         self.coordinator = TransactionCoordinator(

@@ -2,7 +2,7 @@
 
 Two clients share one transactional id. Answers get lost, clients come back, transactions time out, and the coordinator
 crashes between markers and completion. A world is a value; ``successors`` gives all worlds one event later. What must
-*always* hold is asserted while a step is made; what must *sometimes* happen is noted in ``Seen``.
+*always* hold is asserted while a step is made; what must *sometimes* happen is noted in ``SearchCoverage``.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ _MARKER = peek_header(build_marker(COMMIT, ProducerIdentity(0, 0), 0, 0))
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class SearchClient:
     """What one client believes."""
 
     version: TransactionVersion
@@ -42,7 +42,7 @@ class Client:
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class SearchWriter:
     """What the partition knows of one producer id."""
 
     producer_id: int
@@ -52,20 +52,20 @@ class Writer:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class TransactionSearchWorld:
     """Everything that can differ. ``waiting`` is the client whose InitProducerId aborts before it is answered, and
     ``last_end`` who last had a transaction ended, and how."""
 
     entry: TransactionRecorded
-    clients: tuple[Client, ...]
+    clients: tuple[SearchClient, ...]
     fresh_id: int = 73
-    writers: tuple[Writer, ...] = ()
+    writers: tuple[SearchWriter, ...] = ()
     waiting: tuple[int, InitProducerId] | None = None
     last_end: tuple[ProducerIdentity, Marker] | None = None
 
 
 @dataclass(slots=True)
-class Seen:
+class SearchCoverage:
     """What happened somewhere in a search."""
 
     statuses: set[TransactionStatus] = field(default_factory=set)
@@ -79,7 +79,7 @@ class Seen:
         return not known
 
 
-def successors(world: World, seen: Seen) -> Iterator[World]:
+def successors(world: TransactionSearchWorld, seen: SearchCoverage) -> Iterator[TransactionSearchWorld]:
     """Every world that one event can make of ``world``."""
     inspect(world, seen)
     if world.entry.is_ended:
@@ -103,7 +103,7 @@ def successors(world: World, seen: Seen) -> Iterator[World]:
                 yield _end(world, number, command, seen, is_answered=False)
 
 
-def inspect(world: World, seen: Seen) -> None:
+def inspect(world: TransactionSearchWorld, seen: SearchCoverage) -> None:
     """One identity lives: whoever else asks is refused, or told again how its own transaction ended."""
     entry = world.entry
     seen.statuses.add(entry.status)
@@ -134,7 +134,7 @@ def _succeeds(decision: Decision) -> bool:
 # --- the coordinator
 
 
-def _decide(world: World, command: Command, seen: Seen, now_ms: int = START_MS) -> Decision:
+def _decide(world: TransactionSearchWorld, command: Command, seen: SearchCoverage, now_ms: int = START_MS) -> Decision:
     table = TransactionTable({TXN_ID: world.entry})
     decision = transaction_rules.decide(table, command, Moment(now_ms, world.fresh_id, now_ms - START_MS), _SETTINGS)
     if decision.reply is not None:
@@ -142,7 +142,9 @@ def _decide(world: World, command: Command, seen: Seen, now_ms: int = START_MS) 
     return decision
 
 
-def _take(world: World, command: Command, seen: Seen, now_ms: int = START_MS) -> tuple[World, Decision]:
+def _take(
+    world: TransactionSearchWorld, command: Command, seen: SearchCoverage, now_ms: int = START_MS
+) -> tuple[TransactionSearchWorld, Decision]:
     """Decide ``command`` and take its fact in, as the journal and the table do."""
     decision = _decide(world, command, seen, now_ms)
     for fact in decision.facts:
@@ -160,7 +162,9 @@ def _take(world: World, command: Command, seen: Seen, now_ms: int = START_MS) ->
     return world, decision
 
 
-def _start(world: World, number: int, command: InitProducerId, seen: Seen, is_answered: bool = True) -> World:
+def _start(
+    world: TransactionSearchWorld, number: int, command: InitProducerId, seen: SearchCoverage, is_answered: bool = True
+) -> TransactionSearchWorld:
     following, decision = _take(world, command, seen)
     if decision.reply is None:
         asked_by = (command.expected, ABORT) if command.expected else None
@@ -173,11 +177,13 @@ def _start(world: World, number: int, command: InitProducerId, seen: Seen, is_an
         seen.events.add("InitProducerId retried")
     client = world.clients[number]
     return _with_client(
-        following, number, Client(client.version, decision.reply.producer, is_kept=bool(decision.reply.ongoing))
+        following, number, SearchClient(client.version, decision.reply.producer, is_kept=bool(decision.reply.ongoing))
     )
 
 
-def _end(world: World, number: int, command: EndTransaction, seen: Seen, is_answered: bool = True) -> World:
+def _end(
+    world: TransactionSearchWorld, number: int, command: EndTransaction, seen: SearchCoverage, is_answered: bool = True
+) -> TransactionSearchWorld:
     following, decision = _take(world, command, seen)
     assert decision.reply is not None
     if not _succeeds(decision):
@@ -191,14 +197,14 @@ def _end(world: World, number: int, command: EndTransaction, seen: Seen, is_answ
         return _with_client(following, number, replace(client, unanswered=command))
     identity = decision.reply.producer
     sequence = client.sequence if identity == client.identity else 0
-    return _with_client(following, number, Client(client.version, identity, sequence))
+    return _with_client(following, number, SearchClient(client.version, identity, sequence))
 
 
-def _with_client(world: World, number: int, client: Client) -> World:
+def _with_client(world: TransactionSearchWorld, number: int, client: SearchClient) -> TransactionSearchWorld:
     return replace(world, clients=(*world.clients[:number], client, *world.clients[number + 1 :]))
 
 
-def _write_markers(world: World, seen: Seen) -> World:
+def _write_markers(world: TransactionSearchWorld, seen: SearchCoverage) -> TransactionSearchWorld:
     """The markers are down: the transaction is complete, and whoever waited for that is answered."""
     status = world.entry.status
     world, _ = _take(_with_marker(world, seen), MarkersWritten(TXN_ID), seen)
@@ -215,7 +221,7 @@ def _write_markers(world: World, seen: Seen) -> World:
 # --- the partition
 
 
-def _produce(world: World, number: int, seen: Seen) -> World:
+def _produce(world: TransactionSearchWorld, number: int, seen: SearchCoverage) -> TransactionSearchWorld:
     """One record of a client, as Produce handles it: join the transaction, verify that, append."""
     client = world.clients[number]
     following, decision = _take(world, add(client.identity), seen)
@@ -236,7 +242,7 @@ def _produce(world: World, number: int, seen: Seen) -> World:
     return _with_client(following, number, replace(client, sequence=client.sequence + 1, in_transaction=True))
 
 
-def _with_marker(world: World, seen: Seen) -> World:
+def _with_marker(world: TransactionSearchWorld, seen: SearchCoverage) -> TransactionSearchWorld:
     """The partition after the marker; perhaps it was there before."""
     effect, partition = transaction_rules.markers_of(world.entry), _thawed(world.writers)
     if not effect.partitions:
@@ -257,7 +263,7 @@ def _with_marker(world: World, seen: Seen) -> World:
     return replace(world, writers=_frozen(partition))
 
 
-def _thawed(writers: tuple[Writer, ...]) -> PartitionState:
+def _thawed(writers: tuple[SearchWriter, ...]) -> PartitionState:
     state = PartitionState(end_offset=1)
     for writer in writers:
         entry = ProducerEntry(writer.producer_id, writer.epoch, transaction_start=0 if writer.is_open else -1)
@@ -269,8 +275,8 @@ def _thawed(writers: tuple[Writer, ...]) -> PartitionState:
     return state
 
 
-def _frozen(state: PartitionState) -> tuple[Writer, ...]:
+def _frozen(state: PartitionState) -> tuple[SearchWriter, ...]:
     return tuple(
-        Writer(entry.producer_id, entry.epoch, entry.last_sequence, entry.transaction_start >= 0)
+        SearchWriter(entry.producer_id, entry.epoch, entry.last_sequence, entry.transaction_start >= 0)
         for _, entry in sorted(state.producers.items())
     )

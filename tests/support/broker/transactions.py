@@ -67,7 +67,7 @@ def recorded(
     )
 
 
-class World:
+class CoordinatorWorld:
     """A coordinator without disk; ``fresh_ids`` are handed out in order, and after them 1000, 1001 and so on."""
 
     def __init__(self, *fresh_ids: int, settings: TransactionSettings | None = None) -> None:
@@ -81,7 +81,7 @@ class World:
     def entry(self) -> TransactionRecorded:
         return self.table.entries[TXN_ID]
 
-    def begin_at(self, entry: TransactionRecorded) -> "World":
+    def begin_at(self, entry: TransactionRecorded) -> "CoordinatorWorld":
         self.table.apply(entry)
         return self
 
@@ -109,9 +109,9 @@ class World:
                 return decision.reply
 
 
-def _situation(*commands: Command) -> Callable[[], World]:
-    def build() -> World:
-        world = World(100).begin_at(recorded(producer=C4))
+def _situation(*commands: Command) -> Callable[[], CoordinatorWorld]:
+    def build() -> CoordinatorWorld:
+        world = CoordinatorWorld(100).begin_at(recorded(producer=C4))
         for command in commands:
             world.step(command)
         return world
@@ -122,8 +122,8 @@ def _situation(*commands: Command) -> Callable[[], World]:
 _DONE = MarkersWritten(TXN_ID)
 _LATE = TimeOut(TXN_ID)
 
-SITUATIONS: dict[str, Callable[[], World]] = {
-    "unknown": World,
+SITUATIONS: dict[str, Callable[[], CoordinatorWorld]] = {
+    "unknown": CoordinatorWorld,
     "empty": _situation(init()),
     "ongoing": _situation(init(), add(C5)),
     "kept": _situation(init(), add(C5), init(keep=True)),

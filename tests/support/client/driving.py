@@ -19,7 +19,7 @@ from dualwrite.wire.apis import APIS, ApiKey, Message
 from tests.support.client.scripted_broker import ended
 
 
-class Told(NamedTuple):
+class ReportedEvent(NamedTuple):
     """One event that the driver reported to the engine."""
 
     kind: str
@@ -34,7 +34,7 @@ class AskingEngine:
     """
 
     def __init__(self, *questions: tuple[Endpoint, Message | None]) -> None:
-        self.told: list[Told] = []
+        self.told: list[ReportedEvent] = []
         self.operation = Operation()
         self.commands: deque[Command] = deque()
         self.wakes: float | None = None
@@ -77,17 +77,17 @@ class AskingEngine:
         return self.wakes
 
     def opened(self, endpoint: Endpoint, versions: Versions, now: float) -> None:
-        self.told.append(Told("opened", endpoint, versions))
+        self.told.append(ReportedEvent("opened", endpoint, versions))
         self._open.add(endpoint)
         self._send_what_can_be_sent()
 
     def answered(self, endpoint: Endpoint, tag: int, message: Message, now: float) -> None:
-        self.told.append(Told("answered", endpoint, message))
+        self.told.append(ReportedEvent("answered", endpoint, message))
         assert self._awaited.pop(tag) == endpoint
         self._finish_if_done()
 
     def lost(self, endpoint: Endpoint, error: DualWriteError, now: float) -> None:
-        self.told.append(Told("lost", endpoint, error))
+        self.told.append(ReportedEvent("lost", endpoint, error))
         self._forget(endpoint)
         if not self.operation.is_done:
             self.operation.fail(error)

@@ -27,7 +27,7 @@ class Cut(NamedTuple):
     data: bytes
 
 
-class Seen(NamedTuple):
+class SeenRequest(NamedTuple):
     """A request that arrived."""
 
     connection: int
@@ -63,7 +63,7 @@ class ScriptedBroker:
     def __init__(
         self, versions: dict[ApiKey, tuple[int, int]] | None = None, tls: ssl.SSLContext | None = None
     ) -> None:
-        self.seen: list[Seen] = []
+        self.seen: list[SeenRequest] = []
         self.versions = {key: (0, int(api.request.max_version)) for key, api in APIS.items()} | (versions or {})
         self.api_versions_cap = self.versions[ApiKey.API_VERSIONS][1]
         self.topics: dict[str, int] = {"t": 2}
@@ -84,7 +84,7 @@ class ScriptedBroker:
     def answer(self, api_key: ApiKey, *answers: Any) -> None:
         self._answers[api_key] = deque(answers)
 
-    def requests(self, api_key: ApiKey) -> list[Seen]:
+    def requests(self, api_key: ApiKey) -> list[SeenRequest]:
         return [seen for seen in self.seen if seen.api_key is api_key]
 
     def hang_up(self) -> None:
@@ -126,7 +126,7 @@ class ScriptedBroker:
         head, position = read_request_head(frame)
         api_key = ApiKey(head.api_key)
         message = read_body(APIS[api_key].request, head.version, frame, position)
-        self.seen.append(Seen(number, api_key, head.version, message, head.client_id))
+        self.seen.append(SeenRequest(number, api_key, head.version, message, head.client_id))
         answer = self._next_answer(api_key, head.version, message)
         if answer is HANG_UP:
             return False

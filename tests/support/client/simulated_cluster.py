@@ -59,7 +59,7 @@ TV2_VERSIONS = Versions(
 )
 
 
-class Fate(Enum):
+class RequestFate(Enum):
     """What can become of a request."""
 
     FINE = "nothing else"
@@ -75,20 +75,27 @@ class Fate(Enum):
     BUSY = "the leader cannot take it now"
 
 
-_OF_ALL = (Fate.FINE, Fate.NOT_SENT, Fate.NOT_ANSWERED, Fate.LATE, Fate.LATER, Fate.BEFORE_AN_END)
+_OF_ALL = (
+    RequestFate.FINE,
+    RequestFate.NOT_SENT,
+    RequestFate.NOT_ANSWERED,
+    RequestFate.LATE,
+    RequestFate.LATER,
+    RequestFate.BEFORE_AN_END,
+)
 FATES = {
-    ApiKey.PRODUCE: (*_OF_ALL, Fate.LEADER_MOVES, Fate.REFUSED, Fate.BUSY),
-    ApiKey.END_TXN: (*_OF_ALL, Fate.COORDINATOR_MOVES, Fate.MARKERS_LATE),
-    ApiKey.INIT_PRODUCER_ID: (*_OF_ALL, Fate.COORDINATOR_MOVES),
+    ApiKey.PRODUCE: (*_OF_ALL, RequestFate.LEADER_MOVES, RequestFate.REFUSED, RequestFate.BUSY),
+    ApiKey.END_TXN: (*_OF_ALL, RequestFate.COORDINATOR_MOVES, RequestFate.MARKERS_LATE),
+    ApiKey.INIT_PRODUCER_ID: (*_OF_ALL, RequestFate.COORDINATOR_MOVES),
     ApiKey.TXN_OFFSET_COMMIT: _OF_ALL,
 }
-_LATENESS = {Fate.LATE: 1, Fate.LATER: 5, Fate.BEFORE_AN_END: None}
+_LATENESS = {RequestFate.LATE: 1, RequestFate.LATER: 5, RequestFate.BEFORE_AN_END: None}
 """How many other requests arrive before a late one."""
-_REFUSALS = {Fate.REFUSED: ErrorCode.TRANSACTION_ABORTABLE, Fate.BUSY: ErrorCode.NOT_ENOUGH_REPLICAS}
+_REFUSALS = {RequestFate.REFUSED: ErrorCode.TRANSACTION_ABORTABLE, RequestFate.BUSY: ErrorCode.NOT_ENOUGH_REPLICAS}
 
 
 @dataclass
-class Entry:
+class LogEntry:
     """One record of a partition, or a marker."""
 
     producer: ProducerIdentity
@@ -97,11 +104,11 @@ class Entry:
 
 
 @dataclass
-class Log:
+class SimulatedLog:
     """One partition: the real checks, and what it holds."""
 
     state: PartitionState = field(default_factory=PartitionState)
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[LogEntry] = field(default_factory=list)
 
     def committed(self) -> list[bytes | None]:
         """The values of the records of committed transactions, in order."""
@@ -126,7 +133,7 @@ class SimulatedCluster:
         self.fate = fate
         self.partitions = partitions
         self.table = TransactionTable()
-        self.logs: dict[TopicPartition, Log] = {}
+        self.logs: dict[TopicPartition, SimulatedLog] = {}
         self.offsets: list[tuple[ProducerIdentity, str, int]] = []
         """Offsets that were committed under a transaction: by whom, of which topic, which."""
         self.coordinator = 0
@@ -162,21 +169,21 @@ class SimulatedCluster:
 
     def arrive(self, endpoint: Endpoint, request: Request) -> Message | None:
         """A request is sent; its answer, or None if the connection breaks."""
-        options = FATES.get(request.api_key, (Fate.FINE,))
-        fate = options[self.fate(len(options))] if len(options) > 1 else Fate.FINE
+        options = FATES.get(request.api_key, (RequestFate.FINE,))
+        fate = options[self.fate(len(options))] if len(options) > 1 else RequestFate.FINE
         self.seen.add((request.api_key, fate))
         self._arrive_late(request.api_key is ApiKey.END_TXN)
-        if fate is Fate.NOT_SENT:
+        if fate is RequestFate.NOT_SENT:
             return None
         if fate in _LATENESS:
             self._late.append((_LATENESS[fate], endpoint, request))
             return None
-        if fate is Fate.LEADER_MOVES:
+        if fate is RequestFate.LEADER_MOVES:
             self.leader = 1 - self.leader
-        if fate is Fate.COORDINATOR_MOVES:
+        if fate is RequestFate.COORDINATOR_MOVES:
             self.coordinator = 1 - self.coordinator
         answer = self._handle(endpoint, request, fate)
-        return None if fate is Fate.NOT_ANSWERED else answer
+        return None if fate is RequestFate.NOT_ANSWERED else answer
 
     def quiesce(self) -> None:
         """What is late arrives, and markers are written."""
@@ -188,7 +195,7 @@ class SimulatedCluster:
         late, self._late = self._late, []
         for left, endpoint, request in late:
             if is_end if left is None else left <= 0:
-                answer = self._handle(endpoint, request, Fate.FINE)
+                answer = self._handle(endpoint, request, RequestFate.FINE)
                 self.seen.add((request.api_key, "late", self._outcome(request.api_key, answer)))
             else:
                 self._late.append((None if left is None else left - 1, endpoint, request))
@@ -203,7 +210,7 @@ class SimulatedCluster:
 
     # --- the brokers
 
-    def _handle(self, endpoint: Endpoint, request: Request, fate: Fate) -> Message:
+    def _handle(self, endpoint: Endpoint, request: Request, fate: RequestFate) -> Message:
         self.requests.append(request.api_key)
         message = request.message
         body = message.encode(version=request.version)
@@ -309,13 +316,13 @@ class SimulatedCluster:
         return ErrorCode.INVALID_PRODUCER_EPOCH if reply.error is ErrorCode.PRODUCER_FENCED else reply.error
 
     def _append(self, topic: str, data: Message) -> tuple[ErrorCode, int]:
-        log = self.logs.setdefault(TopicPartition(topic, data.index), Log())
+        log = self.logs.setdefault(TopicPartition(topic, data.index), SimulatedLog())
         header = peek_header(data.records)
         verdict = log.state.decide(header, begins_at_zero=True)
         if verdict.appends:
             offset = log.state.end_offset
             log.state.apply(header._replace(base_offset=offset), None)
-            log.entries += [Entry(header.producer, one.value) for one in iterate_records(bytes(data.records))]
+            log.entries += [LogEntry(header.producer, one.value) for one in iterate_records(bytes(data.records))]
             return ErrorCode.NONE, offset
         if verdict.duplicate_of >= 0:
             self.seen.add("duplicate")
@@ -330,11 +337,13 @@ class SimulatedCluster:
         topics = []
         for topic in request.topics:
             partitions = []
-            for each in topic.partitions:
+            for partition in topic.partitions:
                 if not error:
-                    self.offsets.append((producer, topic.name, each.committed_offset))
+                    self.offsets.append((producer, topic.name, partition.committed_offset))
                 partitions.append(
-                    topic_class.TxnOffsetCommitResponsePartition(partition_index=each.partition_index, error_code=error)
+                    topic_class.TxnOffsetCommitResponsePartition(
+                        partition_index=partition.partition_index, error_code=error
+                    )
                 )
             topics.append(topic_class(name=topic.name, partitions=partitions))
         return response(throttle_time_ms=0, topics=topics)
@@ -357,14 +366,14 @@ class SimulatedCluster:
             ongoing_txn_producer_epoch=reply.ongoing.epoch,
         )
 
-    def _end(self, request: Message, refusal: ErrorCode, fate: Fate) -> Message:
+    def _end(self, request: Message, refusal: ErrorCode, fate: RequestFate) -> Message:
         command = EndTransaction(
             request.transactional_id,
             ProducerIdentity(request.producer_id, request.producer_epoch),
             Marker.COMMIT if request.committed else Marker.ABORT,
             TransactionVersion.TV2,
         )
-        reply = Reply(refusal) if refusal else self._execute(command, markers_late=fate is Fate.MARKERS_LATE)
+        reply = Reply(refusal) if refusal else self._execute(command, markers_late=fate is RequestFate.MARKERS_LATE)
         return APIS[ApiKey.END_TXN].response(
             throttle_time_ms=0,
             error_code=reply.error,
@@ -415,10 +424,10 @@ class SimulatedCluster:
             return
         effect = markers_of(entry)
         for name in effect.partitions:
-            log = self.logs.setdefault(name, Log())
+            log = self.logs.setdefault(name, SimulatedLog())
             header = peek_header(build_marker(effect.marker, effect.producer, 0, 0))
             log.state.apply(header._replace(base_offset=log.state.end_offset), effect.marker)
-            log.entries.append(Entry(effect.producer, None, effect.marker))
+            log.entries.append(LogEntry(effect.producer, None, effect.marker))
         self._step(MarkersWritten(effect.transactional_id))
 
 

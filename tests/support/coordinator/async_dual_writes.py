@@ -38,7 +38,7 @@ def async_url(url: str, driver: str) -> str:
 
 
 @dataclass
-class Place:
+class AsyncPlace:
     """A database with the tables, as a blocking engine sees it, and the URL for a driver for asyncio."""
 
     driver: str

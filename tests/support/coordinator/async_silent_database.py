@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
-from tests.support.coordinator.async_dual_writes import Place, async_url
+from tests.support.coordinator.async_dual_writes import AsyncPlace, async_url
 from tests.support.coordinator.event_table import CONFIG
 from tests.support.servers.silent_proxy import SilentProxy
 
@@ -20,14 +20,14 @@ NEVER = 3600.0
 
 
 @pytest.fixture
-def proxy(server_place: Place) -> Iterator[SilentProxy]:
+def proxy(server_place: AsyncPlace) -> Iterator[SilentProxy]:
     made = SilentProxy(server_place.seen.url.render_as_string(hide_password=False))
     yield made
     made.close()
 
 
 @asynccontextmanager
-async def dual_write(place: Place, proxy: SilentProxy) -> AsyncIterator[AsyncDualWrite]:
+async def dual_write(place: AsyncPlace, proxy: SilentProxy) -> AsyncIterator[AsyncDualWrite]:
     """Behind the proxy, with two slots of which one is seen by the fake Kafka."""
     engine = create_async_engine(async_url(proxy.plain_url, place.driver))
     made = AsyncDualWrite(

@@ -20,7 +20,7 @@ class HasServers(Protocol):
     def bootstrap_servers(self) -> str: ...
 
 
-class Place:
+class ApplicationPlace:
     """An application of one slot, and a topic of two partitions that nobody else has."""
 
     def __init__(self, engine: Engine, broker: HasServers, producer: str) -> None:

@@ -57,14 +57,15 @@ class FakeConsumer:
 
     def position(self, partitions: list[Any]) -> list[Position]:
         return [
-            Position(each.topic, each.partition, self.read.get(place(each), NOTHING_READ), 3) for each in partitions
+            Position(partition.topic, partition.partition, self.read.get(place(partition), NOTHING_READ), 3)
+            for partition in partitions
         ]
 
     def committed(self, partitions: list[Any], timeout: float) -> list[Position]:
         assert timeout > 0
         return [
-            Position(each.topic, each.partition, self.group.committed.get(place(each), NOTHING_READ))
-            for each in partitions
+            Position(partition.topic, partition.partition, self.group.committed.get(place(partition), NOTHING_READ))
+            for partition in partitions
         ]
 
     def get_watermark_offsets(self, partition: Any, timeout: float) -> tuple[int, int]:
@@ -91,19 +92,19 @@ class FakeConsumer:
     def incremental_assign(self, partitions: list[Any]) -> None:
         assert self.group.is_cooperative
         self.calls.append("incremental_assign")
-        assert not any(place(each) in self.next for each in partitions)
+        assert not any(place(partition) in self.next for partition in partitions)
         self._put(partitions)
 
     def incremental_unassign(self, partitions: list[Any]) -> None:
         assert self.group.is_cooperative
         self.calls.append("incremental_unassign")
-        for each in partitions:
-            del self.next[place(each)]
+        for partition in partitions:
+            del self.next[place(partition)]
 
     def _put(self, partitions: Iterable[Any]) -> None:
-        for each in partitions:
-            self.next[place(each)] = each.offset
-            self.read.pop(place(each), None)
+        for partition in partitions:
+            self.next[place(partition)] = partition.offset
+            self.read.pop(place(partition), None)
 
 
 def place(position: Any) -> TopicPartition:

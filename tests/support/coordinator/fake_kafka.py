@@ -181,7 +181,7 @@ class FakeParticipant:
     def send_offsets_to_transaction(self, positions: Sequence[Any], group_metadata: Any) -> None:
         self._usable()
         assert self.begun, "offsets outside a transaction"
-        value = (group_metadata, {(each.topic, each.partition): each.offset for each in positions})
+        value = (group_metadata, {(position.topic, position.partition): position.offset for position in positions})
         offset = self.kafka.request("offsets", lambda: self.kafka.append(self.identity, value))
         self.anchor = self.anchor or Anchor.of(PARTITION, offset)
 

@@ -37,7 +37,7 @@ class NoSweeper:
         """There is nothing to stop."""
 
 
-class World:
+class PoolWorld:
     """Processes that share the leases of one application."""
 
     def __init__(self) -> None:
@@ -70,8 +70,8 @@ class World:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    made = World()
+def world() -> Iterator[PoolWorld]:
+    made = PoolWorld()
     yield made
     for pool in made.pools:
         for slot in pool.slots():
@@ -79,7 +79,7 @@ def world() -> Iterator[World]:
         pool.close(0)
 
 
-def used(pool: Pool, world: World) -> str:
+def used(pool: Pool, world: PoolWorld) -> str:
     """A unit of work; which slot it used."""
     slot = pool.acquire(object())
     if not slot.is_warm:

@@ -36,7 +36,7 @@ class Kind(Enum):
         return self.value
 
 
-class Stage(Enum):
+class UnitStage(Enum):
     """How far the unit of work of the living process is."""
 
     READY = "between two units"
@@ -60,10 +60,10 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class SearchedProcess:
     kind: Kind
     identity: ProducerIdentity
-    stage: Stage = Stage.READY
+    stage: UnitStage = UnitStage.READY
     serial: int = 0
     state: PreparedTxnState = _NO_STATE
 
@@ -77,12 +77,12 @@ class Late:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class RecoverySearchWorld:
     """``open`` is the serial of the open transaction and the offset at which it began; ``row`` what the database has
     decided, and that transaction's serial."""
 
     entry: TransactionRecorded
-    process: Process | None = None
+    process: SearchedProcess | None = None
     open: tuple[int, int] | None = None
     row: tuple[PreparedTxnState, int] = (_NO_STATE, 0)
     fresh_id: int = 73
@@ -91,7 +91,7 @@ class World:
     late: tuple[Late, ...] = ()
 
 
-def successors(world: World, rules: Rules) -> Iterator[World]:
+def successors(world: RecoverySearchWorld, rules: Rules) -> Iterator[RecoverySearchWorld]:
     """Every world one event later."""
     if world.starts < MOST_STARTS:
         for kind in Kind:  # the living process, if there is one, has died
@@ -103,18 +103,18 @@ def successors(world: World, rules: Rules) -> Iterator[World]:
         yield from _go_on(world, world.process, rules)
 
 
-def _go_on(world: World, process: Process, rules: Rules) -> Iterator[World]:
-    if process.stage is Stage.READY:
+def _go_on(world: RecoverySearchWorld, process: SearchedProcess, rules: Rules) -> Iterator[RecoverySearchWorld]:
+    if process.stage is UnitStage.READY:
         if world.units < MOST_UNITS:
             yield from _produce(world, process, rules)
         return
-    if process.stage is Stage.PREPARED:
-        decided = replace(process, stage=Stage.DECIDED)
+    if process.stage is UnitStage.PREPARED:
+        decided = replace(process, stage=UnitStage.DECIDED)
         yield replace(world, process=decided, row=(process.state, process.serial))
     yield from _end(world, process, rules)
 
 
-def _produce(world: World, process: Process, rules: Rules) -> Iterator[World]:
+def _produce(world: RecoverySearchWorld, process: SearchedProcess, rules: Rules) -> Iterator[RecoverySearchWorld]:
     """A unit begins: its first record arrives, perhaps twice, or its one copy is held by the network."""
     serial = world.units + 1
     world, sent = replace(world, units=serial), Late(add(process.identity), serial)
@@ -125,21 +125,21 @@ def _produce(world: World, process: Process, rules: Rules) -> Iterator[World]:
     state = PreparedTxnState(process.identity)
     if process.kind is Kind.LIBRDKAFKA and rules.anchors:
         state = replace(state, anchor=Anchor.of(P0, arrived.open[1]))
-    prepared = replace(process, stage=Stage.PREPARED, serial=serial, state=state)
+    prepared = replace(process, stage=UnitStage.PREPARED, serial=serial, state=state)
     yield replace(arrived, process=prepared)
     if process.kind in rules.goes_on and len(world.late) < rules.most_late:
         yield replace(arrived, process=prepared, late=(*world.late, sent))
-        yield replace(world, process=replace(process, stage=Stage.SENT, serial=serial), late=(*world.late, sent))
+        yield replace(world, process=replace(process, stage=UnitStage.SENT, serial=serial), late=(*world.late, sent))
 
 
-def _end(world: World, process: Process, rules: Rules) -> Iterator[World]:
+def _end(world: RecoverySearchWorld, process: SearchedProcess, rules: Rules) -> Iterator[RecoverySearchWorld]:
     """The unit's EndTxn arrives and is answered; or its process, told nothing, is dropped while it, or a copy of it, is
     under way; or the process asks again and goes on."""
-    result = COMMIT if process.stage is Stage.DECIDED else ABORT
+    result = COMMIT if process.stage is UnitStage.DECIDED else ABORT
     sent = Late(end(process.identity, result, process.kind.version), process.serial)
     ended, reply = _arrive(world, sent)
     assert reply.error is ErrorCode.NONE, f"the living {process} is refused: {reply}: {world}"
-    going_on = Process(process.kind, reply.producer if process.kind is Kind.NATIVE else process.identity)
+    going_on = SearchedProcess(process.kind, reply.producer if process.kind is Kind.NATIVE else process.identity)
     yield replace(ended, process=going_on)
     if len(world.late) < rules.most_late:
         late = (*world.late, sent)
@@ -151,7 +151,7 @@ def _end(world: World, process: Process, rules: Rules) -> Iterator[World]:
             yield replace(again, process=going_on, late=late)
 
 
-def _recover(world: World, kind: Kind) -> Iterator[World]:
+def _recover(world: RecoverySearchWorld, kind: Kind) -> Iterator[RecoverySearchWorld]:
     """A process of ``kind`` starts, and may die after each of its requests."""
     kept, reply = _execute(world, init(keep=True, two_phase=True))
     assert reply.error is ErrorCode.NONE, f"{reply}: {world}"
@@ -167,16 +167,16 @@ def _recover(world: World, kind: Kind) -> Iterator[World]:
     ready, begun = _execute(kept, init(two_phase=True, keep=kind is Kind.NATIVE))
     assert (begun.error, begun.ongoing) == (ErrorCode.NONE, NO_PRODUCER), f"{begun}: {world}"
     assert ready.open is None
-    yield replace(ready, process=Process(kind, begun.producer))
+    yield replace(ready, process=SearchedProcess(kind, begun.producer))
 
 
-def _described(world: World, ongoing: ProducerIdentity) -> OngoingTransaction | None:
+def _described(world: RecoverySearchWorld, ongoing: ProducerIdentity) -> OngoingTransaction | None:
     """What DescribeProducers tells of the transaction that InitProducerId has kept."""
     assert bool(ongoing) is (world.open is not None)
     return None if world.open is None else OngoingTransaction(ongoing, {P0: world.open[1]})
 
 
-def _arrive(world: World, request: Late) -> tuple[World, Reply]:
+def _arrive(world: RecoverySearchWorld, request: Late) -> tuple[RecoverySearchWorld, Reply]:
     """A request reaches the coordinator: it may begin, join or end a transaction, but only that which it is of."""
     after, reply = _execute(world, request.command)
     if after.entry == world.entry:
@@ -192,7 +192,7 @@ def _arrive(world: World, request: Late) -> tuple[World, Reply]:
     return replace(after, open=None), reply
 
 
-def _execute(world: World, command: Command) -> tuple[World, Reply]:
+def _execute(world: RecoverySearchWorld, command: Command) -> tuple[RecoverySearchWorld, Reply]:
     """Decide, and take in what follows, markers included."""
     table = TransactionTable({TXN_ID: world.entry})
     fresh_id = world.fresh_id

@@ -22,7 +22,7 @@ NEVER = 3600.0
 """A lease_timeout that lets no heartbeat come in between."""
 
 
-class World:
+class SilentDatabaseWorld:
     """A database behind a proxy, as the application sees it and as it is, and Kafka."""
 
     def __init__(self, url: str) -> None:
@@ -55,8 +55,8 @@ class World:
 
 
 @pytest.fixture(params=SERVERS)
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    made = World(str(request.getfixturevalue(f"{request.param}_url")))
+def world(request: pytest.FixtureRequest) -> Iterator[SilentDatabaseWorld]:
+    made = SilentDatabaseWorld(str(request.getfixturevalue(f"{request.param}_url")))
     yield made
     made.close()
 

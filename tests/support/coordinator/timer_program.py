@@ -19,12 +19,9 @@ from tests.support.coordinator import fake_kafka as fakes
 from tests.support.coordinator.event_table import CONFIG, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeCluster
 from tests.support.coordinator.usual_unit import recovered, write_unit
+from tests.support.user_errors import LimitError
 
 THREADS = 3
-
-
-class LimitError(Exception):
-    """As Celery's SoftTimeLimitExceeded."""
 
 
 def strike(number: int, frame: FrameType | None) -> None:

@@ -5,12 +5,12 @@ import uuid
 from sqlalchemy import Engine
 
 from dualwrite.coordinator.dual_write import DualWrite
-from tests.support.coordinator.broker_application import HasServers, Place
+from tests.support.coordinator.broker_application import ApplicationPlace, HasServers
 from tests.support.coordinator.event_table import slot_rows
 from tests.support.peer_clients.kafka_helpers import create_topic
 
 
-class TwoTopics(Place):
+class TwoTopics(ApplicationPlace):
     """A unit of work writes to ``topic`` and to ``other``."""
 
     def __init__(self, engine: Engine, broker: HasServers, producer: str) -> None:

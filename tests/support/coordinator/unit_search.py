@@ -13,6 +13,7 @@ from dualwrite.errors import DualWriteError, InDoubtError
 from tests.support.coordinator.event_table import events, stored_values
 from tests.support.coordinator.fake_kafka import Crash, FakeKafka, Fault
 from tests.support.state_search import Chooser
+from tests.support.user_errors import UserError
 
 
 @registry().mapped
@@ -23,10 +24,6 @@ class MappedEvent:
 
     def __init__(self, value: str) -> None:
         self.value = value
-
-
-class UserError(Exception):
-    """What the user's own code raises."""
 
 
 class NoBackground:
@@ -69,7 +66,7 @@ class NoHeartbeat:
         """There is nothing to stop."""
 
 
-class World:
+class UnitSearchWorld:
     """Both sides, and the process on them, which dies at a Crash."""
 
     def __init__(self, engine: Engine, completion: str) -> None:
@@ -143,7 +140,7 @@ def run_unit(dual_write: DualWrite, value: str, *, in_session: bool = False) -> 
     return "succeeded"
 
 
-def check(world: World, ends: dict[str, str]) -> None:
+def check(world: UnitSearchWorld, ends: dict[str, str]) -> None:
     rows = stored_values(world.engine)
     records = world.kafka.committed
     assert world.kafka.ongoing is None, "a transaction is left open"

@@ -24,7 +24,7 @@ Visible = Mapping[Place, Sequence[bytes]]
 """Partition -> the values that a read_committed consumer sees."""
 
 
-class Fate(Enum):
+class WrittenFate(Enum):
     """What a producer knows of what it wrote together."""
 
     COMMITTED = "committed"
@@ -36,12 +36,12 @@ class Fate(Enum):
 
 
 @dataclass
-class Unit:
+class WrittenUnit:
     """Records that one producer wrote together: a transaction, or a batch of a producer that has none."""
 
     producer: str
     writes: dict[Place, list[bytes]]
-    fate: Fate = Fate.OPEN
+    fate: WrittenFate = WrittenFate.OPEN
     offsets: dict[tuple[Place, bytes], int] = field(default_factory=dict)
     """(partition, value) -> the offset that was acknowledged."""
 
@@ -50,24 +50,24 @@ class Unit:
         return ((partition, value) for partition, values in self.writes.items() for value in values)
 
 
-class History:
+class ProducerHistory:
     """The units of several producers, which run in threads of their own."""
 
     def __init__(self) -> None:
-        self.units: list[Unit] = []
+        self.units: list[WrittenUnit] = []
         self._changed = threading.Condition()
         self._events = 0
         self._begun: Counter[str] = Counter()
 
-    def begins(self, producer: str, writes: dict[Place, list[bytes]]) -> Unit:
+    def begins(self, producer: str, writes: dict[Place, list[bytes]]) -> WrittenUnit:
         """``producer`` is about to write ``writes``."""
         with self._changed:
-            self.units.append(Unit(producer, writes))
+            self.units.append(WrittenUnit(producer, writes))
             self._begun[producer] += 1
             self._changed.notify_all()
             return self.units[-1]
 
-    def acknowledged(self, unit: Unit, partition: Place, values: Sequence[bytes], base_offset: int) -> None:
+    def acknowledged(self, unit: WrittenUnit, partition: Place, values: Sequence[bytes], base_offset: int) -> None:
         """The broker has said that it has ``values`` from ``base_offset`` on."""
         with self._changed:
             for offset, value in enumerate(values, base_offset):
@@ -75,7 +75,7 @@ class History:
             self._events += 1
             self._changed.notify_all()
 
-    def ended(self, unit: Unit, fate: Fate) -> None:
+    def ended(self, unit: WrittenUnit, fate: WrittenFate) -> None:
         """The producer knows what has become of ``unit``."""
         with self._changed:
             unit.fate = fate
@@ -99,17 +99,17 @@ class History:
             late = [producer for producer, goal in goals.items() if self._begun[producer] < goal]
         assert came, f"no progress of {late}"
 
-    def fates(self) -> Counter[Fate]:
+    def fates(self) -> Counter[WrittenFate]:
         """How many units had which fate."""
         return Counter(unit.fate for unit in self.units)
 
 
-def anomalies(units: Sequence[Unit], log: Log, visible: Visible) -> list[str]:
+def anomalies(units: Sequence[WrittenUnit], log: Log, visible: Visible) -> list[str]:
     """Everything that contradicts what the producers were told; empty if all is well."""
     return [*_in_the_log(units, log), *_in_what_is_visible(units, visible), *_order(units, visible)]
 
 
-def _in_the_log(units: Sequence[Unit], log: Log) -> Iterator[str]:
+def _in_the_log(units: Sequence[WrittenUnit], log: Log) -> Iterator[str]:
     places: dict[tuple[Place, bytes], list[int]] = {}
     for partition, records in log.items():
         for offset, value in records:
@@ -123,23 +123,23 @@ def _in_the_log(units: Sequence[Unit], log: Log) -> Iterator[str]:
                 yield f"lost write: {key}, acknowledged at {offset}, is at {places.get(key, 'no offset')}"
 
 
-def _in_what_is_visible(units: Sequence[Unit], visible: Visible) -> Iterator[str]:
+def _in_what_is_visible(units: Sequence[WrittenUnit], visible: Visible) -> Iterator[str]:
     seen = {(partition, value) for partition, values in visible.items() for value in values}
     for unit in units:
         written = set(unit.values())
         there = written & seen
-        if unit.fate is Fate.COMMITTED and there != written:
+        if unit.fate is WrittenFate.COMMITTED and there != written:
             yield f"lost write: {written - there} of a committed unit of {unit.producer}"
-        if unit.fate in (Fate.ABORTED, Fate.OPEN) and there:
+        if unit.fate in (WrittenFate.ABORTED, WrittenFate.OPEN) and there:
             yield f"aborted read: {there} of {unit.producer}, which is {unit.fate.value}"
-        if unit.fate is Fate.UNKNOWN and there not in (set(), written):
+        if unit.fate is WrittenFate.UNKNOWN and there not in (set(), written):
             yield f"torn transaction: only {there} of {written} of {unit.producer}"
         seen -= written
     if seen:
         yield f"phantom: nobody has written {seen}"
 
 
-def _order(units: Sequence[Unit], visible: Visible) -> Iterator[str]:
+def _order(units: Sequence[WrittenUnit], visible: Visible) -> Iterator[str]:
     for partition, values in visible.items():
         place = {value: index for index, value in enumerate(values)}
         last: dict[str, int] = {}

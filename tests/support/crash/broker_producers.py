@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from dualwrite.ids import ProducerIdentity
 from dualwrite.wire.error_codes import ErrorCode
-from tests.support.crash.broker_history import Fate, History, Place, Unit
+from tests.support.crash.broker_history import Place, ProducerHistory, WrittenFate, WrittenUnit
 from tests.support.requests.calls import add, batch, end, identity, init, ongoing, produce, producers, tx_batch
 from tests.support.requests.raw_client import RawClient
 from tests.support.waiting import PATIENCE_SECONDS
@@ -50,10 +50,10 @@ class Stubborn:
             self._client = None
 
 
-class Worker(threading.Thread):
+class ProducerThread(threading.Thread):
     """Writes units until it is told to stop, and finishes the one that it is at."""
 
-    def __init__(self, name: str, servers: str, topic: str, history: History, seed: int) -> None:
+    def __init__(self, name: str, servers: str, topic: str, history: ProducerHistory, seed: int) -> None:
         super().__init__(name=name)
         self.topic = topic
         self.history = history
@@ -87,7 +87,7 @@ class Worker(threading.Thread):
         if self.error is not None:
             raise AssertionError(f"{self.name}: {self.error!r}") from self.error
 
-    def next_unit(self, partitions: Sequence[Place]) -> Unit:
+    def next_unit(self, partitions: Sequence[Place]) -> WrittenUnit:
         """A unit of one to three records for each of ``partitions``."""
         self._count += 1
         writes = {
@@ -100,7 +100,7 @@ class Worker(threading.Thread):
         return self.chance.sample(range(PARTITIONS), self.chance.randint(1, PARTITIONS))
 
     def writes_batch(
-        self, unit: Unit, partition: int, records: bytes, transactional_id: str | None = None, version: int = 9
+        self, unit: WrittenUnit, partition: int, records: bytes, transactional_id: str | None = None, version: int = 9
     ) -> int:
         """Produce ``records``, the unit's batch for ``partition``; its offset."""
         answer = self.ask(
@@ -111,7 +111,7 @@ class Worker(threading.Thread):
         return int(answer.base_offset)
 
 
-class RawIdempotent(Worker):
+class RawIdempotent(ProducerThread):
     """An idempotent producer without transactions."""
 
     def work(self) -> None:
@@ -122,11 +122,11 @@ class RawIdempotent(Worker):
             unit = self.next_unit(partitions)
             values = unit.writes[partition]
             self.writes_batch(unit, partition, batch(values, producer, sequences[partition]))
-            self.history.ended(unit, Fate.COMMITTED)
+            self.history.ended(unit, WrittenFate.COMMITTED)
             sequences[partition] += len(values)
 
 
-class RawTransactions(Worker):
+class RawTransactions(ProducerThread):
     """A transactional producer of the newer protocol (TV2): its epoch moves with every transaction."""
 
     def work(self) -> None:
@@ -137,21 +137,21 @@ class RawTransactions(Worker):
             commit = self.chance.random() < 0.7
             producer = self.ends(unit, producer, commit)
 
-    def writes_all(self, unit: Unit, producer: ProducerIdentity) -> dict[int, int]:
+    def writes_all(self, unit: WrittenUnit, producer: ProducerIdentity) -> dict[int, int]:
         """Write the unit; the first offset in each partition."""
         return {
             partition: self.writes_batch(unit, partition, tx_batch(values, producer), self.name, version=12)
             for partition, values in unit.writes.items()
         }
 
-    def ends(self, unit: Unit, producer: ProducerIdentity, commit: bool) -> ProducerIdentity:
+    def ends(self, unit: WrittenUnit, producer: ProducerIdentity, commit: bool) -> ProducerIdentity:
         """Commit or abort; the identity for the next transaction."""
         following = identity(self.ask(lambda client: end(client, self.name, producer, commit)))
-        self.history.ended(unit, Fate.COMMITTED if commit else Fate.ABORTED)
+        self.history.ended(unit, WrittenFate.COMMITTED if commit else WrittenFate.ABORTED)
         return following
 
 
-class RawOlderTransactions(Worker):
+class RawOlderTransactions(ProducerThread):
     """A transactional producer of the older protocol (TV1): one epoch, and sequences that go on."""
 
     def work(self) -> None:
@@ -169,7 +169,7 @@ class RawOlderTransactions(Worker):
             commit = self.chance.random() < 0.7
             ended = self.ask(lambda client: end(client, self.name, producer, commit, 1))  # noqa: B023
             assert ended.error_code == ErrorCode.NONE, ErrorCode(ended.error_code)
-            self.history.ended(unit, Fate.COMMITTED if commit else Fate.ABORTED)
+            self.history.ended(unit, WrittenFate.COMMITTED if commit else WrittenFate.ABORTED)
 
 
 class Recovering(RawTransactions):
@@ -190,7 +190,7 @@ class Recovering(RawTransactions):
     def incarnates(self) -> object:
         return self.ask(lambda client: init(client, self.name, two_phase=True, keep=True))
 
-    def recovers(self, unit: Unit, commit: bool) -> ProducerIdentity:
+    def recovers(self, unit: WrittenUnit, commit: bool) -> ProducerIdentity:
         """Find the prepared transaction where it was left, and end it; the identity for the next."""
         answer = self.incarnates()
         assert ongoing(answer) == self.prepared
@@ -200,7 +200,7 @@ class Recovering(RawTransactions):
         return self.ends(unit, identity(answer), commit)
 
 
-class Librdkafka(Worker):
+class Librdkafka(ProducerThread):
     """confluent-kafka without transactions: idempotent, five requests in flight."""
 
     def work(self) -> None:
@@ -210,12 +210,12 @@ class Librdkafka(Worker):
             unit = self.next_unit([partition])
             for value in unit.writes[partition]:
                 producer.produce(
-                    self.topic, value, partition=partition, on_delivery=self.reporting(unit, Fate.COMMITTED)
+                    self.topic, value, partition=partition, on_delivery=self.reporting(unit, WrittenFate.COMMITTED)
                 )
             producer.poll(0.001)
         assert producer.flush(PATIENCE_SECONDS) == 0
 
-    def reporting(self, unit: Unit, fate: Fate) -> Callable[[KafkaError | None, Message], None]:
+    def reporting(self, unit: WrittenUnit, fate: WrittenFate) -> Callable[[KafkaError | None, Message], None]:
         """A delivery report for one record of ``unit``; once all are there, the unit has ``fate``."""
 
         def report(error: KafkaError | None, message: Message) -> None:
@@ -238,7 +238,9 @@ class LibrdkafkaTransactions(Librdkafka):
             commit = self.chance.random() < 0.7
             producer.begin_transaction()
             for partition, value in unit.values():
-                producer.produce(self.topic, value, partition=partition, on_delivery=self.reporting(unit, Fate.OPEN))
+                producer.produce(
+                    self.topic, value, partition=partition, on_delivery=self.reporting(unit, WrittenFate.OPEN)
+                )
             if not self.ended_as_wanted(producer, unit, commit):
                 producer = self.begins_session()  # which aborts what is still open
 
@@ -247,7 +249,7 @@ class LibrdkafkaTransactions(Librdkafka):
         self.until_it_works(producer.init_transactions)
         return producer
 
-    def ended_as_wanted(self, producer: Producer, unit: Unit, commit: bool) -> bool:
+    def ended_as_wanted(self, producer: Producer, unit: WrittenUnit, commit: bool) -> bool:
         """True if the transaction has ended and the producer may go on."""
         try:
             if commit:
@@ -256,11 +258,11 @@ class LibrdkafkaTransactions(Librdkafka):
                 self.until_it_works(producer.abort_transaction)
         except KafkaException as error:
             if not error.args[0].txn_requires_abort():
-                self.history.ended(unit, Fate.UNKNOWN)
+                self.history.ended(unit, WrittenFate.UNKNOWN)
                 return False
             self.until_it_works(producer.abort_transaction)
             commit = False
-        self.history.ended(unit, Fate.COMMITTED if commit else Fate.ABORTED)
+        self.history.ended(unit, WrittenFate.COMMITTED if commit else WrittenFate.ABORTED)
         return True
 
     @staticmethod

@@ -14,10 +14,10 @@ from dualwrite.records.header import iterate_batches
 from dualwrite.wire.apis import ApiKey, Message
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.apache_kafka.cluster import KafkaCluster
-from tests.support.crash.broker_history import History, anomalies
+from tests.support.crash.broker_history import ProducerHistory, anomalies
 from tests.support.crash.cluster_offsets import OFFSETS, OffsetWorker, offsets_seen, offsets_told
-from tests.support.crash.cluster_producers import PROGRESS_SECONDS, ClusterWorker, Make, Stage, Step
-from tests.support.crash.wire_tap import Asked, Fault, Lost, Tap, nothing
+from tests.support.crash.cluster_producers import PROGRESS_SECONDS, ClusterWorker, Make, Stage, WorkerStep
+from tests.support.crash.wire_tap import Asked, Lost, Tap, WireFault, nothing
 from tests.support.peer_clients.consumers import consume
 from tests.support.requests.calls import LATEST, consumed, fetch, list_offset
 from tests.support.requests.raw_client import RawClient
@@ -28,7 +28,7 @@ TOPICS, PARTITIONS = 2, 3
 _EVERYTHING = 1 << 28
 
 
-class Event(Enum):
+class ExperimentEvent(Enum):
     """What must have happened at least once, or the experiment has proved nothing."""
 
     LEADER_KILLED = "a leader was killed during a transaction"
@@ -39,7 +39,7 @@ class Event(Enum):
     CONTROLLER_KILLED = "the controller was killed, and a leader before it came back"
 
 
-class Kill(NamedTuple):
+class NodeKill(NamedTuple):
     """A node is killed when a request is lost, or its answer: the node that was asked, or another."""
 
     api: ApiKey
@@ -63,10 +63,10 @@ class Experiment:
     ) -> None:
         self.cluster = cluster
         self.tap = tap
-        self.history = History()
+        self.history = ProducerHistory()
         self.stage = Stage()
         self.chance = random.Random(seed)
-        self.happened: Counter[Event] = Counter()
+        self.happened: Counter[ExperimentEvent] = Counter()
         self.topics = [cluster.create_topic(PARTITIONS, retention_ms="-1") for _ in range(TOPICS)]
         self.places = [TopicPartition(topic, partition) for topic in self.topics for partition in range(PARTITIONS)]
         self.has_offsets = issubclass(worker, OffsetWorker)
@@ -98,9 +98,9 @@ class Experiment:
 
     def loses(self, name: str, api: ApiKey, lost: Lost) -> Asked:
         """Lose one request of ``name``, or its answer, with its connection, and nothing else."""
-        return self.tap.arm(Fault(api, lost, name, nothing)).wait(PROGRESS_SECONDS)
+        return self.tap.arm(WireFault(api, lost, name, nothing)).wait(PROGRESS_SECONDS)
 
-    def kills(self, name: str, kill: Kill) -> None:
+    def kills(self, name: str, kill: NodeKill) -> None:
         """Kill a node at an exact moment of a transaction of ``name``."""
         coordinator = self.cluster.coordinator_of(name)
 
@@ -108,29 +108,29 @@ class Experiment:
             others = [node for node in self.cluster.nodes if node != asked.node]
             self.cluster.kill(asked.node if kill.asked else self.chance.choice(others))
 
-        self.tap.arm(Fault(kill.api, kill.lost, name, also)).wait(PROGRESS_SECONDS)
-        self.happened[Event.LEADER_KILLED] += kill.api is ApiKey.PRODUCE and kill.asked
-        self.happened[Event.COORDINATOR_KILLED] += kill.api is ApiKey.END_TXN and kill.asked
-        self.happened[Event.GROUP_COORDINATOR_KILLED] += kill.api is ApiKey.TXN_OFFSET_COMMIT and kill.asked
+        self.tap.arm(WireFault(kill.api, kill.lost, name, also)).wait(PROGRESS_SECONDS)
+        self.happened[ExperimentEvent.LEADER_KILLED] += kill.api is ApiKey.PRODUCE and kill.asked
+        self.happened[ExperimentEvent.COORDINATOR_KILLED] += kill.api is ApiKey.END_TXN and kill.asked
+        self.happened[ExperimentEvent.GROUP_COORDINATOR_KILLED] += kill.api is ApiKey.TXN_OFFSET_COMMIT and kill.asked
         self._comes_back(name, coordinator)
 
-    def kills_a_leader_at(self, step: Step) -> None:
+    def kills_a_leader_at(self, step: WorkerStep) -> None:
         """Kill a leader between two steps of a transaction in its partition."""
         with self.stage.holding(step) as unit:
             place = self.chance.choice(list(unit.writes))
             coordinator = self.cluster.coordinator_of(unit.producer)
             self.cluster.kill(self.cluster.leader_of(place.topic, place.partition))
-            self.happened[Event.LEADER_KILLED] += 1
+            self.happened[ExperimentEvent.LEADER_KILLED] += 1
         self._comes_back(unit.producer, coordinator)
 
-    def kills_the_coordinator_at(self, step: Step) -> None:
+    def kills_the_coordinator_at(self, step: WorkerStep) -> None:
         """Kill the coordinator between two steps of a transaction."""
         with self.stage.holding(step) as unit:
             coordinator = self.cluster.coordinator_of(unit.producer)
             self.cluster.kill(coordinator)
         self._comes_back(unit.producer, coordinator)
 
-    def kills_the_controller_at(self, step: Step) -> None:
+    def kills_the_controller_at(self, step: WorkerStep) -> None:
         """Kill the controller between two steps of a transaction: everybody goes on without it. Then kill a leader:
         nobody succeeds it before there is a controller again."""
         with self.stage.holding(step):
@@ -142,22 +142,24 @@ class Experiment:
             leader = self.cluster.leader_of(place.topic, place.partition)
             self.cluster.kill(leader)
         self.cluster.restart_controller()
-        self.happened[Event.CONTROLLER_KILLED] += self.cluster.leader_of(place.topic, place.partition) != leader
+        self.happened[ExperimentEvent.CONTROLLER_KILLED] += (
+            self.cluster.leader_of(place.topic, place.partition) != leader
+        )
         self._comes_back(unit.producer, coordinator)
 
-    def moves_a_leader_at(self, step: Step) -> None:
+    def moves_a_leader_at(self, step: WorkerStep) -> None:
         """Reassign a partition between two steps of a transaction in it."""
         with self.stage.holding(step) as unit:
             place = self.chance.choice(list(unit.writes))
             leader = self.cluster.leader_of(place.topic, place.partition)
             others = [node for node in self.cluster.nodes if node != leader]
             self.cluster.move_leader(place.topic, place.partition, self.chance.choice(others))
-            self.happened[Event.LEADER_MOVED] += 1
+            self.happened[ExperimentEvent.LEADER_MOVED] += 1
         self.everybody_gets_on()
 
     def _comes_back(self, name: str, coordinator: int) -> None:
         """Everybody goes on without the node that was killed, and with it again."""
-        self.happened[Event.COORDINATOR_MOVED] += self.cluster.coordinator_of(name) != coordinator
+        self.happened[ExperimentEvent.COORDINATOR_MOVED] += self.cluster.coordinator_of(name) != coordinator
         self.everybody_gets_on()
         (dead,) = set(self.cluster.nodes) - self.cluster.live
         self.cluster.restart(dead)

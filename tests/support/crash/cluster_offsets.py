@@ -14,7 +14,7 @@ from dualwrite.coordinator.kafka.native import NativeProducer
 from dualwrite.coordinator.ports.kafka import KafkaParticipant
 from dualwrite.ids import TopicPartition
 from tests.support.apache_kafka.cluster import KafkaCluster
-from tests.support.crash.broker_history import Unit
+from tests.support.crash.broker_history import WrittenUnit
 from tests.support.crash.cluster_producers import ClusterWorker
 from tests.support.peer_clients.consumers import consume_records
 from tests.support.requests.offset_calls import committed
@@ -43,7 +43,7 @@ class OffsetWorker(ClusterWorker):
     def some_places(self) -> list[Any]:
         return [*super().some_places(), *[OFFSETS] * (self.has_group and self.chance.random() < 0.7)]
 
-    def writes(self, participant: KafkaParticipant, unit: Unit, place: TopicPartition, value: bytes) -> None:
+    def writes(self, participant: KafkaParticipant, unit: WrittenUnit, place: TopicPartition, value: bytes) -> None:
         if place != OFFSETS:
             super().writes(participant, unit, place, value)
             return

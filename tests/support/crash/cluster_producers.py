@@ -17,8 +17,8 @@ from dualwrite.coordinator.ports.kafka import KafkaParticipant
 from dualwrite.errors import DualWriteError, KafkaUnavailableError, PrepareFailedError
 from dualwrite.ids import TopicPartition
 from dualwrite.records.outgoing import OutgoingRecord
-from tests.support.crash.broker_history import Fate, History, Unit
-from tests.support.crash.broker_producers import Worker
+from tests.support.crash.broker_history import ProducerHistory, WrittenFate, WrittenUnit
+from tests.support.crash.broker_producers import ProducerThread
 
 Make = Callable[[str], KafkaParticipant]
 """Makes a participant of a transactional id."""
@@ -89,7 +89,7 @@ class _Asynchronous:
             self._loop.close()
 
 
-class Step(Enum):
+class WorkerStep(Enum):
     """Where a worker can be held."""
 
     PRODUCED = "produced"
@@ -98,7 +98,7 @@ class Step(Enum):
     """Every record is acknowledged."""
 
 
-class Decision(Enum):
+class WorkerDecision(Enum):
     """What a worker makes of a unit."""
 
     COMMIT = "commit"
@@ -112,10 +112,10 @@ class Stage:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._wanted: Step | None = None
-        self._held: Unit | None = None
+        self._wanted: WorkerStep | None = None
+        self._held: WrittenUnit | None = None
 
-    def passes(self, step: Step, unit: Unit) -> None:
+    def passes(self, step: WorkerStep, unit: WrittenUnit) -> None:
         """A worker has come to ``step`` with ``unit``; returns when it may go on."""
         with self._changed:
             if self._wanted is step and self._held is None:
@@ -124,7 +124,7 @@ class Stage:
                 self._changed.wait_for(lambda: self._held is not unit, PROGRESS_SECONDS)
 
     @contextmanager
-    def holding(self, step: Step) -> Iterator[Unit]:
+    def holding(self, step: WorkerStep) -> Iterator[WrittenUnit]:
         """Hold the next worker that comes to ``step`` for the length of a ``with`` block; what it is at."""
         with self._changed:
             self._wanted = step
@@ -140,18 +140,18 @@ class Stage:
                 self._changed.notify_all()
 
 
-class ClusterWorker(Worker):
+class ClusterWorker(ProducerThread):
     """One transactional id: a unit of several records after another, most committed, some aborted, some abandoned.
 
     :param make: makes its participants.
     :param places: the partitions that it writes to.
     """
 
-    doubt = Fate.UNKNOWN
+    doubt = WrittenFate.UNKNOWN
     """What a commit without an answer means."""
 
     def __init__(
-        self, name: str, make: Make, places: Sequence[TopicPartition], history: History, stage: Stage, seed: int
+        self, name: str, make: Make, places: Sequence[TopicPartition], history: ProducerHistory, stage: Stage, seed: int
     ) -> None:
         super().__init__(name, "", "", history, seed)
         self.troubles: Counter[str] = Counter()
@@ -193,39 +193,39 @@ class ClusterWorker(Worker):
             else:
                 return participant
 
-    def carries_out(self, participant: KafkaParticipant, unit: Unit) -> bool:
+    def carries_out(self, participant: KafkaParticipant, unit: WrittenUnit) -> bool:
         """Write one unit and end it; False if the participant is not to be used any more."""
         wanted = self.decides()
         try:
             self.prepares(participant, unit)
         except (KafkaUnavailableError, PrepareFailedError) as error:
             self.troubled("prepare", error)
-            self.history.ended(unit, Fate.ABORTED)  # nobody has ever asked for its commit
+            self.history.ended(unit, WrittenFate.ABORTED)  # nobody has ever asked for its commit
             with suppress(DualWriteError):
                 participant.abort_transaction()
                 return True
             return False
-        self._stage.passes(Step.PREPARED, unit)
-        if wanted is Decision.ABANDON:
-            self.history.ended(unit, Fate.ABORTED)
+        self._stage.passes(WorkerStep.PREPARED, unit)
+        if wanted is WorkerDecision.ABANDON:
+            self.history.ended(unit, WrittenFate.ABORTED)
             return False
-        return self.ends(participant, unit, wanted is Decision.COMMIT)
+        return self.ends(participant, unit, wanted is WorkerDecision.COMMIT)
 
-    def decides(self) -> "Decision":
-        return self.chance.choices([Decision.COMMIT, Decision.ABORT, Decision.ABANDON], [6, 2, 2])[0]
+    def decides(self) -> "WorkerDecision":
+        return self.chance.choices([WorkerDecision.COMMIT, WorkerDecision.ABORT, WorkerDecision.ABANDON], [6, 2, 2])[0]
 
-    def prepares(self, participant: KafkaParticipant, unit: Unit) -> None:
+    def prepares(self, participant: KafkaParticipant, unit: WrittenUnit) -> None:
         participant.begin_transaction()
         for place, value in unit.values():
             self.writes(participant, unit, place, value)
-        self._stage.passes(Step.PRODUCED, unit)
+        self._stage.passes(WorkerStep.PRODUCED, unit)
         participant.prepare_transaction()
 
-    def writes(self, participant: KafkaParticipant, unit: Unit, place: TopicPartition, value: bytes) -> None:
+    def writes(self, participant: KafkaParticipant, unit: WrittenUnit, place: TopicPartition, value: bytes) -> None:
         report = self.reporting(unit, place)
         participant.produce(OutgoingRecord(place.topic, value, partition=place.partition, on_delivery=report))
 
-    def ends(self, participant: KafkaParticipant, unit: Unit, commit: bool) -> bool:
+    def ends(self, participant: KafkaParticipant, unit: WrittenUnit, commit: bool) -> bool:
         try:
             if commit:
                 participant.commit_transaction()
@@ -233,12 +233,12 @@ class ClusterWorker(Worker):
                 participant.abort_transaction()
         except KafkaUnavailableError as error:
             self.troubled("commit" if commit else "abort", error)
-            self.history.ended(unit, self.doubt if commit else Fate.ABORTED)
+            self.history.ended(unit, self.doubt if commit else WrittenFate.ABORTED)
             return False
-        self.history.ended(unit, Fate.COMMITTED if commit else Fate.ABORTED)
+        self.history.ended(unit, WrittenFate.COMMITTED if commit else WrittenFate.ABORTED)
         return True
 
-    def reporting(self, unit: Unit, place: TopicPartition) -> Callable[[Any, Any], None]:
+    def reporting(self, unit: WrittenUnit, place: TopicPartition) -> Callable[[Any, Any], None]:
         """A delivery report for one record."""
 
         def report(error: Any, message: Any) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.crash.world import World
+from tests.support.crash.world import CrashWorld
 
 PRODUCERS = ["native", "librdkafka"]
 either_producer = pytest.mark.parametrize("producer", PRODUCERS)
@@ -16,7 +16,7 @@ STEPS = ["BEGIN_KAFKA", "PREPARE_KAFKA", "STORE_STATE", "COMMIT_DATABASE", "COMM
 RECOVERY_STEPS = ["RECOVER_TAKE_OVER", "RECOVER_LOCK", "RECOVER_FENCE_KAFKA", "RECOVER_COMPLETE", "RECOVER_INIT"]
 
 
-def chaos(world: World, seed: int, *, kills: int, units: int, longest: float = 1.2) -> None:
+def chaos(world: CrashWorld, seed: int, *, kills: int, units: int, longest: float = 1.2) -> None:
     """Kill the application, and the broker as often as not, at random, ``longest`` seconds after it has started at the
     latest: so often, and until so many units of work were told to be done. Then recover."""
     chance = random.Random(seed)

@@ -19,7 +19,7 @@ Item = tuple[str, int]
 
 
 @dataclass
-class Told:
+class CallerReports:
     """What the application's callers were told."""
 
     ok: set[str] = field(default_factory=set)
@@ -50,7 +50,7 @@ def stored(engine: Engine) -> set[Item]:
         return {(unit, item) for unit, item in connection.execute(select(items.c.unit, items.c.item))}
 
 
-def anomalies(in_database: set[Item], topics: Iterable[Counter[Item]], told: Told) -> list[str]:
+def anomalies(in_database: set[Item], topics: Iterable[Counter[Item]], told: CallerReports) -> list[str]:
     """Everything that is wrong, in words."""
     found = []
     units = {unit for unit, _ in in_database}
@@ -68,8 +68,8 @@ def anomalies(in_database: set[Item], topics: Iterable[Counter[Item]], told: Tol
     return found
 
 
-def judge(engine: Engine, bootstrap_servers: str, told: Told) -> list[str]:
+def judge(engine: Engine, bootstrap_servers: str, told: CallerReports) -> list[str]:
     """:func:`anomalies` of what is on both sides now, and what recovery has called heuristic."""
     topics = [visible(bootstrap_servers, topic) for topic in (LEFT, RIGHT)]
-    heuristic = [f"{each.outcome.value}: {each.transactional_id} {each.state}" for each in outcomes(engine)]
+    heuristic = [f"{outcome.outcome.value}: {outcome.transactional_id} {outcome.state}" for outcome in outcomes(engine)]
     return anomalies(stored(engine), topics, told) + heuristic

@@ -49,7 +49,7 @@ class Asked(NamedTuple):
 
 
 @dataclass
-class Fault:
+class WireFault:
     """The next request of ``api`` under ``transactional_id`` is lost on its way, or its answer is.
 
     An EndTxn that is lost is one that commits: whoever aborts is never in doubt.
@@ -102,7 +102,7 @@ class Tap:
         self.repeated: Counter[tuple[str, ApiKey]] = Counter()
         """By transactional id and API, how many requests were sent again as their answer was an error, or lost."""
         self._targets: Mapping[int, int] = {}
-        self._faults: list[Fault] = []
+        self._faults: list[WireFault] = []
         self._contents: set[tuple[object, ...]] = set()
         self._unanswered: set[str] = set()
         self._connections: set[asyncio.Task[None]] = set()
@@ -116,7 +116,7 @@ class Tap:
         self._do(self._listen())
         return self
 
-    def arm(self, fault: Fault) -> Fault:
+    def arm(self, fault: WireFault) -> WireFault:
         """Let ``fault`` strike once."""
         self._loop.call_soon_threadsafe(self._faults.append, fault)
         return fault

@@ -14,10 +14,10 @@ from sqlalchemy import create_engine
 from dualwrite.cli.db import upgrade
 from tests.support.crash.application import LEFT_PARTITIONS, Task, items
 from tests.support.crash.forked import ForkedBroker, Piped
-from tests.support.crash.oracle import Told, judge
+from tests.support.crash.oracle import CallerReports, judge
 
 
-class Broker(Protocol):
+class MortalBroker(Protocol):
     """What a world needs of its broker, which keeps its port, so that clients find it again."""
 
     @property
@@ -34,14 +34,16 @@ CONFIG = {"num.partitions": str(LEFT_PARTITIONS)}
 """Of the broker."""
 
 
-class World:
+class CrashWorld:
     """What one test kills and then judges.
 
     :param broker: not started yet; the bundled one if there is none.
     """
 
-    def __init__(self, directory: Path, url: str, producer: str | None = None, broker: Broker | None = None) -> None:
-        self.broker: Broker = broker or ForkedBroker(
+    def __init__(
+        self, directory: Path, url: str, producer: str | None = None, broker: MortalBroker | None = None
+    ) -> None:
+        self.broker: MortalBroker = broker or ForkedBroker(
             directory / "broker", listen=f"127.0.0.1:{free_port()}", config=CONFIG
         )
         self.broker.start()
@@ -49,7 +51,7 @@ class World:
         items.create(self.engine)
         upgrade(url)
         self.task = Task(url, self.broker.bootstrap_servers, producer=producer)
-        self.told = Told()
+        self.told = CallerReports()
 
     def run(
         self,
@@ -81,10 +83,10 @@ class World:
             return process.wait()
 
     @contextmanager
-    def running(self, task: Task) -> Iterator["Worker"]:
+    def running(self, task: Task) -> Iterator["RunningApplication"]:
         """One of several that run at the same time; its stdin ends with the block, and it must end well then."""
         with task.start() as process:
-            worker = Worker(process, self.told)
+            worker = RunningApplication(process, self.told)
             try:
                 yield worker
                 worker.end()
@@ -126,10 +128,10 @@ def free_port() -> int:
         return port
 
 
-class Worker:
+class RunningApplication:
     """An application that runs beside others."""
 
-    def __init__(self, process: Piped, told: Told) -> None:
+    def __init__(self, process: Piped, told: CallerReports) -> None:
         self.process = process
         self._told = told
 

@@ -19,7 +19,7 @@ from tests.support.examples import programs
 _SECONDS = 60.0  # a service that hangs fails the test; nothing is expected to take that long
 
 
-class Answer(NamedTuple):
+class ServiceAnswer(NamedTuple):
     status: int
     body: Any
     headers: Message  # any case of a name will do
@@ -70,14 +70,14 @@ class Service:
         self._process.wait(_SECONDS)
         return self._log.read_text(encoding="utf-8", errors="replace")
 
-    def post(self, path: str, body: Any) -> Answer:
+    def post(self, path: str, body: Any) -> ServiceAnswer:
         """POST ``body`` as JSON; an answer of any status is returned. OSError: there was none."""
         request = urllib.request.Request(
             self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
         return _answer(request)
 
-    def get(self, path: str) -> Answer:
+    def get(self, path: str) -> ServiceAnswer:
         """GET; an answer of any status is returned."""
         return _answer(urllib.request.Request(self.url + path))
 
@@ -96,13 +96,13 @@ class Service:
             print(self._log.read_text(encoding="utf-8", errors="replace"))
 
 
-def _answer(request: urllib.request.Request) -> Answer:
+def _answer(request: urllib.request.Request) -> ServiceAnswer:
     try:
         with urllib.request.urlopen(request, timeout=_SECONDS) as response:
-            return Answer(response.status, json.load(response), response.headers)
+            return ServiceAnswer(response.status, json.load(response), response.headers)
     except urllib.error.HTTPError as error:
         with error:
-            return Answer(error.code, json.load(error), error.headers)
+            return ServiceAnswer(error.code, json.load(error), error.headers)
 
 
 GUNICORN = ["-m", "gunicorn", "--workers", "4", "--threads", "4", "--bind", "fd://{fd}", "--worker-tmp-dir", "/dev/shm"]

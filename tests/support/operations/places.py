@@ -30,7 +30,7 @@ class Said(NamedTuple):
         return json.loads(self.out)
 
 
-class Place:
+class OperationsPlace:
     """A database of the test's own, a cluster, and an application name that nobody else has."""
 
     def __init__(self, url: str, broker: KafkaBroker) -> None:
@@ -39,14 +39,14 @@ class Place:
         self.engine = ready_engine(url)
         self.application = f"a{uuid.uuid4().hex[:8]}"
         self.topic = broker.create_topic()
-        self._made: list[DualWrite] = []
+        self.made: list[DualWrite] = []
 
     def slot(self, number: int = 0) -> str:
         return f"{self.application}-{number}"
 
     def dual_write(self, **options: Any) -> DualWrite:
         made = DualWrite(self.engine, self.broker.client_config, application=self.application, **options)
-        self._made.append(made)
+        self.made.append(made)
         return made
 
     def write(self, value: str, **options: Any) -> None:
@@ -65,7 +65,7 @@ class Place:
 
         with pytest.raises(SystemExit):
             self.write(value, on_step=observe, **options)
-        for made in self._made:
+        for made in self.made:
             manager_of(made).process.pool.heartbeat.stop(0)
             manager_of(made).process.sweeper.stop(0)
         if silent:
@@ -114,7 +114,7 @@ class Place:
         return stored_values(self.engine)
 
     def close(self) -> None:
-        for made in self._made:
+        for made in self.made:
             made.close(timeout=0)
         self.engine.dispose()
 

@@ -15,7 +15,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, for_code
 
 from tests.support.peer_clients import client
-from tests.support.peer_clients.client import Got, Headers, Place, RefusedError
+from tests.support.peer_clients.client import Got, Headers, PeerRefusedError, Place
 from tests.support.waiting import PATIENCE_SECONDS
 
 ResultT = TypeVar("ResultT")
@@ -46,12 +46,12 @@ def _refusals() -> Iterator[None]:
     try:
         yield
     except KafkaError as error:
-        raise RefusedError(getattr(type(error), "message", None) or type(error).__name__) from error
+        raise PeerRefusedError(getattr(type(error), "message", None) or type(error).__name__) from error
 
 
 def _check(code: int) -> None:
     if code != 0:
-        raise RefusedError(for_code(code).message)
+        raise PeerRefusedError(for_code(code).message)
 
 
 def _where(positions: Mapping[Place, int]) -> dict[TopicPartition, int]:

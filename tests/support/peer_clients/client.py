@@ -41,11 +41,11 @@ class Got(NamedTuple):
         return self.topic, self.partition
 
 
-class RefusedError(Exception):
+class PeerRefusedError(Exception):
     """The broker refused; ``args[0]`` is Kafka's name of the error."""
 
 
-class Sender(Protocol):
+class PeerSender(Protocol):
     """A producer."""
 
     def send(
@@ -131,7 +131,7 @@ class Receiver(Protocol):
         """Leave the group."""
 
 
-class Administrator(Protocol):
+class PeerAdministrator(Protocol):
     """An admin client."""
 
     def create_topic(
@@ -191,7 +191,7 @@ class Administrator(Protocol):
         """Let go of everything."""
 
 
-class Client(Protocol):
+class PeerClient(Protocol):
     """Makes the three."""
 
     name: str
@@ -206,7 +206,7 @@ class Client(Protocol):
         compression: str | None = None,
         linger_ms: int = 0,
         largest: int = 1_000_000,
-    ) -> Sender:
+    ) -> PeerSender:
         """A producer."""
 
     def consumer(
@@ -222,5 +222,5 @@ class Client(Protocol):
     ) -> Receiver:
         """A consumer that commits only by an explicit call."""
 
-    def admin(self, servers: str) -> Administrator:
+    def admin(self, servers: str) -> PeerAdministrator:
         """An admin client."""

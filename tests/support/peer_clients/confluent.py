@@ -26,7 +26,7 @@ from confluent_kafka.admin import (
 )
 
 from tests.support.peer_clients import client
-from tests.support.peer_clients.client import Got, Headers, Place, RefusedError
+from tests.support.peer_clients.client import Got, Headers, PeerRefusedError, Place
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 _FREE = "no group is joined"
@@ -37,7 +37,7 @@ def _refusals() -> Iterator[None]:
     try:
         yield
     except KafkaException as error:
-        raise RefusedError(error.args[0].name()) from error
+        raise PeerRefusedError(error.args[0].name()) from error
 
 
 def _where(positions: Mapping[Place, int]) -> list[TopicPartition]:
@@ -80,7 +80,7 @@ class ConfluentProducer:
         """Delivery reports come in order for each partition."""
         assert self._producer.flush(PATIENCE_SECONDS) == 0
         if self._refused:
-            raise RefusedError(self._refused[0].name())
+            raise PeerRefusedError(self._refused[0].name())
         delivered, self._delivered = self._delivered, []
         return delivered
 
@@ -133,7 +133,7 @@ class ConfluentConsumer:
         for message in self._consumer.consume(500, seconds):
             error = message.error()
             if error is not None:
-                raise RefusedError(error.name())
+                raise PeerRefusedError(error.name())
             headers = message.headers() or []
             where = message.topic(), message.partition(), message.offset()
             found.append(Got(*where, message.key(), message.value(), headers, message.timestamp()[1]))
@@ -170,7 +170,7 @@ class ConfluentConsumer:
                 results = self._consumer.commit(offsets=_where(positions), asynchronous=False)
         for result in results:
             if result.error is not None:
-                raise RefusedError(result.error.name())
+                raise PeerRefusedError(result.error.name())
 
     def commit_async(self, positions: Mapping[Place, int]) -> None:
         self._consumer.commit(offsets=_where(positions), asynchronous=True)
@@ -256,7 +256,7 @@ class ConfluentAdmin:
         wanted = ConsumerGroupTopicPartitions(group, _where(positions))
         for entry in _result(self._admin.alter_consumer_group_offsets([wanted])).topic_partitions:
             if entry.error is not None:
-                raise RefusedError(entry.error.name())
+                raise PeerRefusedError(entry.error.name())
 
     def delete_group_offsets(self, group: str, places: Iterable[Place]) -> None:
         """librdkafka has it, confluent-kafka does not."""

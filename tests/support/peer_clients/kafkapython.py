@@ -12,7 +12,7 @@ from kafka.errors import KafkaError
 from kafka.structs import OffsetAndMetadata
 
 from tests.support.peer_clients import client
-from tests.support.peer_clients.client import Got, Headers, Place, RefusedError
+from tests.support.peer_clients.client import Got, Headers, PeerRefusedError, Place
 from tests.support.waiting import PATIENCE_SECONDS
 
 
@@ -21,13 +21,13 @@ def _refusals() -> Iterator[None]:
     try:
         yield
     except KafkaError as error:
-        raise RefusedError(getattr(type(error), "message", type(error).__name__)) from error
+        raise PeerRefusedError(getattr(type(error), "message", type(error).__name__)) from error
 
 
 def _check(errors: Iterable[type[KafkaError] | KafkaError]) -> None:
     for error in errors:
         if error.errno != 0:
-            raise RefusedError(error.message)
+            raise PeerRefusedError(error.message)
 
 
 def _where(positions: Mapping[Place, int]) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -199,7 +199,7 @@ class KafkaPythonAdmin:
             results = self._admin.alter_configs([ConfigResource("TOPIC", topic, dict(configs))])
         (result,) = results["topic"].values()
         if result != "OK":
-            raise RefusedError(result)
+            raise PeerRefusedError(result)
 
     def delete_records(self, place: Place, before: int) -> int:
         with _refusals():
@@ -239,7 +239,7 @@ class KafkaPythonAdmin:
         with _refusals():
             results = self._admin.delete_groups([group])
         if results[group] != "OK":
-            raise RefusedError(results[group])
+            raise PeerRefusedError(results[group])
 
     def latest_offset(self, place: Place) -> int:
         (found,) = self._admin.list_partition_offsets({TopicPartition(*place): OffsetSpec.LATEST}).values()

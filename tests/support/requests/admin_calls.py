@@ -39,7 +39,7 @@ def delete_by_id(client: RawClient, *topic_ids: UUID) -> dict[str | None, ErrorC
 
 
 def _deleted(client: RawClient, request: Message, version: int) -> dict[str | None, ErrorCode]:
-    return {each.name: ErrorCode(each.error_code) for each in client.ask(request, version).responses}
+    return {response.name: ErrorCode(response.error_code) for response in client.ask(request, version).responses}
 
 
 def grow(

@@ -143,4 +143,8 @@ def binaries_of_the_wheel() -> list[Path]:
     directories = sorted(Path(found.origin).resolve().parent.glob("pginstall*/bin"), reverse=True)
     if os.geteuid() != 0:
         return directories
-    return [each for each in directories if all(parent.stat().st_mode & stat.S_IXOTH for parent in each.parents)]
+    return [
+        directory
+        for directory in directories
+        if all(parent.stat().st_mode & stat.S_IXOTH for parent in directory.parents)
+    ]

@@ -11,7 +11,7 @@ from tests.support.coordinator.event_table import await_sweeps
 from tests.support.crash.forked import ForkedBroker
 from tests.support.crash.world import free_port
 from tests.support.peer_clients.kafka_helpers import create_topic
-from tests.support.spark.batch_process import Told, running, said
+from tests.support.spark.batch_process import BatchProcessPlan, running, said
 from tests.support.spark.batches import (
     TOPIC,
     both_or_neither,
@@ -27,7 +27,7 @@ ROWS = 30
 """Of a batch."""
 
 
-class World:
+class BatchKillWorld:
     """A broker and a database, and batches that are written there by processes that end early."""
 
     def __init__(self, engine: Engine, directory: Path) -> None:
@@ -39,10 +39,10 @@ class World:
         self.batches = 0
 
     @property
-    def told(self) -> Told:
+    def told(self) -> BatchProcessPlan:
         url = self.engine.url.render_as_string(hide_password=False)
         begin = self.batches * ROWS
-        return Told(url, self.broker.bootstrap_servers, {}, self.batches, begin, begin + ROWS)
+        return BatchProcessPlan(url, self.broker.bootstrap_servers, {}, self.batches, begin, begin + ROWS)
 
     def kill_at(self, step: str, **options: Any) -> None:
         """A driver dies right before ``step``."""
@@ -55,7 +55,9 @@ class World:
         """The batch, as the next start of the query writes it."""
         told = self.told
         size = ROWS // told.partitions
-        parts = [rows(told.begin + size * each, told.begin + size * (each + 1)) for each in range(told.partitions)]
+        parts = [
+            rows(told.begin + size * number, told.begin + size * (number + 1)) for number in range(told.partitions)
+        ]
         write(options_for(told.url, told.servers, **options), parts, told.batch_id)
 
     def judge(self) -> int:

@@ -19,7 +19,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
         yield started
 
 
-class Place:
+class BatchPlace:
     """A database, a topic of its own, and what is written there."""
 
     def __init__(self, engine: Engine, broker: EmbeddedBroker) -> None:

@@ -19,7 +19,7 @@ _pausing = threading.Lock()
 
 
 @dataclass(frozen=True)
-class Told:
+class BatchProcessPlan:
     """What such a process is to do.
 
     :param pause: the step before which it pauses, the first time.
@@ -36,7 +36,7 @@ class Told:
     pause: str = ""
 
 
-def main(told: Told) -> None:
+def main(told: BatchProcessPlan) -> None:
     paused: list[str] = []
 
     def observe(step: str) -> None:
@@ -49,7 +49,7 @@ def main(told: Told) -> None:
 
     options = options_for(told.url, told.servers, **told.options)
     size = (told.end - told.begin) // told.partitions
-    parts = [rows(told.begin + size * each, told.begin + size * (each + 1)) for each in range(told.partitions)]
+    parts = [rows(told.begin + size * number, told.begin + size * (number + 1)) for number in range(told.partitions)]
     try:
         batch, work = begun(options, told.batch_id, observe)
         batch.commit(work, written(work, parts), told.batch_id)
@@ -61,7 +61,7 @@ def main(told: Told) -> None:
 
 
 @contextmanager
-def running(told: Told) -> Iterator[Piped]:
+def running(told: BatchProcessPlan) -> Iterator[Piped]:
     """Such a process; killed at the end of the block."""
     with Piped(__name__, told) as process:
         try:

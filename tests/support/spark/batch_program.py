@@ -26,7 +26,7 @@ ROWS, PARTITIONS = 40, 4
 
 
 @dataclass(frozen=True)
-class Fate:
+class ProcessFate:
     """What happens to somebody, once: right before ``step``.
 
     :param whose: "driver"; "executor", of the first attempt at partition 1; or "speculation": that attempt waits there
@@ -38,7 +38,7 @@ class Fate:
 
 
 @dataclass(frozen=True)
-class Told:
+class BatchProgramPlan:
     """What a program is to do: write batches, each with its fate.
 
     :param way: "function", "source", or "stream", which has its batches from ``directory``/in.
@@ -57,7 +57,7 @@ class Told:
 class Executioner:
     """An observer that sees to ``fate``, wherever it was sent."""
 
-    def __init__(self, fate: Fate, directory: Path) -> None:
+    def __init__(self, fate: ProcessFate, directory: Path) -> None:
         self._fate = fate
         self._done = directory / f"{fate.whose}-{fate.step}-{time.monotonic_ns()}"
         self._group = os.getpgid(0)
@@ -113,7 +113,7 @@ def source_with(observe: Any) -> type[DualWriteDataSource]:
     return Observed
 
 
-def write(spark: "SparkSession", told: Told, number: int, observe: Any) -> None:
+def write(spark: "SparkSession", told: BatchProgramPlan, number: int, observe: Any) -> None:
     if told.way == "function":
         write_batch(rows_of(spark, number), number, on_step=observe, **told.options)
         return
@@ -130,14 +130,14 @@ def write(spark: "SparkSession", told: Told, number: int, observe: Any) -> None:
     assert query.trigger(availableNow=True).start().awaitTermination(3 * PATIENCE)
 
 
-def main(told: Told) -> None:
+def main(told: BatchProgramPlan) -> None:
     with spark_session(told.master, **told.settings) as spark:
         for number, fate in told.batches.items():
-            write(spark, told, int(number), Executioner(Fate(*fate), Path(told.directory)))
+            write(spark, told, int(number), Executioner(ProcessFate(*fate), Path(told.directory)))
     print("done", flush=True)
 
 
-def run(told: Told) -> tuple[int, str]:
+def run(told: BatchProgramPlan) -> tuple[int, str]:
     """Such a program, to its end: exit code, and what it said."""
     command = [sys.executable, "-m", "tests.support.spark.batch_program", json.dumps(asdict(told))]
     with subprocess.Popen(
@@ -152,4 +152,4 @@ def run(told: Told) -> tuple[int, str]:
 
 
 if __name__ == "__main__":
-    main(Told(**json.loads(sys.argv[1])))
+    main(BatchProgramPlan(**json.loads(sys.argv[1])))

@@ -106,6 +106,6 @@ def failing_at(step: str, error: type[BaseException] = RuntimeError) -> Callable
 def both_or_neither(engine: Engine, servers: str, all_rows: Rows) -> int:
     """How many of ``all_rows`` are there: each on both sides, once, or on neither."""
     in_database = stored(engine)
-    expected = json_of([each for each in all_rows if each[0] in in_database])
+    expected = json_of([row for row in all_rows if row[0] in in_database])
     assert read(servers) == expected
     return len(in_database)

@@ -104,7 +104,7 @@ def main() -> None:
                 print(f"failed: {type(error).__name__}: {str(error)[-2000:]!r}", flush=True)
 
 
-class Driver:
+class DriverProcess:
     """Such a process; ``with Driver(master, **settings) as driver``."""
 
     def __init__(self, master: str, **settings: str) -> None:
@@ -120,7 +120,7 @@ class Driver:
         )
         self._tell({"master": master, "settings": environment})
 
-    def __enter__(self) -> "Driver":
+    def __enter__(self) -> "DriverProcess":
         assert self.end() == "ready"
         return self
 

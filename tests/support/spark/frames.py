@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.support.spark.batches import open_slots, staged_rows
-from tests.support.spark.writing import Place, values_of
+from tests.support.spark.writing import SparkPlace, values_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -17,12 +17,12 @@ def things(spark: "SparkSession", number: int = 100, partitions: int = 4, begin:
     return spark.range(begin, begin + number, 1, partitions).selectExpr("id", "concat('note ', id) AS note")
 
 
-def save(df: "DataFrame", place: Place, mode: str = "append", **options: str) -> None:
+def save(df: "DataFrame", place: SparkPlace, mode: str = "append", **options: str) -> None:
     texts = {name: str(value) for name, value in {**place.keywords(), **options}.items()}
     df.write.format("dualwrite").options(**texts).mode(mode).save()
 
 
-def judge(place: Place, rows: list[tuple[int, str]]) -> None:
+def judge(place: SparkPlace, rows: list[tuple[int, str]]) -> None:
     """Both sides have ``rows``, and nothing is left anywhere else."""
     assert place.stored() == rows
     assert place.produced() == values_of(rows)

@@ -27,7 +27,7 @@ def url_of(engine: Engine) -> str:
     return engine.url.render_as_string(hide_password=False)
 
 
-class Place:
+class SparkPlace:
     """Where a test writes to: the table ``things`` and a topic of its own."""
 
     def __init__(self, engine: Engine, broker: KafkaBroker, application: str) -> None:

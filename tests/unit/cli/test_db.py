@@ -20,7 +20,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
     return code, printed.out.strip(), printed.err.strip()
 
 
-def test_up_and_back(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_upgrade_current_and_downgrade_move_between_versions(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, "upgrade", "--db", url) == (0, schema.versions()[-1], "")
     assert said(capsys, "current", "--db", url) == (0, schema.versions()[-1], "")
     assert said(capsys, "downgrade", "--db", url, "0001") == (0, "0001", "")

@@ -15,7 +15,7 @@ class Terminal(io.StringIO):
         return True
 
 
-class Clock:
+class MovedClock:
     """A clock in seconds that the test moves."""
 
     def __init__(self) -> None:
@@ -26,11 +26,11 @@ class Clock:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> MovedClock:
+    return MovedClock()
 
 
-def test_without_a_terminal_there_is_a_line_for_each_tenth(clock: Clock) -> None:
+def test_without_a_terminal_there_is_a_line_for_each_tenth(clock: MovedClock) -> None:
     stream = io.StringIO()
     report = ProgressReport("f.csv", stream, clock)
     for rows in (0, 50, 1000, 1500, 1550, 9999, 10_000, 10_000):
@@ -43,7 +43,7 @@ def test_without_a_terminal_there_is_a_line_for_each_tenth(clock: Clock) -> None
     ]
 
 
-def test_without_a_terminal_nothing_is_printed_before_there_are_new_rows(clock: Clock) -> None:
+def test_without_a_terminal_nothing_is_printed_before_there_are_new_rows(clock: MovedClock) -> None:
     stream = io.StringIO()
     report = ProgressReport("f.csv", stream, clock)
     report(Progress(0, 0, 0.4))
@@ -53,7 +53,7 @@ def test_without_a_terminal_nothing_is_printed_before_there_are_new_rows(clock: 
     assert stream.getvalue() == "f.csv: 501 rows, 100 %\n"
 
 
-def test_on_a_terminal_a_bar_is_drawn_in_place(clock: Clock) -> None:
+def test_on_a_terminal_a_bar_is_drawn_in_place(clock: MovedClock) -> None:
     stream = Terminal()
     report = ProgressReport("f.csv", stream, clock)
     report(Progress(0, 0, 0))
@@ -66,7 +66,7 @@ def test_on_a_terminal_a_bar_is_drawn_in_place(clock: Clock) -> None:
     )
 
 
-def test_a_bar_is_drawn_ten_times_a_second_at_most_and_at_the_end(clock: Clock) -> None:
+def test_a_bar_is_drawn_ten_times_a_second_at_most_and_at_the_end(clock: MovedClock) -> None:
     stream = Terminal()
     report = ProgressReport("f.csv", stream, clock)
     for step in range(1, 101):
@@ -77,7 +77,7 @@ def test_a_bar_is_drawn_ten_times_a_second_at_most_and_at_the_end(clock: Clock) 
     assert stream.getvalue().endswith("100%  101 rows  101 rows/s")
 
 
-def test_a_report_that_never_drew_leaves_the_terminal_alone(clock: Clock) -> None:
+def test_a_report_that_never_drew_leaves_the_terminal_alone(clock: MovedClock) -> None:
     stream = Terminal()
     ProgressReport("f.csv", stream, clock).close()
     assert stream.getvalue() == ""

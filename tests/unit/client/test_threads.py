@@ -7,10 +7,7 @@ from typing import Any
 import pytest
 
 from dualwrite.client.threads import start_thread
-
-
-class LimitError(Exception):
-    """As Celery's SoftTimeLimitExceeded."""
+from tests.support.user_errors import LimitError
 
 
 def test_a_limit_that_strikes_the_start_of_a_thread_is_raised_and_not_cpythons_own_error(

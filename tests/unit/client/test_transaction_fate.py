@@ -15,7 +15,7 @@ HERE, ELSEWHERE = TopicPartition("here", 0), TopicPartition("elsewhere", 0)
 LONG = TopicPartition("l" * 249, 0)
 
 
-class Cluster:
+class FateCluster:
     """A control plane of a client that may describe some topics; its transaction is open in ``partitions``."""
 
     def __init__(self, began_ms: int, described: Iterable[TopicPartition], starts: dict[TopicPartition, int]) -> None:
@@ -33,14 +33,14 @@ class Cluster:
         self.asked.append(set(partitions))
         return {partition: self.starts[partition] for partition in partitions if partition in self.starts}
 
-    def logs(self) -> "Cluster":
+    def logs(self) -> "FateCluster":
         return self
 
     def partition_of(self, anchor: Anchor) -> TopicPartition | None:
         return HERE if anchor.is_in(HERE) else None
 
 
-def compared(cluster: Cluster, partition: TopicPartition, began_ms: int) -> Match:
+def compared(cluster: FateCluster, partition: TopicPartition, began_ms: int) -> Match:
     state = PreparedTxnState(PRODUCER, Anchor.of(partition, 5), started_ms=began_ms)
     control: Any = cluster
     return state.match(ongoing_transaction(control, "t", PRODUCER, state))
@@ -48,17 +48,17 @@ def compared(cluster: Cluster, partition: TopicPartition, began_ms: int) -> Matc
 
 @pytest.mark.parametrize("began_ms", [100, UNKNOWN_START])
 def test_a_topic_that_is_left_out_is_asked_for(began_ms: int) -> None:
-    cluster = Cluster(100, [ELSEWHERE], {})
+    cluster = FateCluster(100, [ELSEWHERE], {})
     assert compared(cluster, HERE, began_ms) is Match.OTHER
     assert cluster.asked == [{HERE}], "the leader, or Metadata, refuses a client without the right"
 
 
 def test_a_transaction_that_began_at_another_time_is_another_without_a_question() -> None:
-    cluster = Cluster(200, [ELSEWHERE], {})
+    cluster = FateCluster(200, [ELSEWHERE], {})
     assert compared(cluster, HERE, 100) is Match.OTHER
     assert cluster.asked == [set()]
 
 
 def test_a_shortened_name_that_the_client_cannot_see_decides_nothing() -> None:
     with pytest.raises(KafkaRefusedError, match="TOPIC_AUTHORIZATION_FAILED"):
-        compared(Cluster(100, [ELSEWHERE], {}), LONG, 100)
+        compared(FateCluster(100, [ELSEWHERE], {}), LONG, 100)

@@ -108,7 +108,7 @@ def test_all_but_asyncio_is_there_without_greenlet() -> None:
     assert done.stdout.split() == [*names, "None"], done.stderr
 
 
-def test_the_pure_parts_of_spark_are_there_without_it() -> None:
+def test_sparks_pure_modules_import_without_pyspark() -> None:
     code = (
         "import sys; sys.modules['pyspark'] = None; from dualwrite.spark.plan import options, rows; "
         "print(options.__name__, rows.__name__, [name for name in sys.modules if name.partition('.')[0] == 'pyspark'])"

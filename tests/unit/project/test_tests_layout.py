@@ -1,13 +1,46 @@
-"""The rooms of tests/ are small, and no test module is imported; each rule reports a tree that breaks it."""
+"""The rooms of tests/ are small, no test module is imported, and a class name occurs once in the project; each rule
+reports a tree that breaks it."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.support.layers import RULES_OF_TESTS, Rule, folders_are_small, nothing_imports_a_test_module, read_tree
+from tests.support.layers import (
+    RULES_OF_TESTS,
+    Module,
+    Rule,
+    class_names_are_unique,
+    folders_are_small,
+    nothing_imports_a_test_module,
+    read_tree,
+)
 
 TESTS = Path(__file__).parents[2]
+TREES = ("dualwrite", "tests", "benchmarks", "examples")
+
+
+def modules_of(home: Path) -> list[Module]:
+    """Those of all trees, named with their tree."""
+    return [
+        replace(module, name=f"{tree}.{module.name}".rstrip(".")) for tree in TREES for module in read_tree(home / tree)
+    ]
+
+
+def test_a_class_name_occurs_once_in_the_project() -> None:
+    modules = modules_of(TESTS.parent)
+    assert {module.name.partition(".")[0] for module in modules} == set(TREES)
+    assert list(class_names_are_unique(modules)) == []
+
+
+@pytest.mark.parametrize("tree", TREES[1:])
+def test_a_class_name_that_occurs_in_two_trees_is_reported(tmp_path: Path, tree: str) -> None:
+    for name in ("dualwrite", tree):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.py").write_text("class Worker: ...")
+    reported = list(class_names_are_unique(modules_of(tmp_path)))
+    assert reported == [f"the class name Worker stands in dualwrite.a and {tree}.a"]
 
 
 @pytest.mark.parametrize("rule", RULES_OF_TESTS, ids=lambda rule: rule.__name__)

@@ -20,7 +20,7 @@ def test_the_arguments_are_in_the_order_of_confluent_kafkas() -> None:
     assert (record.headers, record.on_delivery) == ((("h", b"x"),), print)
 
 
-def test_it_cannot_be_changed() -> None:
+def test_an_outgoing_record_is_immutable() -> None:
     record = OutgoingRecord("t")
     with pytest.raises(AttributeError):
         record.topic = "u"  # type: ignore[misc]
@@ -36,7 +36,7 @@ def test_a_copy_with_another_callback_is_otherwise_the_same() -> None:
     assert record.on_delivery is None
 
 
-def test_it_can_be_sent_to_another_process() -> None:
+def test_an_outgoing_record_survives_pickling() -> None:
     record = OutgoingRecord("t", "v", "k", 3, 5, {"h": "x"})
     copy = pickle.loads(pickle.dumps(record))
     assert copy == record

@@ -91,7 +91,7 @@ def test_an_empty_batch_keeps_the_offsets_and_the_producer(records: list[Record]
     )  # fmt: skip
 
 
-def test_a_horizon_once_noted_stays() -> None:
+def test_a_delete_horizon_once_set_stays() -> None:
     batch = rewritten(placed([Record(b"a", None, 10), Record(b"b", None, 20)]), {0, 1}, horizon_ms=5000)
     again = rewritten(batch, {1})
     assert peek_header(again).delete_horizon_ms == 5000

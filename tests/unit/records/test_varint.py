@@ -39,7 +39,7 @@ def test_numbers_are_written_as_kafka_python_writes_them(value: int) -> None:
         (2**31 - 1, "feffffff0f"),
     ],
 )
-def test_known_encodings(value: int, encoded: str) -> None:
+def test_known_numbers_have_known_encodings(value: int, encoded: str) -> None:
     assert encode_varint(value).hex() == encoded
     assert decode_varint(bytes.fromhex(encoded), 0)[0] == value
 

@@ -88,7 +88,7 @@ def test_kafka_python_still_copies_bytes_that_it_reads_for_others() -> None:
     read_body(ProduceRequest, 9, filled(ProduceRequest, 9).encode(version=9), 0)
     body = filled(SyncGroupRequest, 5).encode(version=5)
     read = read_body(SyncGroupRequest, 5, bytearray(body), 0)
-    assert all(isinstance(each.assignment, bytes) for each in read.assignments)
+    assert all(isinstance(assignment.assignment, bytes) for assignment in read.assignments)
 
 
 @pytest.mark.parametrize("version", range(3, 14))
@@ -208,7 +208,7 @@ def test_any_bytes_are_a_request_header_or_malformed(frame: bytes) -> None:
         pytest.param("0012 0063 00000007 0001 61 00", "a", 11, id="an unknown version"),
     ],
 )
-def test_request_headers(frame: str, client_id: str | None, position: int) -> None:
+def test_request_headers_are_read_in_every_version(frame: str, client_id: str | None, position: int) -> None:
     head, end = read_request_head(bytes.fromhex(frame))
     assert (head.correlation_id, head.client_id, end) == (7, client_id, position)
 

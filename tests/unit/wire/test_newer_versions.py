@@ -33,7 +33,7 @@ def test_the_fifth_version_carries_cluster_and_node() -> None:
     assert (read.client_software_name, read.cluster_id, read.node_id) == ("a", "x", 3)
 
 
-def test_neither_is_null_and_minus_one() -> None:
+def test_absent_cluster_and_node_are_null_and_minus_one() -> None:
     body = bytes(ApiVersionsRequest(**SOFTWARE).encode(version=5))
     assert body == bytes.fromhex("0261 0231 00 ffffffff 00")
     read = read_body(ApiVersionsRequest, 5, body, 0)
@@ -79,7 +79,7 @@ def test_offsets_of_transactions_name_topics_by_ids_from_the_sixth_version_on() 
         assert committed_in(TxnOffsetCommitRequest, version) == committed_in(TheirCommit, version)
 
 
-def test_their_answers_too() -> None:
+def test_txn_offset_commit_answers_name_topics_by_ids_from_the_sixth_version_on() -> None:
     entry = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
     place = entry.TxnOffsetCommitResponsePartition(partition_index=1, error_code=3)
     answer = TxnOffsetCommitResponse(throttle_time_ms=0, topics=[entry(topic_id=TOPIC_ID, partitions=[place])])

@@ -67,7 +67,11 @@ class MemoryDatabase:
 
     def left_by(self, process: SimulatedProcess) -> "list[MemoryTransaction]":
         """The open transactions of a dead process, which the server has not noticed yet."""
-        return [each for each in self.transactions if each.process is process and not each.has_ended]
+        return [
+            transaction
+            for transaction in self.transactions
+            if transaction.process is process and not transaction.has_ended
+        ]
 
 
 class MemoryTransaction:

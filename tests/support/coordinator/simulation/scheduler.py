@@ -21,7 +21,7 @@ _SWITCHES = 0.1
 """The probability that another thread comes first where one takes a lock."""
 
 
-class Killed(BaseException):
+class ProcessKilled(BaseException):
     """The process has been killed: nothing that it does from now on has an effect."""
 
 
@@ -41,7 +41,7 @@ class SimulatedThread:
     def _run(self) -> None:
         try:
             self._act()
-        except Killed:
+        except ProcessKilled:
             assert not self.process.is_alive
         except BaseException as error:  # noqa: BLE001 - a thread's own end; the test fails by it
             self.process.scheduler.failures.append(f"{self.name}: {error!r}")
@@ -126,7 +126,7 @@ class Scheduler:
         for thread in process.threads:
             self.current = thread
             while thread.greenlet:  # started, and not ended
-                thread.greenlet.throw(Killed())
+                thread.greenlet.throw(ProcessKilled())
             thread.has_ended = True
         self.current = None
 
@@ -197,7 +197,7 @@ class SimulatedProcess:
 
     def require_alive(self) -> None:
         if not self.is_alive:
-            raise Killed
+            raise ProcessKilled
 
     def monotonic(self) -> float:
         return self.scheduler.now

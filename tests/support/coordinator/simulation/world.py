@@ -29,6 +29,7 @@ from tests.support.coordinator.simulation.memory_database import (
     MemoryUnit,
 )
 from tests.support.coordinator.simulation.scheduler import Scheduler, SimulatedProcess, SimulatedThread
+from tests.support.user_errors import UserError
 
 LEASE_TIMEOUT = 3.0
 WORKERS = 2
@@ -42,14 +43,10 @@ _KILL, _STALL, _FAULT = 1 / 120, 1 / 150, 1 / 40
 T = TypeVar("T")
 
 
-class UserError(Exception):
-    """What the user's own code raises."""
-
-
 class WatchedKafka(FakeKafka):
     """Kafka compares each end of a transaction with the database."""
 
-    def __init__(self, world: "World", name: str) -> None:
+    def __init__(self, world: "SimulationWorld", name: str) -> None:
         super().__init__()
         self.world = world
         self.name = name
@@ -70,10 +67,10 @@ class WatchedKafka(FakeKafka):
         super().end(commit=commit)
 
 
-class Application:
+class SimulatedApplication:
     """The objects of one process, as DualWrite makes them."""
 
-    def __init__(self, world: "World", process: SimulatedProcess) -> None:
+    def __init__(self, world: "SimulationWorld", process: SimulatedProcess) -> None:
         self.world = world
         self.process = process
         self.store = MemoryStore(world.database, process)
@@ -161,7 +158,7 @@ class Application:
         self.pool.close(5.0)
 
 
-class World:
+class SimulationWorld:
     """Everything; ``run`` it once.
 
     :param stalls: the most stalls of a run, and their probability at each turn.
@@ -194,7 +191,7 @@ class World:
             ids[transactional_id] = WatchedKafka(self, transactional_id)
         return ids[transactional_id]
 
-    def run(self) -> "World":
+    def run(self) -> "SimulationWorld":
         """Two processes, what goes wrong, the last process; then the oracle."""
         for _ in range(2):
             self._start(lambda application: application.run())
@@ -205,10 +202,10 @@ class World:
         self.check()
         return self
 
-    def _start(self, act: Callable[[Application], None]) -> None:
+    def _start(self, act: Callable[[SimulatedApplication], None]) -> None:
         process = SimulatedProcess(self.scheduler, len(self.processes), self.processes)
         process.sees_deaths = self._sees_deaths
-        process.start_thread(lambda: act(Application(self, process)), "main")
+        process.start_thread(lambda: act(SimulatedApplication(self, process)), "main")
 
     def before_request(self, request: str) -> None:
         """A request is on its way to Kafka."""

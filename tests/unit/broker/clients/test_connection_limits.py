@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dualwrite.broker.clients.connection_limits import ConnectionLimits, expired, to_make_room
 
 
-class Seen(NamedTuple):
+class SeenConnection(NamedTuple):
     """A connection, and its place in the order of arrival."""
 
     number: int
@@ -19,16 +19,16 @@ class Seen(NamedTuple):
 
 ADDRESSES = st.sampled_from(["10.0.0.1", "10.0.0.2", "10.0.0.3"])
 OPEN = st.lists(st.tuples(ADDRESSES, st.none() | st.floats(0, 100)), max_size=300).map(
-    lambda drawn: [Seen(number, *each) for number, each in enumerate(drawn)]
+    lambda drawn: [SeenConnection(number, *each) for number, each in enumerate(drawn)]
 )
 
 
-def numbers(seen: list[Seen]) -> list[int]:
+def numbers(seen: list[SeenConnection]) -> list[int]:
     return [each.number for each in seen]
 
 
-def connections(*seen: tuple[str, float | None]) -> list[Seen]:
-    return [Seen(number, *each) for number, each in enumerate(seen)]
+def connections(*seen: tuple[str, float | None]) -> list[SeenConnection]:
+    return [SeenConnection(number, *each) for number, each in enumerate(seen)]
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_one_in_a_hundred_makes_room_at_once() -> None:
 
 
 @given(OPEN)
-def test_room_is_made_by_idle_connections_of_one_address_and_never_by_busy_ones(seen: list[Seen]) -> None:
+def test_room_is_made_by_idle_connections_of_one_address_and_never_by_busy_ones(seen: list[SeenConnection]) -> None:
     closed = to_make_room(seen)
     assert bool(closed) == any(each.idle_since is not None for each in seen)
     assert all(each.idle_since is not None for each in closed)
@@ -64,7 +64,7 @@ def test_room_is_made_by_idle_connections_of_one_address_and_never_by_busy_ones(
 
 @given(OPEN, st.floats(-1, 50), st.floats(100, 200))
 def test_a_connection_expires_once_it_has_been_idle_for_longer_than_the_limit(
-    seen: list[Seen], idle_seconds: float, now: float
+    seen: list[SeenConnection], idle_seconds: float, now: float
 ) -> None:
     closed = expired(seen, ConnectionLimits(10, 10, idle_seconds), now)
     for each in seen:

@@ -52,12 +52,12 @@ def test_an_unset_value_is_the_brokers_default() -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "..."])
-def test_a_legal_name(name: str) -> None:
+def test_a_legal_topic_name_is_accepted(name: str) -> None:
     assert decided(CreateTopic(name)).error is ErrorCode.NONE
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "x" * 250, "a b", "a/b", "../etc", "a\n", "é", "a~b", "a:b"])
-def test_an_illegal_name(name: str) -> None:
+def test_an_illegal_topic_name_is_refused(name: str) -> None:
     decision = decided(CreateTopic(name))
     assert decision.error is ErrorCode.INVALID_TOPIC_EXCEPTION
     assert decision.message

@@ -9,7 +9,7 @@ from dualwrite.broker.core.groups import GroupState
 from dualwrite.broker.facts.fields import LONGEST_STRING
 from dualwrite.broker.facts.groups import GroupRecorded
 from dualwrite.wire.error_codes import ErrorCode
-from tests.support.broker.groups import BOTH, GROUP, RANGE, REBALANCE_MS, SESSION_MS, World, join
+from tests.support.broker.groups import BOTH, GROUP, RANGE, REBALANCE_MS, SESSION_MS, GroupWorld, join
 
 EMPTY, PREPARING = GroupState.EMPTY, GroupState.PREPARING_REBALANCE
 COMPLETING, STABLE = GroupState.COMPLETING_REBALANCE, GroupState.STABLE
@@ -35,7 +35,7 @@ SESSION, JOIN, SYNC = TimerKind.SESSION, TimerKind.JOIN, TimerKind.SYNC
     ],
 )
 def test_a_refused_request_creates_no_group(command: object, error: ErrorCode) -> None:
-    world = World()
+    world = GroupWorld()
     reply = world.joined(world.ask(command))  # type: ignore[arg-type]
     assert (reply.error, reply.member_id, reply.generation) == (error, command.member_id, -1)  # type: ignore[attr-defined]
     assert (world.table.groups, world.timers, world.facts) == ({}, {}, [])
@@ -52,14 +52,14 @@ def test_a_refused_request_creates_no_group(command: object, error: ErrorCode) -
     ],
 )
 def test_a_join_that_does_not_fit_the_group_is_refused(command: object, error: ErrorCode) -> None:
-    world = World()
+    world = GroupWorld()
     world.stable(join(), join(instance_id="static"))
     assert world.joined(world.ask(command)).error is error  # type: ignore[arg-type]
     assert world.state is STABLE
 
 
 def test_a_client_without_a_member_id_gets_one_and_a_session_to_join_with_it() -> None:
-    world = World()
+    world = GroupWorld()
     reply = world.joined(world.ask(join(needs_member_id=True)))
     assert (reply.error, reply.member_id) == (ErrorCode.MEMBER_ID_REQUIRED, "client-id1")
     assert (world.state, world.group.pending, world.delay(SESSION, "client-id1")) == (EMPTY, {"client-id1"}, SESSION_MS)
@@ -72,7 +72,7 @@ def test_a_client_without_a_member_id_gets_one_and_a_session_to_join_with_it() -
 
 
 def test_a_client_that_never_uses_its_member_id_does_not_disturb_the_group() -> None:
-    world = World()
+    world = GroupWorld()
     (member,) = world.stable(join())
     stranger = world.joined(world.ask(join(needs_member_id=True))).member_id
     world.fire(SESSION, stranger)
@@ -83,7 +83,7 @@ def test_a_client_that_never_uses_its_member_id_does_not_disturb_the_group() -> 
 @pytest.mark.parametrize("called", ["c" * LONGEST_STRING, "😀" * (LONGEST_STRING // 4)])
 @pytest.mark.parametrize("is_static", [True, False])
 def test_a_member_id_fits_into_a_string_for_any_client_id(called: str, is_static: bool) -> None:
-    world = World()
+    world = GroupWorld()
     command = join(instance_id=called) if is_static else join(client_id=called)
     (member,) = world.with_members(command)
     assert len(member.encode()) <= LONGEST_STRING
@@ -91,13 +91,13 @@ def test_a_member_id_fits_into_a_string_for_any_client_id(called: str, is_static
 
 
 def test_a_static_member_needs_no_member_id_beforehand() -> None:
-    world = World()
+    world = GroupWorld()
     (member,) = world.with_members(join(instance_id="static", needs_member_id=True))
     assert member.startswith("static-")
 
 
 def test_a_full_group_accepts_no_member_until_one_leaves() -> None:
-    world = World(max_size=2)
+    world = GroupWorld(max_size=2)
     one, two = world.stable(join(), join())
     reply = world.joined(world.ask(join()))
     assert (reply.error, reply.member_id) == (ErrorCode.GROUP_MAX_SIZE_REACHED, "")
@@ -114,7 +114,7 @@ def test_a_full_group_accepts_no_member_until_one_leaves() -> None:
 
 
 def test_the_first_rebalance_waits_for_others_and_longer_if_they_come_but_not_for_ever() -> None:
-    world = World()
+    world = GroupWorld()
     tickets = [world.ask(join(rebalance_timeout_ms=8_000))]
     assert (world.state, world.delay(JOIN)) == (PREPARING, 3000)
     delays = []
@@ -124,14 +124,14 @@ def test_the_first_rebalance_waits_for_others_and_longer_if_they_come_but_not_fo
         world.fire(JOIN)
     assert delays == [3000, 3000, 2000], "in all the rebalance timeout"
     assert [world.joined(ticket).generation for ticket in tickets] == [1] * 4
-    quick = World()
+    quick = GroupWorld()
     quick.ask(join())
     quick.fire(JOIN)
     assert quick.state is COMPLETING, "no other member came"
 
 
 def test_only_the_leader_gets_the_list_of_members() -> None:
-    world = World()
+    world = GroupWorld()
     tickets = [world.ask(join(protocols=BOTH)), world.ask(join(instance_id="static", protocols=BOTH))]
     while world.state is PREPARING:
         world.fire(JOIN)
@@ -152,13 +152,13 @@ def test_only_the_leader_gets_the_list_of_members() -> None:
     ],
 )
 def test_the_protocol_is_supported_by_all_members_and_preferred_by_most(likes: list[str], protocol: str) -> None:
-    world = World()
+    world = GroupWorld()
     world.with_members(*(join(protocols=tuple((name, b"") for name in names)) for names in likes))
     assert world.group.protocol == protocol
 
 
 def test_a_new_member_starts_a_rebalance_that_the_last_join_completes() -> None:
-    world = World()
+    world = GroupWorld()
     one, two = world.stable(join(), join())
     newcomer = world.ask(join())
     assert (world.state, world.delay(JOIN), newcomer in world.answers) == (PREPARING, REBALANCE_MS, False)
@@ -171,7 +171,7 @@ def test_a_new_member_starts_a_rebalance_that_the_last_join_completes() -> None:
 
 
 def test_a_late_dynamic_member_is_removed_and_a_late_static_member_is_kept() -> None:
-    world = World()
+    world = GroupWorld()
     one, dynamic, static = world.stable(join(), join(), join(instance_id="static"))
     world.ask(join())
     world.ask(join(one))
@@ -182,7 +182,7 @@ def test_a_late_dynamic_member_is_removed_and_a_late_static_member_is_kept() -> 
 
 
 def test_a_leader_that_does_not_join_is_replaced() -> None:
-    world = World()
+    world = GroupWorld()
     leader, other = world.stable(join(instance_id="leader"), join())
     world.ask(join())
     world.ask(join(other))
@@ -192,7 +192,7 @@ def test_a_leader_that_does_not_join_is_replaced() -> None:
 
 
 def test_static_members_that_have_all_gone_are_waited_for_until_their_sessions_end() -> None:
-    world = World()
+    world = GroupWorld()
     one, two = world.stable(join(instance_id="one"), join(instance_id="two"))
     world.fire(SESSION, one)
     assert world.state is PREPARING
@@ -206,7 +206,7 @@ def test_static_members_that_have_all_gone_are_waited_for_until_their_sessions_e
 @pytest.mark.parametrize("rebalance_timeout_ms", [0, -1])
 def test_a_group_waits_for_absent_static_members_for_a_minimum_time(rebalance_timeout_ms: int) -> None:
     """Else the broker would do nothing but look whether they have come."""
-    world = World()
+    world = GroupWorld()
     _, other = world.stable(join(instance_id="static"), join())
     world.ask(join(instance_id="static", rebalance_timeout_ms=rebalance_timeout_ms))
     world.leave((other, None))
@@ -216,7 +216,7 @@ def test_a_group_waits_for_absent_static_members_for_a_minimum_time(rebalance_ti
 
 
 def test_a_rebalance_waits_for_clients_that_got_a_member_id() -> None:
-    world = World()
+    world = GroupWorld()
     (one,) = world.stable(join())
     pending = world.joined(world.ask(join(needs_member_id=True))).member_id
     assert world.state is STABLE
@@ -227,7 +227,7 @@ def test_a_rebalance_waits_for_clients_that_got_a_member_id() -> None:
 
 
 def test_a_rejoining_leader_or_a_changed_member_begins_a_rebalance() -> None:
-    world = World()
+    world = GroupWorld()
     leader, follower = world.stable(join(protocols=BOTH), join(protocols=BOTH))
     reply = world.joined(world.ask(join(follower, protocols=BOTH)))
     assert (reply.generation, reply.members, world.state) == (1, (), STABLE), (
@@ -244,7 +244,7 @@ def test_a_rejoining_leader_or_a_changed_member_begins_a_rebalance() -> None:
 
 
 def test_a_join_that_was_given_up_is_answered_when_its_member_joins_again() -> None:
-    world = World()
+    world = GroupWorld()
     one, two = world.stable(join(), join())
     given_up = world.ask(join(one))
     again = world.ask(join(one))
@@ -257,7 +257,7 @@ def test_a_join_that_was_given_up_is_answered_when_its_member_joins_again() -> N
 
 
 def test_every_member_gets_its_assignment_from_the_leader_and_it_is_recorded() -> None:
-    world = World()
+    world = GroupWorld()
     leader, follower, forgotten = world.with_members(join(), join(instance_id="static"), join())
     waiting = world.sync(follower)
     assert waiting not in world.answers
@@ -291,14 +291,14 @@ def test_every_member_gets_its_assignment_from_the_leader_and_it_is_recorded() -
     ],
 )
 def test_a_sync_is_of_a_member_in_its_generation_and_protocol(more: dict[str, object], error: ErrorCode) -> None:
-    world = World()
+    world = GroupWorld()
     leader, _ = world.stable(join(), join(instance_id="static"))
     command = SyncGroup(**{"group": GROUP, "member_id": leader, "instance_id": None, "generation": 1, **more})  # type: ignore[arg-type]
     assert world.synced(world.ask(command)).error is error
 
 
 def test_a_generation_that_is_too_large_to_store_is_refused() -> None:
-    world = World()
+    world = GroupWorld()
     said = ("range", b"r" * (LARGEST_GROUP_BYTES // 2))
     leader, follower = world.with_members(join(protocols=(said,)), join(protocols=(said,)))
     waiting = world.sync(follower)
@@ -313,7 +313,7 @@ def test_a_generation_that_is_too_large_to_store_is_refused() -> None:
 
 
 def test_a_member_waiting_for_its_assignment_must_rejoin_when_a_rebalance_begins() -> None:
-    world = World()
+    world = GroupWorld()
     leader, follower = world.with_members(join(), join())
     waiting = world.sync(follower)
     world.timers.pop(next(key for key in world.timers if key.member_id == follower))
@@ -324,7 +324,7 @@ def test_a_member_waiting_for_its_assignment_must_rejoin_when_a_rebalance_begins
 
 
 def test_a_member_that_does_not_ask_for_its_assignment_is_removed() -> None:
-    world = World()
+    world = GroupWorld()
     leader, follower = world.with_members(join(), join())
     waiting = world.sync(follower)
     world.fire(SYNC)
@@ -337,7 +337,7 @@ def test_a_member_that_does_not_ask_for_its_assignment_is_removed() -> None:
 
 
 def test_a_session_has_the_requested_length_and_restarts_with_each_heartbeat() -> None:
-    world = World()
+    world = GroupWorld()
     ticket = world.ask(join(session_timeout_ms=7_000))
     member = next(iter(world.group.members))
     assert world.delay(SESSION, member) == NEW_MEMBER_JOIN_TIMEOUT_MS, "it cannot send heartbeats before its answer"
@@ -357,21 +357,21 @@ def test_a_session_has_the_requested_length_and_restarts_with_each_heartbeat() -
     ],
 )
 def test_a_heartbeat_of_a_stranger_is_refused(command: Heartbeat, error: ErrorCode) -> None:
-    world = World()
+    world = GroupWorld()
     world.stable(join(instance_id="static"))
     reply = world.answers[world.ask(command)]
     assert reply.error is error
 
 
 def test_a_heartbeat_of_another_generation_is_refused() -> None:
-    world = World()
+    world = GroupWorld()
     (member,) = world.stable(join(instance_id="static"))
     assert world.heartbeat(member, "static", generation=0) is ErrorCode.ILLEGAL_GENERATION
     assert world.heartbeat(member, "static") is ErrorCode.NONE
 
 
 def test_a_member_whose_session_ends_is_removed_and_the_others_join_again() -> None:
-    world = World()
+    world = GroupWorld()
     leader, other = world.stable(join(), join())
     world.fire(SESSION, leader)
     assert (world.state, list(world.group.members), world.group.leader) == (PREPARING, [other], other)
@@ -380,7 +380,7 @@ def test_a_member_whose_session_ends_is_removed_and_the_others_join_again() -> N
 
 
 def test_a_member_that_waits_lives_but_a_new_one_may_have_gone_unseen() -> None:
-    world = World()
+    world = GroupWorld()
     one, two = world.stable(join(), join())
     waiting = world.ask(join(one))
     world.fire(SESSION, one)
@@ -395,7 +395,7 @@ def test_a_member_that_waits_lives_but_a_new_one_may_have_gone_unseen() -> None:
 
 
 def test_the_last_member_to_leave_leaves_an_empty_group() -> None:
-    world = World()
+    world = GroupWorld()
     (member,) = world.stable(join())
     assert world.leave((member, None)) == [ErrorCode.NONE]
     assert (world.state, world.group.generation, world.group.leader, world.timers) == (EMPTY, 2, None, {})
@@ -405,7 +405,7 @@ def test_the_last_member_to_leave_leaves_an_empty_group() -> None:
 
 
 def test_many_members_can_leave_at_once_and_each_is_answered() -> None:
-    world = World()
+    world = GroupWorld()
     _, two, three = world.stable(join(), join(), join(instance_id="static"))
     pending = world.joined(world.ask(join(needs_member_id=True))).member_id
     wanted: list[tuple[str, str | None]] = [
@@ -417,14 +417,14 @@ def test_many_members_can_leave_at_once_and_each_is_answered() -> None:
 
 
 def test_a_client_cannot_remove_a_static_member_under_another_member_id() -> None:
-    world = World()
+    world = GroupWorld()
     world.stable(join(instance_id="static"))
     assert world.leave(("other", "static")) == [ErrorCode.FENCED_INSTANCE_ID]
     assert world.state is STABLE
 
 
 def test_no_member_leaves_an_unnamed_or_unknown_group() -> None:
-    world = World()
+    world = GroupWorld()
     assert world.answers[world.ask(LeaveGroup("", ()))].error is ErrorCode.INVALID_GROUP_ID
     assert world.leave(("m", None)) == [ErrorCode.UNKNOWN_MEMBER_ID]
     assert world.table.groups == {}
@@ -435,7 +435,7 @@ def test_no_member_leaves_an_unnamed_or_unknown_group() -> None:
 
 @pytest.mark.parametrize("can_skip", [False, True])
 def test_a_static_member_that_comes_back_takes_its_place_without_a_rebalance(can_skip: bool) -> None:
-    world = World()
+    world = GroupWorld()
     leader, follower = world.stable(join(instance_id="leader"), join(instance_id="follower"))
     facts = len(world.facts)
     reply = world.joined(world.ask(join(instance_id="follower", can_skip_assignment=can_skip)))
@@ -452,7 +452,7 @@ def test_a_static_member_that_comes_back_takes_its_place_without_a_rebalance(can
 
 
 def test_a_static_member_that_changes_the_protocol_begins_a_rebalance() -> None:
-    world = World()
+    world = GroupWorld()
     _, two = world.stable(join(instance_id="one", protocols=BOTH), join(protocols=BOTH))
     world.ask(join(instance_id="one", protocols=BOTH[1:]))
     assert world.state is PREPARING
@@ -461,7 +461,7 @@ def test_a_static_member_that_changes_the_protocol_begins_a_rebalance() -> None:
 
 
 def test_a_static_member_returning_during_a_rebalance_fences_its_old_client() -> None:
-    world = World()
+    world = GroupWorld()
     leader, static = world.with_members(join(), join(instance_id="static"))
     syncing = world.sync(static)
     joining = world.ask(join(instance_id="static"))

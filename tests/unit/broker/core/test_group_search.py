@@ -16,17 +16,17 @@ from dualwrite.broker.core.group_table import GroupTable
 from dualwrite.broker.core.groups import GroupState
 from dualwrite.broker.facts.groups import GroupRecorded
 from dualwrite.wire.error_codes import ErrorCode
-from tests.support.broker.groups import BOTH, GROUP, RANGE, World, join
+from tests.support.broker.groups import BOTH, GROUP, RANGE, GroupWorld, join
 
 members = st.integers(0, 9)
 protocols = st.sampled_from([RANGE, BOTH])
 instances = st.sampled_from([None, None, "one", "two"])
 
 
-class Group(RuleBasedStateMachine):
+class GroupMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(max_size=4)
+        self.world = GroupWorld(max_size=4)
         self.asked: dict[int, str] = {}
         """ticket -> kind, of what may wait."""
 
@@ -131,5 +131,5 @@ def _without_subscriptions(fact: GroupRecorded) -> Iterable[object]:
     return [replace(member, subscription=b"") for member in fact.members]
 
 
-TestGroup = Group.TestCase
+TestGroup = GroupMachine.TestCase
 TestGroup.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

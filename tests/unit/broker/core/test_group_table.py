@@ -14,7 +14,7 @@ from dualwrite.broker.facts.groups import GroupForgotten
 from dualwrite.broker.facts.offsets import OffsetCommitted, OffsetForgotten
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.error_codes import ErrorCode
-from tests.support.broker.groups import GROUP, World, join
+from tests.support.broker.groups import GROUP, GroupWorld, join
 
 P0, P1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 DAY_MS = 86_400_000
@@ -37,7 +37,7 @@ def offsets(table: GroupTable) -> dict[TopicPartition, int]:
 
 
 def test_a_stable_group_comes_back_with_its_members_and_an_empty_one_empty() -> None:
-    world = World()
+    world = GroupWorld()
     members = world.stable(join(), join(instance_id="static"))
     again = GroupTable()
     for fact in world.facts:
@@ -57,7 +57,7 @@ def test_an_offset_alone_makes_a_group_without_a_protocol_type() -> None:
 
 
 def test_a_group_that_nothing_leads_to_is_not_adopted() -> None:
-    world = World()
+    world = GroupWorld()
     world.stable(join(), join())
     good = world.group
     stranger = Group(GROUP, GroupState.STABLE, 5, "consumer", "range", "nobody", 0, dict(good.members))
@@ -114,7 +114,7 @@ def test_only_current_members_may_commit_in_a_group_with_members(
     command: CommitOffsets, plain: ErrorCode, transactional: ErrorCode
 ) -> None:
     """KIP-447: a transaction of a consumer that is not in the present generation any more cannot commit."""
-    world = World()
+    world = GroupWorld()
     member, static = world.stable(join(), join(instance_id="static"))
     command = replace(command, member_id=command.member_id.replace("MEMBER", member).replace("STATIC", static))
     assert commit_error(world.group, command) is plain
@@ -122,7 +122,7 @@ def test_only_current_members_may_commit_in_a_group_with_members(
 
 
 def test_while_a_generation_is_not_complete_only_transactions_commit() -> None:
-    world = World()
+    world = GroupWorld()
     (member,) = world.with_members(join())
     assert commit_error(world.group, commit(1, member)) is REBALANCING
     assert commit_error(world.group, commit(1, member, txn=True)) is NONE
@@ -189,7 +189,7 @@ def test_a_pending_offset_that_was_forgotten_does_not_come_back() -> None:
 
 
 def test_only_consumers_subscriptions_are_read() -> None:
-    world = World()
+    world = GroupWorld()
     world.stable(join(protocols=subscribed_to("t")), join(protocols=subscribed_to("u", "t")))
     assert subscribed_topics(world.group) == {"t", "u"}
     for protocols in (
@@ -197,11 +197,11 @@ def test_only_consumers_subscriptions_are_read() -> None:
         (("range", b"\x00\x00\x00\x00\x00\x09"),),
         (("range", b"\0\0\0\0\0\1\0\1\xff"),),
     ):
-        garbled = World()
+        garbled = GroupWorld()
         garbled.stable(join(protocols=protocols))
         assert subscribed_topics(garbled.group) is None
         assert is_subscribed(garbled.group, "anything")
-    connect = World()
+    connect = GroupWorld()
     connect.stable(join(protocol_type="connect", protocols=subscribed_to("t")))
     assert subscribed_topics(connect.group) is None
     assert not is_subscribed(connect.group, "t")
@@ -211,7 +211,7 @@ def test_only_consumers_subscriptions_are_read() -> None:
 
 
 def test_a_group_without_members_is_deleted_with_all_its_offsets() -> None:
-    world = World()
+    world = GroupWorld()
     table = world.table
     assert table.decide_deletion(GROUP) == (ErrorCode.GROUP_ID_NOT_FOUND, ())
     (member,) = world.stable(join())
@@ -228,7 +228,7 @@ def test_a_group_without_members_is_deleted_with_all_its_offsets() -> None:
 
 
 def test_offsets_are_deleted_but_for_topics_that_are_read() -> None:
-    world = World()
+    world = GroupWorld()
     assert world.table.decide_offset_deletion("", (P0,)) == (ErrorCode.INVALID_GROUP_ID, {}, ())
     assert world.table.decide_offset_deletion(GROUP, (P0,)) == (ErrorCode.GROUP_ID_NOT_FOUND, {}, ())
     (member,) = world.stable(join(protocols=subscribed_to("t")))
@@ -240,7 +240,7 @@ def test_offsets_are_deleted_but_for_topics_that_are_read() -> None:
     assert world.table.decide_offset_deletion(GROUP, (P0, U0, absent)) == expected
     world.leave((member, None))
     assert world.table.decide_offset_deletion(GROUP, (P0,)) == (NONE, {P0: NONE}, (OffsetForgotten(GROUP, P0),))
-    connect = World()
+    connect = GroupWorld()
     connect.stable(join(protocol_type="connect"))
     assert connect.table.decide_offset_deletion(GROUP, (P0,)) == (ErrorCode.NON_EMPTY_GROUP, {}, ())
 
@@ -274,7 +274,7 @@ def test_a_group_deleted_during_expiry_is_skipped() -> None:
 
 
 def test_offsets_of_a_group_expire_when_it_has_been_empty_for_long_enough() -> None:
-    world = World()
+    world = GroupWorld()
     (member,) = world.stable(join(protocols=subscribed_to("t")))
     world.table.apply(at(P0, 1, committed_ms=0))
     assert expired(world.table, world.now_ms + 9 * DAY_MS) == [], "it is read"
@@ -284,7 +284,7 @@ def test_offsets_of_a_group_expire_when_it_has_been_empty_for_long_enough() -> N
 
 
 def test_offsets_of_topics_that_a_group_does_not_read_any_more_expire_after_their_commit() -> None:
-    world = World()
+    world = GroupWorld()
     world.stable(join(protocols=subscribed_to("t")))
     for partition in (P0, U0):
         world.table.apply(at(partition, 1, committed_ms=100))
@@ -312,7 +312,7 @@ def test_pending_offsets_do_not_expire_nor_does_their_group() -> None:
 
 
 def test_an_empty_group_without_offsets_is_forgotten_unless_a_client_is_about_to_join() -> None:
-    world = World()
+    world = GroupWorld()
     pending = world.joined(world.ask(join(needs_member_id=True))).member_id
     assert expired(world.table, world.now_ms) == []
     world.leave((pending, None))

@@ -124,7 +124,7 @@ def test_committed_transactions_are_not_in_the_list(state: PartitionState) -> No
 
 
 @dataclass
-class Told:
+class VisibilityOracle:
     """What was written, and what a partition must therefore show: kept apart from the state under test."""
 
     entries: list[tuple[int, ProducerIdentity, Marker | None]] = field(default_factory=list)
@@ -155,7 +155,7 @@ class Told:
         ]
 
 
-def naive_reader(told: Told, state: PartitionState, first: int, before: int) -> list[int]:
+def naive_reader(told: VisibilityOracle, state: PartitionState, first: int, before: int) -> list[int]:
     """A read_committed consumer (Kafka's CompletedFetch): an abort list sorted by first offset, and markers end it."""
     aborted = sorted(state.aborted_between(first, before), key=lambda ended: ended.first_offset)
     skipping: set[int] = set()
@@ -184,7 +184,7 @@ events = st.lists(
 def test_a_committed_reader_sees_exactly_the_committed_records_at_every_moment(
     happening: list[tuple[str, ProducerIdentity]], data: st.DataObject
 ) -> None:
-    state, told = PartitionState(), Told()
+    state, told = PartitionState(), VisibilityOracle()
     for kind, producer in happening:
         offset = state.end_offset
         if kind == "show":

@@ -5,7 +5,7 @@ import re
 from dualwrite.broker.core.commands import MarkersWritten, Reply
 from dualwrite.broker.facts.transactions import NO_TIMEOUT, TransactionRecorded
 from dualwrite.wire.error_codes import ErrorCode
-from tests.support.broker.transactions import COMMIT, MAX, TXN_ID, World, add, end, init, recorded, who
+from tests.support.broker.transactions import COMMIT, MAX, TXN_ID, CoordinatorWorld, add, end, init, recorded, who
 
 _NAMES = {"MAX-1": str(MAX - 1), "MAX": str(MAX)}
 
@@ -44,7 +44,7 @@ def assert_response(reply: Reply | None, quote: str) -> None:
 
 
 def test_vanilla_kip_890_transaction_with_epoch_overflow() -> None:
-    world = World(85).begin_at(recorded(producer=who(42, MAX - 2)))
+    world = CoordinatorWorld(85).begin_at(recorded(producer=who(42, MAX - 2)))
 
     reply = world.step(init(keep=False)).reply  # 1
     assert_tc_state(
@@ -75,7 +75,7 @@ def test_vanilla_kip_890_transaction_with_epoch_overflow() -> None:
 
 
 def test_two_phase_commit_transaction_with_two_epoch_overflows() -> None:
-    world = World(73, 85).begin_at(recorded(producer=who(42, MAX - 2)))
+    world = CoordinatorWorld(73, 85).begin_at(recorded(producer=who(42, MAX - 2)))
 
     reply = world.step(init(two_phase=True)).reply  # 1
     assert_tc_state(
@@ -137,8 +137,8 @@ def test_an_unanswered_commit_retried_after_each_example_gets_the_same_answer() 
     """KIP-939: "if the commit operation times out and the client retries with the previous ProducerId and
     ProducerEpoch we can detect the retry and return success".
     """
-    vanilla = World(85).begin_at(recorded(producer=who(42, MAX - 2)))
-    two_phase = World(73, 85).begin_at(recorded(producer=who(42, MAX - 2)))
+    vanilla = CoordinatorWorld(85).begin_at(recorded(producer=who(42, MAX - 2)))
+    two_phase = CoordinatorWorld(73, 85).begin_at(recorded(producer=who(42, MAX - 2)))
     for world, recoveries in ((vanilla, 0), (two_phase, MAX + 1)):
         client = world.execute(init(two_phase=True)).producer
         world.execute(add(client))
@@ -154,7 +154,7 @@ def test_an_unanswered_commit_retried_after_each_example_gets_the_same_answer() 
 
 def test_an_overflow_past_the_kept_identity_takes_another_fresh_id() -> None:
     """The example ends at NextProducerEpoch=MAX; one more crash of the client must not overflow 16 bits."""
-    world = World(73, 85).begin_at(recorded(producer=who(42, MAX - 1)))
+    world = CoordinatorWorld(73, 85).begin_at(recorded(producer=who(42, MAX - 1)))
     world.execute(add(who(42, MAX - 1)))
     for _ in range(MAX + 1):
         reply = world.execute(init(keep=True))

@@ -31,7 +31,7 @@ from tests.support.broker.transactions import (
     TV1,
     TV2,
     TXN_ID,
-    World,
+    CoordinatorWorld,
     add,
     end,
     init,
@@ -60,18 +60,18 @@ def ongoing(timeout_ms: int = TIMEOUT_MS, producer: ProducerIdentity = C5) -> Tr
 
 def test_an_empty_transactional_id_is_an_invalid_request_before_anything_else() -> None:
     command = InitProducerId("", timeout_ms=-5, enable_2pc=True)
-    assert refusal(World(settings=WITHOUT_2PC).decide(command)) is ErrorCode.INVALID_REQUEST
+    assert refusal(CoordinatorWorld(settings=WITHOUT_2PC).decide(command)) is ErrorCode.INVALID_REQUEST
 
 
 def test_a_transactional_id_that_the_log_has_no_room_for_is_an_invalid_request() -> None:
-    world = World()
+    world = CoordinatorWorld()
     assert refusal(world.decide(InitProducerId("é" * 16384, TIMEOUT_MS))) is ErrorCode.INVALID_REQUEST
     assert world.execute(InitProducerId("é" * 16383 + "e", TIMEOUT_MS)).error is ErrorCode.NONE
 
 
 @pytest.mark.parametrize("command", [init(two_phase=True, timeout_ms=-5), init(timeout_ms=NO_TIMEOUT)])
 def test_two_phase_commit_that_is_switched_off_is_refused_before_the_timeout_is_looked_at(command: Command) -> None:
-    world = World(settings=WITHOUT_2PC)
+    world = CoordinatorWorld(settings=WITHOUT_2PC)
     assert refusal(world.decide(command)) is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
@@ -84,20 +84,20 @@ def test_a_timeout_out_of_range_is_refused_before_the_identity_is_looked_at(time
 
 @pytest.mark.parametrize("timeout_ms", [1, 900_000])
 def test_a_timeout_in_range_is_stored(timeout_ms: int) -> None:
-    world = World()
+    world = CoordinatorWorld()
     assert world.execute(init(timeout_ms=timeout_ms)).error is ErrorCode.NONE
     assert world.entry.timeout_ms == timeout_ms
 
 
 @pytest.mark.parametrize("timeout_ms", [-1, 0, 1, 900_001, NO_TIMEOUT])
 def test_with_two_phase_commit_the_timeout_is_ignored_and_stored_as_none(timeout_ms: int) -> None:
-    world = World()
+    world = CoordinatorWorld()
     assert world.execute(init(two_phase=True, timeout_ms=timeout_ms)).error is ErrorCode.NONE
     assert world.entry.timeout_ms == NO_TIMEOUT
 
 
 def test_a_timeout_of_int_max_asks_for_two_phase_commit() -> None:
-    world = World()
+    world = CoordinatorWorld()
     world.execute(init(timeout_ms=NO_TIMEOUT))
     assert world.entry.timeout_ms == NO_TIMEOUT
 
@@ -109,7 +109,7 @@ def test_a_decided_transaction_blocks_inits_before_the_expected_identity_is_chec
 
 def test_an_unknown_id_gets_a_fresh_producer_id_regardless_of_the_expected_identity() -> None:
     """KIP-360: the coordinator may have forgotten the transactional id; the client has not."""
-    assert World(42).execute(init(expected=who(7, 3))).producer == who(42, 0)
+    assert CoordinatorWorld(42).execute(init(expected=who(7, 3))).producer == who(42, 0)
 
 
 # --- keepPreparedTxn
@@ -129,7 +129,9 @@ def test_keeping_with_an_expected_identity_is_an_invalid_request(
 
 def test_no_setting_lets_a_record_join_a_kept_transaction() -> None:
     """Neither its former owner's, who does not know that the transaction was kept, nor the new owner's."""
-    world = World(settings=TransactionSettings(partition_verification_enable=False)).begin_at(ongoing(NO_TIMEOUT))
+    world = CoordinatorWorld(settings=TransactionSettings(partition_verification_enable=False)).begin_at(
+        ongoing(NO_TIMEOUT)
+    )
     assert world.execute(verify(C5)).error is ErrorCode.NONE
     assert world.execute(verify(who(7, 0), P1)).error is ErrorCode.NONE, "as in Kafka, nothing is verified"
     world.execute(init(keep=True))
@@ -152,7 +154,7 @@ def test_a_prepared_transaction_is_kept_with_and_without_two_phase_commit(two_ph
 
 
 def test_a_transaction_is_kept_where_two_phase_commit_is_switched_off() -> None:
-    world = World(settings=WITHOUT_2PC).begin_at(ongoing(NO_TIMEOUT))
+    world = CoordinatorWorld(settings=WITHOUT_2PC).begin_at(ongoing(NO_TIMEOUT))
     assert world.execute(init(keep=True)) == Reply(producer=C6, ongoing=C5)
 
 
@@ -177,7 +179,7 @@ def test_keeping_with_nothing_ongoing_is_a_plain_session(situation: str) -> None
     ],
 )
 def test_the_timeout_of_a_kept_transaction_never_shrinks(stored_ms: int, asked_ms: int, kept_ms: int) -> None:
-    world = World().begin_at(ongoing(stored_ms))
+    world = CoordinatorWorld().begin_at(ongoing(stored_ms))
     world.execute(init(keep=True, timeout_ms=asked_ms))
     assert world.entry.timeout_ms == kept_ms
 
@@ -191,7 +193,7 @@ def test_the_transactions_after_a_kept_one_have_the_timeout_that_its_client_aske
     version: TransactionVersion, stored_ms: int, asked_ms: int, later_ms: int
 ) -> None:
     """KIP-939: that the transaction never expires belongs to the transaction; its heir may be no participant."""
-    world = World(100).begin_at(ongoing(timeout_ms=stored_ms))
+    world = CoordinatorWorld(100).begin_at(ongoing(timeout_ms=stored_ms))
     client = world.execute(init(keep=True, timeout_ms=asked_ms)).producer
     client = world.execute(end(client, COMMIT, version)).producer
     assert (world.entry.timeout_ms, world.entry.next_timeout_ms) == (later_ms, -1)
@@ -200,7 +202,7 @@ def test_the_transactions_after_a_kept_one_have_the_timeout_that_its_client_aske
 
 
 def test_the_last_recovery_determines_the_later_timeout() -> None:
-    world = World(100).begin_at(ongoing(timeout_ms=NO_TIMEOUT))
+    world = CoordinatorWorld(100).begin_at(ongoing(timeout_ms=NO_TIMEOUT))
     world.execute(init(keep=True, timeout_ms=60_000))
     client = world.execute(init(keep=True, two_phase=True)).producer
     assert world.entry.next_timeout_ms == -1
@@ -297,13 +299,13 @@ def test_a_fenced_client_cannot_abort_its_successors_transaction() -> None:
 
 def test_no_transaction_begins_at_the_last_epoch() -> None:
     """It is kept for markers: those of a transaction at 32767 would have no epoch to fence with."""
-    world = World(85).begin_at(recorded(producer=who(42, MAX - 1)))
+    world = CoordinatorWorld(85).begin_at(recorded(producer=who(42, MAX - 1)))
     assert world.execute(init()).producer == who(85, 0)
 
 
 def test_a_session_that_uses_one_epoch_outlives_the_last_but_one() -> None:
     """Under TV1 nothing is bumped, so nothing overflows until the client is replaced."""
-    world = World(85).begin_at(recorded(producer=who(42, MAX - 1)))
+    world = CoordinatorWorld(85).begin_at(recorded(producer=who(42, MAX - 1)))
     for _ in range(3):
         assert world.execute(add(who(42, MAX - 1))).error is ErrorCode.NONE
         assert world.execute(end(who(42, MAX - 1), COMMIT, TV1)).producer == who(42, MAX - 1)
@@ -311,7 +313,7 @@ def test_a_session_that_uses_one_epoch_outlives_the_last_but_one() -> None:
 
 
 def test_a_recovered_client_at_the_last_epoch_ends_its_transaction_and_begins_no_other() -> None:
-    world = World(73).begin_at(ongoing(producer=who(42, MAX - 2)))
+    world = CoordinatorWorld(73).begin_at(ongoing(producer=who(42, MAX - 2)))
     assert world.execute(init(keep=True)).producer == who(42, MAX - 1)
     assert world.execute(init(keep=True)).producer == who(42, MAX)
     assert world.execute(end(who(42, MAX), COMMIT, TV1)).producer == who(42, MAX)
@@ -322,7 +324,7 @@ def test_a_recovered_client_at_the_last_epoch_ends_its_transaction_and_begins_no
 
 
 def test_fencing_at_the_last_but_one_epoch_takes_a_fresh_id() -> None:
-    world = World(85).begin_at(ongoing(producer=who(42, MAX - 1)))
+    world = CoordinatorWorld(85).begin_at(ongoing(producer=who(42, MAX - 1)))
 
     (effect,) = world.step(init()).effects
     assert effect.producer == who(42, MAX)
@@ -334,7 +336,7 @@ def test_fencing_at_the_last_but_one_epoch_takes_a_fresh_id() -> None:
 def test_a_late_end_after_a_timeout_at_the_last_but_one_epoch_changes_nothing() -> None:
     """KAFKA-20090: the abort takes a fresh producer id, and the late EndTxn must not end what that id begins."""
     old = who(42, MAX - 1)
-    world = World(85).begin_at(ongoing(producer=old))
+    world = CoordinatorWorld(85).begin_at(ongoing(producer=old))
     world.now_ms += TIMEOUT_MS
     world.execute(TimeOut(TXN_ID))
     assert world.entry.client == who(85, 0)
@@ -347,20 +349,20 @@ def test_a_late_end_after_a_timeout_at_the_last_but_one_epoch_changes_nothing() 
     assert world.execute(end(client, COMMIT)).error is ErrorCode.NONE
 
 
-def restarted(world: World) -> World:
+def restarted(world: CoordinatorWorld) -> CoordinatorWorld:
     """The coordinator after a restart: it has what its log has."""
     fact = decode_fact(*encode_fact(world.entry))
     assert isinstance(fact, TransactionRecorded)
-    return World(1000, settings=world.settings).begin_at(fact)
+    return CoordinatorWorld(1000, settings=world.settings).begin_at(fact)
 
 
 def test_a_retry_over_an_overflow_is_known_after_a_restart() -> None:
     """KAFKA-20310 and KAFKA-20357: the log keeps the former identity, epoch included."""
     old = who(42, MAX - 1)
-    renewed = World(85).begin_at(recorded(producer=old))
+    renewed = CoordinatorWorld(85).begin_at(recorded(producer=old))
     assert renewed.execute(init(expected=old)).producer == who(85, 0)
     assert restarted(renewed).decide(init(expected=old)) == Decision(Reply(producer=who(85, 0)))
-    ended = World(85).begin_at(ongoing(producer=old))
+    ended = CoordinatorWorld(85).begin_at(ongoing(producer=old))
     assert ended.execute(end(old, COMMIT)) == Reply(producer=who(85, 0))
     assert restarted(ended).decide(end(old, COMMIT)) == Decision(Reply(producer=who(85, 0)))
 
@@ -368,7 +370,7 @@ def test_a_retry_over_an_overflow_is_known_after_a_restart() -> None:
 def test_after_a_restart_a_decision_at_an_overflow_continues_with_the_fresh_id() -> None:
     """KAFKA-20310: the log keeps the next identity."""
     old = who(42, MAX - 1)
-    world = World(85).begin_at(ongoing(producer=old))
+    world = CoordinatorWorld(85).begin_at(ongoing(producer=old))
     world.step(end(old, COMMIT))
     after = restarted(world)
     after.step(MarkersWritten(TXN_ID))
@@ -391,7 +393,7 @@ def test_the_opposite_of_the_decision_is_refused(
 
 def test_a_retry_after_an_overflow_is_answered_with_the_fresh_id() -> None:
     old = who(42, MAX - 1)
-    world = World(85).begin_at(ongoing(producer=old))
+    world = CoordinatorWorld(85).begin_at(ongoing(producer=old))
     assert world.execute(end(old, COMMIT)) == Reply(producer=who(85, 0))
 
     assert world.decide(end(old, COMMIT)) == Decision(Reply(producer=who(85, 0)))
@@ -468,7 +470,7 @@ def test_a_transaction_is_aborted_when_its_timeout_is_over_and_not_before() -> N
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_a_transaction_of_two_phase_commit_never_times_out(keep: bool) -> None:
-    world = World().begin_at(ongoing(NO_TIMEOUT))
+    world = CoordinatorWorld().begin_at(ongoing(NO_TIMEOUT))
     if keep:
         world.execute(init(keep=True))
     world.now_ms = 2**62
@@ -516,7 +518,7 @@ def test_an_expired_id_begins_anew_under_an_unused_producer_id() -> None:
 
 @pytest.mark.parametrize("command", [TimeOut(TXN_ID), Expire(TXN_ID), MarkersWritten(TXN_ID)])
 def test_house_keeping_of_a_forgotten_id_changes_nothing(command: Command) -> None:
-    assert World().decide(command) == Decision(Reply())
+    assert CoordinatorWorld().decide(command) == Decision(Reply())
 
 
 def test_markers_that_are_reported_twice_complete_the_transaction_once() -> None:
@@ -529,7 +531,7 @@ def test_markers_that_are_reported_twice_complete_the_transaction_once() -> None
 
 
 def test_a_decision_says_whether_it_took_the_fresh_producer_id() -> None:
-    world = World(42, 85)
+    world = CoordinatorWorld(42, 85)
     assert world.decide(init()).takes(42)
     world.execute(init())
     assert not world.decide(init()).takes(85)

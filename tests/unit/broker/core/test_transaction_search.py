@@ -11,7 +11,13 @@ from dualwrite.broker.core.commands import Reply
 from dualwrite.broker.facts.transactions import TransactionStatus, TransactionVersion
 from dualwrite.ids import NO_PRODUCER
 from dualwrite.wire.error_codes import ErrorCode
-from tests.support.broker.transaction_search import Client, Seen, World, Writer, successors
+from tests.support.broker.transaction_search import (
+    SearchClient,
+    SearchCoverage,
+    SearchWriter,
+    TransactionSearchWorld,
+    successors,
+)
 from tests.support.broker.transactions import COMMIT, MAX, P0, START_MS, TV1, TV2, recorded, who
 
 DEPTH = 7
@@ -19,25 +25,25 @@ VERSIONS = [(TV2, TV2), (TV1, TV1), (TV1, TV2)]
 """Two clients of one kind, and a librdkafka application that a native control plane recovers."""
 
 
-def idle(epoch: int, versions: tuple[TransactionVersion, ...]) -> World:
-    return World(recorded(producer=who(42, epoch)), tuple(map(Client, versions)))
+def idle(epoch: int, versions: tuple[TransactionVersion, ...]) -> TransactionSearchWorld:
+    return TransactionSearchWorld(recorded(producer=who(42, epoch)), tuple(map(SearchClient, versions)))
 
 
-def kept(epoch: int, client_epoch: int, versions: tuple[TransactionVersion, ...]) -> World:
+def kept(epoch: int, client_epoch: int, versions: tuple[TransactionVersion, ...]) -> TransactionSearchWorld:
     """42:``epoch`` crashed with a prepared transaction, and its successor is 73:``client_epoch``."""
     entry = recorded(TransactionStatus.ONGOING, who(42, epoch), partitions=frozenset({P0}), started_ms=START_MS)
-    first, second = map(Client, versions)
-    return World(
+    first, second = map(SearchClient, versions)
+    return TransactionSearchWorld(
         entry._replace(next_producer=who(73, client_epoch)),
         (replace(first, identity=who(73, client_epoch), is_kept=True), second),
         fresh_id=85,
-        writers=(Writer(42, epoch, 0, is_open=True),),
+        writers=(SearchWriter(42, epoch, 0, is_open=True),),
     )
 
 
-def search(first: World, depth: int) -> Seen:
+def search(first: TransactionSearchWorld, depth: int) -> SearchCoverage:
     """Everything that can happen within ``depth`` events; an AssertionError where something must not."""
-    seen, worlds, frontier = Seen(), {first}, [first]
+    seen, worlds, frontier = SearchCoverage(), {first}, [first]
     for _ in range(depth):
         found = {following for world in frontier for following in successors(world, seen)} - worlds
         worlds |= found
@@ -90,7 +96,9 @@ def test_no_order_of_events_breaks_a_rule_after_a_second_overflow(
 @pytest.mark.parametrize(
     "first", [idle(MAX - 4, (TV1, TV1)), idle(MAX - 3, (TV1, TV1)), kept(MAX - 1, MAX - 1, (TV1, TV1))]
 )
-def test_no_longer_order_of_events_breaks_a_rule(first: World, versions: tuple[TransactionVersion, ...]) -> None:
+def test_no_longer_order_of_events_breaks_a_rule(
+    first: TransactionSearchWorld, versions: tuple[TransactionVersion, ...]
+) -> None:
     clients = zip(first.clients, versions, strict=True)
     world = replace(first, clients=tuple(replace(client, version=version) for client, version in clients))
     assert search(world, DEPTH + 3).events

@@ -17,7 +17,7 @@ from tests.support.broker.transactions import (
     TV1,
     TV2,
     TXN_ID,
-    World,
+    CoordinatorWorld,
     add,
     end,
     init,
@@ -182,7 +182,7 @@ def rows(table: str) -> dict[str, dict[str, str]]:
     return {name: dict(zip(columns, cells, strict=True)) for name, *cells in map(str.split, lines)}
 
 
-def senders(world: World) -> dict[str, ProducerIdentity]:
+def senders(world: CoordinatorWorld) -> dict[str, ProducerIdentity]:
     client = world.entry.client if TXN_ID in world.table.entries else C5
     return {
         "client": client,

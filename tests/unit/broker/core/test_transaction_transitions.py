@@ -77,7 +77,7 @@ def test_a_transactional_id_is_forgotten_only_while_it_is_idle(status: Transacti
         assert_refused(table, TransactionForgotten(TXN_ID))
 
 
-def test_a_tombstone_of_an_unknown_id_says_nothing() -> None:
+def test_a_tombstone_of_an_unknown_id_is_ignored() -> None:
     table = TransactionTable()
     table.apply(TransactionForgotten(TXN_ID))
     assert not table.entries

@@ -27,7 +27,7 @@ from tests.support.client.scripted_broker import (
     producers_of,
     scripted,
 )
-from tests.support.client.scripted_control import Control
+from tests.support.client.scripted_control import ScriptedControl
 
 PRODUCER = ProducerIdentity(7, 0)
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -44,7 +44,7 @@ def test_a_configuration_without_brokers_is_refused_at_once() -> None:
 
 
 def test_init_asks_in_v6_for_two_phase_commit_and_for_the_transaction_to_be_kept() -> None:
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         broker.answer(ApiKey.INIT_PRODUCER_ID, initialized(producer=(7, 3), ongoing=(7, 2)))
         assert keep(control) == InitializedProducer(ProducerIdentity(7, 3), ProducerIdentity(7, 2))
         (asked,) = broker.requests(ApiKey.INIT_PRODUCER_ID)
@@ -55,7 +55,7 @@ def test_init_asks_in_v6_for_two_phase_commit_and_for_the_transaction_to_be_kept
 
 
 def test_init_passes_on_what_it_is_given() -> None:
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         broker.answer(ApiKey.INIT_PRODUCER_ID, initialized())
         keep(control, two_phase_commit=False, keep_prepared_txn=False, transaction_timeout_ms=5, expected=PRODUCER)
         asked = broker.requests(ApiKey.INIT_PRODUCER_ID)[0].message
@@ -64,19 +64,19 @@ def test_init_passes_on_what_it_is_given() -> None:
 
 
 def test_init_with_nothing_open_returns_no_ongoing_transaction() -> None:
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         broker.answer(ApiKey.INIT_PRODUCER_ID, initialized(ongoing=(-1, -1)))
         assert keep(control).ongoing is None
 
 
 def test_producer_id_zero_is_an_identity_too() -> None:
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         broker.answer(ApiKey.INIT_PRODUCER_ID, initialized(producer=(0, 1), ongoing=(0, 0)))
         assert keep(control).ongoing == ProducerIdentity(0, 0)
 
 
 def test_a_lost_answer_to_init_is_asked_for_again() -> None:
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         broker.answer(ApiKey.INIT_PRODUCER_ID, HANG_UP, initialized(producer=(7, 4)))
         assert keep(control).producer == ProducerIdentity(7, 4)
 
@@ -84,21 +84,21 @@ def test_a_lost_answer_to_init_is_asked_for_again() -> None:
 @pytest.mark.parametrize("code", [ErrorCode.UNSUPPORTED_VERSION, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED])
 @pytest.mark.parametrize("flags", [{"two_phase_commit": False}, {"keep_prepared_txn": False}, {}])
 def test_a_refusal_of_two_phase_commit_says_what_to_enable(code: ErrorCode, flags: dict[str, bool]) -> None:
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         broker.answer(ApiKey.INIT_PRODUCER_ID, initialized(code))
         with pytest.raises(TwoPhaseCommitUnavailableError, match=code.name):
             keep(control, **flags)
 
 
 def test_the_same_refusal_without_the_flags_is_only_a_refusal() -> None:
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         broker.answer(ApiKey.INIT_PRODUCER_ID, initialized(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
         with pytest.raises(KafkaRefusedError, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
             keep(control, two_phase_commit=False, keep_prepared_txn=False)
 
 
 def test_a_refused_coordinator_lookup_is_not_a_refusal_of_two_phase_commit() -> None:
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         broker.answer(ApiKey.FIND_COORDINATOR, coordinator_is(broker.endpoint, code))
         with pytest.raises(KafkaRefusedError, match="FindCoordinator of app-0: TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
@@ -106,7 +106,7 @@ def test_a_refused_coordinator_lookup_is_not_a_refusal_of_two_phase_commit() -> 
 
 
 def test_a_broker_without_init_v6_is_recognised_before_any_request() -> None:
-    with scripted(versions={ApiKey.INIT_PRODUCER_ID: (0, 5)}) as broker, Control(broker) as control:
+    with scripted(versions={ApiKey.INIT_PRODUCER_ID: (0, 5)}) as broker, ScriptedControl(broker) as control:
         assert not control.supports_keep_prepared()
         with pytest.raises(TwoPhaseCommitUnavailableError, match="does not offer"):
             keep(control)
@@ -114,13 +114,13 @@ def test_a_broker_without_init_v6_is_recognised_before_any_request() -> None:
 
 
 def test_a_broker_with_v6_supports_it() -> None:
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         assert control.supports_keep_prepared()
 
 
 @pytest.mark.parametrize("code", FENCING)
 def test_fencing_codes_mean_that_another_producer_took_over(code: int) -> None:
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         broker.answer(ApiKey.INIT_PRODUCER_ID, initialized(code))
         broker.answer(ApiKey.END_TXN, ended(code))
         with pytest.raises(FencedError, match="another producer has taken over"):
@@ -130,7 +130,7 @@ def test_fencing_codes_mean_that_another_producer_took_over(code: int) -> None:
 
 
 def test_an_expired_identity_is_reported_as_refused_and_not_as_fenced() -> None:
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         broker.answer(ApiKey.END_TXN, ended(ErrorCode.INVALID_PRODUCER_ID_MAPPING))
         with pytest.raises(KafkaRefusedError, match="has expired") as caught:
             control.end_txn("app-0", PRODUCER, True)
@@ -139,7 +139,7 @@ def test_an_expired_identity_is_reported_as_refused_and_not_as_fenced() -> None:
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_end_txn_names_the_producer_and_the_outcome(committed: bool) -> None:
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         broker.answer(ApiKey.END_TXN, ended())
         assert control.end_txn("app-0", PRODUCER, committed) == PRODUCER
         (asked,) = broker.requests(ApiKey.END_TXN)
@@ -148,14 +148,14 @@ def test_end_txn_names_the_producer_and_the_outcome(committed: bool) -> None:
 
 
 def test_end_txn_in_v5_returns_the_bumped_identity() -> None:
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         broker.answer(ApiKey.END_TXN, ended(producer=(8, 0)))
         assert control.end_txn("app-0", PRODUCER, True, bumps_epoch=True) == ProducerIdentity(8, 0)
         assert broker.requests(ApiKey.END_TXN)[0].version == 5
 
 
 def test_an_end_txn_whose_answer_was_lost_is_never_repeated_blindly() -> None:
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         broker.answer(ApiKey.END_TXN, HANG_UP, ended())
         with pytest.raises(AnswerLostError, match="END_TXN"):
             control.end_txn("app-0", PRODUCER, True)
@@ -163,7 +163,7 @@ def test_an_end_txn_whose_answer_was_lost_is_never_repeated_blindly() -> None:
 
 
 def test_an_end_txn_that_can_hit_nothing_else_is_repeated_until_it_is_answered() -> None:
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         broker.answer(ApiKey.END_TXN, HANG_UP, ended(ErrorCode.CONCURRENT_TRANSACTIONS), ended())
         control.end_txn("app-0", PRODUCER, True, repeatable=True)
         asked = broker.requests(ApiKey.END_TXN)
@@ -172,7 +172,7 @@ def test_an_end_txn_that_can_hit_nothing_else_is_repeated_until_it_is_answered()
 
 
 def test_an_end_txn_the_other_way_is_refused() -> None:
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         broker.answer(ApiKey.END_TXN, ended(ErrorCode.INVALID_TXN_STATE))
         with pytest.raises(KafkaRefusedError, match=r"EndTxn \(abort\) of app-0: INVALID_TXN_STATE \(48\)") as caught:
             control.end_txn("app-0", PRODUCER, False)
@@ -180,7 +180,7 @@ def test_an_end_txn_the_other_way_is_refused() -> None:
 
 
 def test_a_transaction_is_described() -> None:
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         broker.answer(ApiKey.DESCRIBE_TRANSACTIONS, described(partitions={"t": [0, 1], "u": [0]}))
         assert control.describe_transaction("app-0") == TransactionDescription(
             "Ongoing", PRODUCER, 2147483647, 1700000000000, frozenset({T0, T1, U0})
@@ -188,7 +188,7 @@ def test_a_transaction_is_described() -> None:
 
 
 def test_a_transactional_id_without_a_transaction_has_a_negative_start() -> None:
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         broker.answer(ApiKey.DESCRIBE_TRANSACTIONS, described(state="Empty"))
         found = control.describe_transaction("app-0")
         assert found is not None
@@ -196,13 +196,13 @@ def test_a_transactional_id_without_a_transaction_has_a_negative_start() -> None
 
 
 def test_an_unknown_transactional_id_is_described_as_none() -> None:
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         broker.answer(ApiKey.DESCRIBE_TRANSACTIONS, described(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND))
         assert control.describe_transaction("app-0") is None
 
 
 def test_a_description_waits_until_the_coordinator_has_loaded() -> None:
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         broker.answer(
             ApiKey.DESCRIBE_TRANSACTIONS, described(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), HANG_UP, described()
         )
@@ -213,14 +213,14 @@ def test_a_description_waits_until_the_coordinator_has_loaded() -> None:
 
 
 def test_a_description_that_is_refused_is_an_error() -> None:
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         broker.answer(ApiKey.DESCRIBE_TRANSACTIONS, described(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
         with pytest.raises(KafkaRefusedError, match="DescribeTransactions of app-0"):
             control.describe_transaction("app-0")
 
 
 def test_an_empty_description_is_not_taken_for_an_answer() -> None:
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         empty = described()
         empty.transaction_states = []
         broker.answer(ApiKey.DESCRIBE_TRANSACTIONS, empty)
@@ -229,7 +229,7 @@ def test_an_empty_description_is_not_taken_for_an_answer() -> None:
 
 
 def test_start_offsets_come_from_each_partitions_leader() -> None:
-    with scripted() as first, scripted() as second, Control(first) as control:
+    with scripted() as first, scripted() as second, ScriptedControl(first) as control:
         first.nodes[2] = second.endpoint
         first.leaders["t", 1] = 2
         first.answer(ApiKey.DESCRIBE_PRODUCERS, producers_of({("t", 0): 11}))
@@ -241,20 +241,20 @@ def test_start_offsets_come_from_each_partitions_leader() -> None:
 
 
 def test_a_partition_in_which_the_producer_has_nothing_open_has_no_offset() -> None:
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         broker.answer(ApiKey.DESCRIBE_PRODUCERS, producers_of({("t", 0): 0}))
         assert control.current_transaction_start_offsets([T0, T1], PRODUCER) == {T0: 0}
 
 
 @pytest.mark.parametrize("other", [(7, 1), (8, 0)])
 def test_another_producers_transaction_is_not_taken_for_ours(other: tuple[int, int]) -> None:
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         broker.answer(ApiKey.DESCRIBE_PRODUCERS, producers_of({("t", 0): 5}, producer=other))
         assert control.current_transaction_start_offsets([T0], PRODUCER) == {}
 
 
 def test_a_leader_that_moved_is_found_again_and_only_the_rest_is_asked() -> None:
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         moved = producers_of({("t", 0): 1}, codes={("t", 1): ErrorCode.NOT_LEADER_OR_FOLLOWER})
         broker.answer(ApiKey.DESCRIBE_PRODUCERS, moved, producers_of({("t", 1): 2}))
         assert control.current_transaction_start_offsets([T0, T1], PRODUCER) == {T0: 1, T1: 2}
@@ -271,14 +271,14 @@ def test_an_answer_that_leaves_a_partition_out_is_not_read_as_nothing_open() -> 
         request.topics = []
         return producers_of({})(request)
 
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         broker.answer(ApiKey.DESCRIBE_PRODUCERS, only_first, nothing)
         with pytest.raises(KafkaUnavailableError, match="no answer about t-1"):
             control.current_transaction_start_offsets([T0, T1], PRODUCER)
 
 
 def test_a_partition_that_may_not_be_read_is_an_error() -> None:
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         refused = producers_of({}, codes={("t", 0): ErrorCode.TOPIC_AUTHORIZATION_FAILED})
         broker.answer(ApiKey.DESCRIBE_PRODUCERS, refused)
         with pytest.raises(KafkaRefusedError, match="DescribeProducers of t-0: TOPIC_AUTHORIZATION_FAILED"):
@@ -286,13 +286,13 @@ def test_a_partition_that_may_not_be_read_is_an_error() -> None:
 
 
 def test_no_partitions_need_no_broker() -> None:
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         assert control.current_transaction_start_offsets([], PRODUCER) == {}
         assert broker.seen == []
 
 
 def test_transactions_are_listed_from_every_broker_in_order() -> None:
-    with scripted() as first, scripted() as second, Control(first) as control:
+    with scripted() as first, scripted() as second, ScriptedControl(first) as control:
         first.nodes[2] = second.endpoint
         first.answer(ApiKey.LIST_TRANSACTIONS, listed(("b", 2, "Ongoing")))
         second.answer(
@@ -305,12 +305,12 @@ def test_transactions_are_listed_from_every_broker_in_order() -> None:
 
 
 def test_an_error_code_without_a_name_is_shown_as_a_number() -> None:
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         broker.answer(ApiKey.LIST_TRANSACTIONS, listed(code=999))
         with pytest.raises(KafkaRefusedError, match="999"):
             control.list_transactions()
 
 
 def test_a_broker_that_knows_no_features_speaks_the_oldest_transaction_version() -> None:
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         assert control.transaction_version() == 0

@@ -11,7 +11,7 @@ from dualwrite.ids import Anchor, TopicPartition
 from dualwrite.wire.apis import APIS, ApiKey
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.client.scripted_broker import HANG_UP, SILENCE, scripted
-from tests.support.client.scripted_control import Control
+from tests.support.client.scripted_control import ScriptedControl
 
 T1 = TopicPartition("t", 1)
 FETCHED, LISTED = APIS[ApiKey.FETCH].response, APIS[ApiKey.LIST_OFFSETS].response
@@ -44,7 +44,7 @@ def listed(offset: int, code: int = 0) -> Any:
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_fetch_asks_the_leader_for_one_partition_without_a_session(committed: bool) -> None:
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         broker.answer(ApiKey.FETCH, fetched(aborted=[(7, 3)], records=b"abc"))
         found = control.logs().read(T1, 5, committed=committed, most=1000)
         assert found == LogSlice(9, 8, ((7, 3),), b"abc")
@@ -57,19 +57,19 @@ def test_a_fetch_asks_the_leader_for_one_partition_without_a_session(committed: 
 
 
 def test_an_old_broker_is_asked_in_its_own_version() -> None:
-    with scripted(versions={ApiKey.FETCH: (4, 6)}) as broker, Control(broker) as control:
+    with scripted(versions={ApiKey.FETCH: (4, 6)}) as broker, ScriptedControl(broker) as control:
         broker.answer(ApiKey.FETCH, fetched(records=None))
         assert control.logs().read(T1, 5, committed=True, most=1000) == LogSlice(9, 8, (), b"")
 
 
 def test_reading_an_offset_outside_of_the_log_returns_none() -> None:
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         broker.answer(ApiKey.FETCH, fetched(ErrorCode.OFFSET_OUT_OF_RANGE, offsets=(-1, -1)))
         assert control.logs().read(T1, 5, committed=True, most=1000) is None
 
 
 def test_a_refused_fetch_is_raised_to_the_caller() -> None:
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         broker.answer(ApiKey.FETCH, fetched(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
         with pytest.raises(KafkaRefusedError, match="TOPIC_AUTHORIZATION_FAILED"):
             control.logs().read(T1, 5, committed=True, most=1000)
@@ -79,7 +79,7 @@ def test_a_refused_fetch_is_raised_to_the_caller() -> None:
 
 @pytest.mark.parametrize("first", [HANG_UP, fetched(ErrorCode.NOT_LEADER_OR_FOLLOWER)], ids=["lost", "moved"])
 def test_a_transient_fetch_error_is_retried(first: Any) -> None:
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         broker.answer(ApiKey.FETCH, first, fetched(records=b"abc"))
         found = control.logs().read(T1, 5, committed=True, most=1000)
         assert found is not None
@@ -88,21 +88,21 @@ def test_a_transient_fetch_error_is_retried(first: Any) -> None:
 
 def test_an_answer_without_the_partition_raises_kafka_unavailable_error() -> None:
     empty = FETCHED(throttle_time_ms=0, error_code=0, session_id=0, responses=[])
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         broker.answer(ApiKey.FETCH, empty)
         with pytest.raises(KafkaUnavailableError, match=r"leaves it out.*gave up after 3 s"):
             control.logs(3).read(T1, 5, committed=True, most=1000)
 
 
 def test_an_unanswered_fetch_ends_at_its_timeout() -> None:
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         broker.answer(ApiKey.FETCH, SILENCE)
         with pytest.raises(KafkaUnavailableError):
             control.logs(0.05).read(T1, 5, committed=True, most=1000)
 
 
 def test_the_extent_is_that_of_a_leader_that_is_sure() -> None:
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         unsure = listed(-1, ErrorCode.OFFSET_NOT_AVAILABLE)
         broker.answer(ApiKey.LIST_OFFSETS, listed(2), unsure, unsure, listed(9))
         assert control.logs().extent(T1) == LogExtent(2, 9)
@@ -112,6 +112,6 @@ def test_the_extent_is_that_of_a_leader_that_is_sure() -> None:
 
 
 def test_a_topic_with_a_short_name_is_not_looked_for() -> None:
-    with scripted() as broker, Control(broker) as control:
+    with scripted() as broker, ScriptedControl(broker) as control:
         assert control.logs().partition_of(Anchor("t", 1, 5)) == T1
         assert broker.seen == []

@@ -32,7 +32,7 @@ def test_a_transaction_never_expires_and_a_record_does() -> None:
     ("given", "transaction", "delivery"),
     [({}, 60_000, 30.0), ({"transaction.timeout.ms": "2000"}, 2000, 2.0)],
 )
-def test_without_two_phase_commit_it_does_and_a_record_no_later(
+def test_without_two_phase_commit_a_transaction_expires_and_a_record_no_later(
     given: dict[str, Any], transaction: int, delivery: float
 ) -> None:
     result = LibrdkafkaSettings.of(config() | {TWO_PHASE: "False"} | given)

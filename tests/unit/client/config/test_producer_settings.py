@@ -272,7 +272,7 @@ def test_any_configuration_is_accepted_or_raises_configuration_error(config: dic
 def test_every_setting_of_librdkafka_is_known(tmp_path: Path) -> None:
     theirs = client_librdkafka.properties(tmp_path / "properties")
     assert len(theirs) > 150
-    names = {each.name for each in theirs}
+    names = {setting.name for setting in theirs}
     assert names <= set(KEYS) | set(ALIASES)
     known = names | OURS | {"max.request.size"}
     assert set(KEYS) | set(ALIASES) <= known, "a name that nobody uses"
@@ -282,13 +282,13 @@ def test_every_setting_of_librdkafka_is_known(tmp_path: Path) -> None:
 
 
 def test_ranges_and_defaults_are_librdkafkas_but_for_listed_exceptions(tmp_path: Path) -> None:
-    for each in client_librdkafka.properties(tmp_path / "properties"):
-        name = ALIASES.get(each.name, each.name)
+    for setting in client_librdkafka.properties(tmp_path / "properties"):
+        name = ALIASES.get(setting.name, setting.name)
         key = KEYS[name]
-        if key.use is not Use.TAKEN or each.default == "inherit":
+        if key.use is not Use.TAKEN or setting.default == "inherit":
             continue
-        if each.bounds is not None and name not in OTHER_RANGES | {"acks"}:
-            lowest, highest = each.bounds
+        if setting.bounds is not None and name not in OTHER_RANGES | {"acks"}:
+            lowest, highest = setting.bounds
             assert key.rule.says == f"{lowest} to {highest}", name
             for number in (lowest, highest):
                 assert key.rule.read(str(number)) == number
@@ -296,7 +296,7 @@ def test_ranges_and_defaults_are_librdkafkas_but_for_listed_exceptions(tmp_path:
                 with pytest.raises(ValueError, match=str(number)):
                     key.rule.read(number)
         if name not in OTHER_DEFAULTS:
-            assert ("" if key.default is None else str(key.default).lower()) == each.default.lower(), name
+            assert ("" if key.default is None else str(key.default).lower()) == setting.default.lower(), name
 
 
 def test_the_javas_names_lead_to_settings() -> None:

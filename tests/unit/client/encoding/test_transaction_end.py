@@ -17,7 +17,7 @@ COMMITTED, ABORTED = Ending.COMMITTED, Ending.ABORTED
 
 
 @dataclass
-class Log:
+class OneRecordLog:
     """A partition of which every batch is one record long."""
 
     end: int = 0
@@ -51,7 +51,7 @@ class Log:
 
 
 def test_a_transactions_ending_follows_from_the_aborted_transactions() -> None:
-    log = Log()
+    log = OneRecordLog()
     for commits in (False, True, False):
         log.record(ME)
         log.marker(Marker.COMMIT if commits else Marker.ABORT, ME)
@@ -60,7 +60,7 @@ def test_a_transactions_ending_follows_from_the_aborted_transactions() -> None:
 
 
 def test_another_producers_aborted_transaction_is_not_mistaken_for_it() -> None:
-    log = Log()
+    log = OneRecordLog()
     log.record(OTHER)
     offset = log.record(ME)
     log.marker(Marker.ABORT, OTHER)
@@ -69,7 +69,7 @@ def test_another_producers_aborted_transaction_is_not_mistaken_for_it() -> None:
 
 
 def test_any_record_of_the_transaction_identifies_it() -> None:
-    log = Log()
+    log = OneRecordLog()
     log.record(ME)
     later = log.record(ME)
     log.marker(Marker.ABORT, ME)
@@ -78,7 +78,7 @@ def test_any_record_of_the_transaction_identifies_it() -> None:
 
 @pytest.mark.parametrize("kind", Marker)
 def test_a_repeated_marker_is_not_taken_for_a_later_transaction(kind: Marker) -> None:
-    log = Log()
+    log = OneRecordLog()
     log.record(ME)
     log.marker(kind, ME)
     log.marker(Marker.COMMIT, ME)
@@ -86,7 +86,7 @@ def test_a_repeated_marker_is_not_taken_for_a_later_transaction(kind: Marker) ->
 
 
 def test_a_later_transaction_under_a_higher_epoch_overtakes_it_unless_it_is_aborted() -> None:
-    log, heir = Log(), ME._replace(epoch=ME.epoch + 1)
+    log, heir = OneRecordLog(), ME._replace(epoch=ME.epoch + 1)
     log.record(ME)
     log.marker(Marker.COMMIT, heir)
     log.record(heir)
@@ -99,7 +99,7 @@ def test_a_later_transaction_under_a_higher_epoch_overtakes_it_unless_it_is_abor
 
 
 def test_another_record_at_the_transactions_place_means_that_it_is_lost() -> None:
-    log = Log()
+    log = OneRecordLog()
     log.record(ME)
     log.marker(Marker.COMMIT, ME)
     for producer, offset in ((OTHER, 0), (ME._replace(epoch=4), 0), (ME, 1)):
@@ -107,7 +107,7 @@ def test_another_record_at_the_transactions_place_means_that_it_is_lost() -> Non
 
 
 def test_deleted_and_compacted_records_leave_the_ending_unknown() -> None:
-    log = Log()
+    log = OneRecordLog()
     log.record(ME)
     log.record(ME)
     assert mismatch_at(b"", ME, 0) is Ending.UNKNOWN
@@ -118,7 +118,7 @@ def test_deleted_and_compacted_records_leave_the_ending_unknown() -> None:
 
 
 def test_the_marker_is_found_among_those_of_others() -> None:
-    log = Log()
+    log = OneRecordLog()
     log.record(ME)
     log.record(OTHER)
     log.marker(Marker.COMMIT, OTHER)
@@ -139,7 +139,7 @@ def test_markers_of_a_kind_that_came_later_and_empty_ones_are_passed_over() -> N
 
 @given(st.integers(1, 400))
 def test_a_batch_that_is_cut_short_is_not_there(size: int) -> None:
-    log = Log()
+    log = OneRecordLog()
     for _ in range(3):
         log.record(ME)
     records = log.read(0).records[:size]
@@ -154,7 +154,7 @@ events = st.lists(st.tuples(st.sampled_from(["record", "commit", "abort"]), iden
 
 @given(events, st.integers(0, 20))
 def test_the_ending_is_right_for_any_history(history: list[Event], cut: int) -> None:
-    log = Log()
+    log = OneRecordLog()
     ended: dict[int, Ending] = {}
     for what, producer in history:
         if what == "record":

@@ -18,6 +18,7 @@ from dualwrite.records.compression import Codec
 from dualwrite.records.header import peek_header
 from dualwrite.records.outgoing import OutgoingRecord
 from dualwrite.wire.error_codes import ErrorCode
+from tests.support.user_errors import HandlerInterrupt
 
 ME = ProducerIdentity(7, 3)
 DELIVERY_TIMEOUT = 30.0
@@ -77,7 +78,7 @@ def test_a_batch_lingers_for_its_linger_time() -> None:
     assert len(queue.waiting) == 1
 
 
-def test_at_most_so_many_batches_of_a_partition_are_in_flight() -> None:
+def test_a_partition_has_no_more_batches_in_flight_than_the_limit() -> None:
     accumulator = make(SMALL)
     queue = add(accumulator, *[b"x" * 50] * 7)
     accumulator.flush(0.0)
@@ -170,10 +171,6 @@ def test_a_record_that_cannot_be_encoded_leaves_nothing() -> None:
     assert [(record.on_delivery, place) for record, place, _, _ in batch.tracked_records()] == [(len, 1)]
 
 
-class Interrupted(BaseException):
-    """As KeyboardInterrupt, out of a signal handler."""
-
-
 def interrupt_at(nth: int, act: Callable[[], object]) -> bool:
     """``act``, interrupted before its ``nth`` line of the accumulator is carried out; False if it has fewer lines."""
     lines = 0
@@ -185,14 +182,14 @@ def interrupt_at(nth: int, act: Callable[[], object]) -> bool:
         if event == "line":
             lines += 1
             if lines == nth:
-                raise Interrupted
+                raise HandlerInterrupt
         return tracer
 
     before = sys.gettrace()
     sys.settrace(tracer)
     try:
         act()
-    except Interrupted:
+    except HandlerInterrupt:
         return True
     finally:
         sys.settrace(before)
@@ -233,7 +230,7 @@ def test_a_record_that_an_interrupt_left_uncounted_is_waited_for() -> None:
     assert (accumulator.buffered, accumulator.records) == (0, 0)
 
 
-class World:
+class PartitionWorld:
     """One partition with the broker's real checks, an accumulator, and a network whose deeds Hypothesis chooses."""
 
     def __init__(self, choose: Callable[[int], int], batch_size: int) -> None:
@@ -301,7 +298,7 @@ def test_whatever_the_network_does_the_partition_has_every_record_once_and_in_or
     sizes: list[int], deeds: list[int], batch_size: int
 ) -> None:
     remaining = list(deeds)
-    world = World(lambda options: remaining.pop() % options if remaining else 0, batch_size)
+    world = PartitionWorld(lambda options: remaining.pop() % options if remaining else 0, batch_size)
     wanted = [b"%d" % number + b"." * size for number, size in enumerate(sizes)]
     for value in wanted:
         world.accumulator.append(world.queue, OutgoingRecord("t", value), len(value), 0, world.now)

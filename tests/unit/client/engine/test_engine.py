@@ -34,7 +34,7 @@ from tests.support.client.simulated_cluster import (
     NODES,
     TV2_VERSIONS,
     TXN_ID,
-    Fate,
+    RequestFate,
     SimulatedCluster,
     SimulatedDriver,
 )
@@ -217,7 +217,7 @@ def test_offsets_that_may_come_late_never_overtake_newer_ones() -> None:
     driver = ready()
     driver.begin()
     fates = FATES[ApiKey.TXN_OFFSET_COMMIT]
-    losing = [fates.index(Fate.NOT_ANSWERED)]
+    losing = [fates.index(RequestFate.NOT_ANSWERED)]
     driver.cluster.fate = lambda options: losing.pop() if losing and options == len(fates) else 0
     driver.run(driver.engine.send_offsets_to_transaction([CommittedOffset("in", 0, 5)], MEMBER, driver.now))
     assert driver.cluster.requests.count(ApiKey.TXN_OFFSET_COMMIT) == 2
@@ -231,7 +231,7 @@ def test_offsets_that_may_come_late_never_overtake_newer_ones() -> None:
     assert driver.commit() is TransactionResult.COMMITTED
 
 
-def test_no_offsets_are_no_request() -> None:
+def test_an_empty_list_of_offsets_sends_no_request() -> None:
     driver = ready()
     driver.begin()
     driver.run(driver.engine.send_offsets_to_transaction([], MEMBER, driver.now))
@@ -939,7 +939,7 @@ def test_a_lost_brokers_earlier_answer_is_not_the_reason_for_giving_records_up()
     driver = ready(delivery_timeout=10.0)
     driver.begin(b"a")
     refuse(driver, ApiKey.PRODUCE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    lost = FATES[ApiKey.PRODUCE].index(Fate.NOT_SENT)
+    lost = FATES[ApiKey.PRODUCE].index(RequestFate.NOT_SENT)
     driver.cluster.fate = lambda options: lost if driver.cluster.requests else 0  # only the first gets an answer
     with pytest.raises(PrepareFailedError, match=r"not acknowledged in 10 s: t-0: .*reset") as caught:
         driver.prepare()

@@ -26,7 +26,7 @@ from dualwrite.wire.apis import ApiKey, Message
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.broker.transactions import recorded
 from tests.support.client.forgetful import forgetful
-from tests.support.client.simulated_cluster import FATES, Fate, SimulatedCluster, SimulatedDriver
+from tests.support.client.simulated_cluster import FATES, RequestFate, SimulatedCluster, SimulatedDriver
 from tests.support.state_search import Chooser, every_run
 
 PARTITIONS = 2
@@ -42,7 +42,7 @@ ENDS = (
 """How a unit of work ends, if nothing else happens to it."""
 
 
-class Application:
+class EngineSearchApplication:
     """A process that does units of work, and its successors: the row is what its database holds."""
 
     def __init__(self, chooser: Chooser, cluster: SimulatedCluster, seen: set[Any]) -> None:
@@ -133,7 +133,7 @@ def search(faults: int, seen: set[Any], epoch: int | None = None) -> int:
         cluster.gives_hints = epoch is None
         if epoch is not None:
             cluster.begin_at(recorded(TransactionStatus.EMPTY, ProducerIdentity(7, epoch)))
-        application = Application(chooser, cluster, seen)
+        application = EngineSearchApplication(chooser, cluster, seen)
         for unit in range(UNITS):
             application.work(unit)
         application.check()
@@ -144,7 +144,7 @@ def search(faults: int, seen: set[Any], epoch: int | None = None) -> int:
     return every_run(scenario, faults)
 
 
-def fates_of(*keys: ApiKey) -> set[tuple[ApiKey, Fate]]:
+def fates_of(*keys: ApiKey) -> set[tuple[ApiKey, RequestFate]]:
     return {(key, fate) for key in keys for fate in FATES[key]}
 
 
@@ -195,7 +195,7 @@ def test_with_any_number_of_faults_every_decided_unit_is_there_once_and_no_other
     cluster = SimulatedCluster(chooser.choose, partitions=PARTITIONS)
     cluster.gives_hints = len(choices) % 2 == 0
     seen: set[Any] = set()
-    application = Application(chooser, cluster, seen)
+    application = EngineSearchApplication(chooser, cluster, seen)
     for unit in range(4):
         application.work(unit)
     remaining.clear()

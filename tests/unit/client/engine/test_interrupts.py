@@ -23,6 +23,7 @@ from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.errors import AnswerLostError, PrepareFailedError
 from dualwrite.ids import TopicPartition
 from tests.support.client.simulated_cluster import SimulatedCluster, SimulatedDriver
+from tests.support.user_errors import HandlerInterrupt
 
 _ROOM = str(Path(client.__file__).parent)
 _SPARED = BaseProducer._report.__code__
@@ -33,16 +34,12 @@ _MANY = 100
 """Waits that no test needs."""
 
 
-class Interrupted(BaseException):
-    """As KeyboardInterrupt, out of a signal handler."""
-
-
-class Driver:
+class ClosingDriver:
     """A simulated cluster as the driver of a producer: where BlockingDriver closes its sockets, so does this."""
 
-    def __init__(self, producer: Any, cluster: SimulatedCluster) -> None:
+    def __init__(self, engine: Any, cluster: SimulatedCluster) -> None:
         self.simulated = SimulatedDriver(cluster)
-        self.simulated.engine = producer._engine
+        self.simulated.engine = engine
         self.waited = 0.0
         """Seconds that passed because there was nothing to do."""
         self._waits = 0
@@ -89,7 +86,7 @@ class Driver:
         self.simulated.engine.interrupted()
 
 
-class World:
+class InterruptWorld:
     """A cluster, and one producer after another."""
 
     def __init__(self, linger_ms: int = 0) -> None:
@@ -100,17 +97,13 @@ class World:
 
     def start(self) -> Any:
         config = {"bootstrap.servers": "one:1", "transactional.id": "app-0", "linger.ms": self._linger_ms}
-        producer: Any = TwoPhaseProducer(config)
-        producer._driver.close()
-        producer._driver = Driver(producer, self.cluster)
+        producer: Any = TwoPhaseProducer(config, make_driver=self._make_driver)  # type: ignore[arg-type]
         producer.init_transactions()
         return producer
 
-    @property
-    def driver(self) -> "Driver":
-        """The present producer's driver."""
-        driver: Driver = self.producer._driver
-        return driver
+    def _make_driver(self, engine: Any, client: Any) -> ClosingDriver:
+        self.driver = ClosingDriver(engine, self.cluster)
+        return self.driver
 
     @property
     def waited(self) -> float:
@@ -154,14 +147,14 @@ def interrupt_at(nth: int, act: Callable[[], object]) -> bool:
         if event == "line":
             lines += 1
             if lines == nth:
-                raise Interrupted
+                raise HandlerInterrupt
         return tracer
 
     before = sys.gettrace()
     sys.settrace(tracer)
     try:
         act()
-    except Interrupted:
+    except HandlerInterrupt:
         return True
     finally:
         sys.settrace(before)
@@ -170,7 +163,7 @@ def interrupt_at(nth: int, act: Callable[[], object]) -> bool:
 
 def strike(nth: int) -> bool:
     """Interrupt a unit of work at its ``nth`` line, and see that it is there or not, and that the next one is."""
-    world = World()
+    world = InterruptWorld()
     world.unit("first")
     has_struck = interrupt_at(nth, lambda: world.unit("second"))
     world.recover()
@@ -188,7 +181,7 @@ def strike(nth: int) -> bool:
 
 def strike_poll(nth: int) -> bool:
     """Interrupt a poll that sends and takes in answers at its ``nth`` line, and commit as if nothing had been."""
-    world = World(linger_ms=5)
+    world = InterruptWorld(linger_ms=5)
     world.producer.begin_transaction()
     for partition in range(3):
         world.producer.produce("t", "a", partition=partition, on_delivery=world.tell)
@@ -232,15 +225,15 @@ def test_an_interrupt_at_every_line_leaves_the_next_units_working(struck: Callab
 def test_an_answer_that_an_interrupt_took_away_is_asked_for_again(
     monkeypatch: pytest.MonkeyPatch, place: type, name: str
 ) -> None:
-    world = World()
+    world = InterruptWorld()
     world.unit("first")
 
     def interrupted(*_: Any) -> None:
-        raise Interrupted
+        raise HandlerInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(place, name, interrupted)
-        with pytest.raises(Interrupted):
+        with pytest.raises(HandlerInterrupt):
             world.unit("second")
     assert world.producer.state is ProducerState.ABORTABLE
     assert world.producer.abort_transaction() is TransactionResult.ABORTED
@@ -251,18 +244,18 @@ def test_an_answer_that_an_interrupt_took_away_is_asked_for_again(
 
 
 def test_acknowledgements_that_were_counted_by_half_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(linger_ms=5)
+    world = InterruptWorld(linger_ms=5)
     world.producer.begin_transaction()
     world.producer.produce("t", "a", on_delivery=world.tell)
     world.driver.simulated.now += 1
 
     def interrupted(self: RecordAccumulator, batch: ProducerBatch) -> None:
         del self._unacknowledged[batch]
-        raise Interrupted
+        raise HandlerInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(RecordAccumulator, "acknowledge", interrupted)
-        with pytest.raises(Interrupted):
+        with pytest.raises(HandlerInterrupt):
             world.producer.poll()
     assert world.producer.state is ProducerState.ABORTABLE
     with pytest.raises(PrepareFailedError, match="app-0: interrupted in the middle of a call"):
@@ -272,7 +265,7 @@ def test_acknowledgements_that_were_counted_by_half_are_not_waited_for(monkeypat
 
 @pytest.mark.parametrize("state", [ProducerState.READY, ProducerState.PREPARED])
 def test_an_interrupted_poll_without_an_open_transaction_changes_nothing(state: ProducerState) -> None:
-    world = World()
+    world = InterruptWorld()
     world.unit("first")
     if state is ProducerState.PREPARED:
         world.producer.begin_transaction()
@@ -288,7 +281,7 @@ def test_an_interrupted_poll_without_an_open_transaction_changes_nothing(state: 
 
 
 def test_the_outcome_of_an_interrupted_commit_is_unknown() -> None:
-    world = World()
+    world = InterruptWorld()
     world.producer.begin_transaction()
     world.producer.produce("t", "a")
     world.producer.prepare_transaction()

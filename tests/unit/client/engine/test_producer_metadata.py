@@ -88,7 +88,7 @@ def test_an_older_hint_is_passed_over(directory: ProducerMetadata) -> None:
 
 
 @pytest.mark.parametrize(("topic", "partition"), [("t", 1), ("unknown", 0)])
-def test_a_hint_about_what_is_not_known_is_passed_over(directory: ProducerMetadata, topic: str, partition: int) -> None:
+def test_a_hint_about_an_unknown_partition_is_ignored(directory: ProducerMetadata, topic: str, partition: int) -> None:
     assert directory.hear(topic, partition, hint(2, 9), [node(2, TWO)]) is None
     assert directory.hear("t", 0, None, []) is None
     assert directory.leader("t", 0) == ONE

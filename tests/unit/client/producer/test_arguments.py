@@ -11,7 +11,7 @@ from dualwrite.client.protocol.requests import CommittedOffset, GroupMember
 BASIS = {"bootstrap.servers": "one:1,two:2", "transactional.id": "app-0"}
 
 
-class Position(NamedTuple):
+class OffsetPosition(NamedTuple):
     topic: str
     partition: int
     offset: int
@@ -27,8 +27,8 @@ def test_positions_without_an_offset_are_left_out() -> None:
     positions = [
         TopicPartition("t", 0, 5, "note", leader_epoch=3),
         TopicPartition("t", 1),
-        Position("u", 2, 7),
-        Position("u", 3, -1),
+        OffsetPosition("u", 2, 7),
+        OffsetPosition("u", 3, -1),
     ]
     assert offsets_of(positions) == [CommittedOffset("t", 0, 5, 3, "note"), CommittedOffset("u", 2, 7)]
 

@@ -23,31 +23,32 @@ from dualwrite.wire.error_codes import ErrorCode
 from tests.support.client.simulated_cluster import SimulatedCluster, SimulatedDriver
 
 
-class Driver:
+class FaceDriver:
     """A simulated cluster as the driver of a face. Nothing takes time."""
 
-    def __init__(self, face: Any) -> None:
+    def __init__(self, engine: Any, client: Any) -> None:
         self.cluster = SimulatedCluster()
-        self._simulated = SimulatedDriver(self.cluster)
-        self._simulated.engine = face._engine
+        self.engine = engine
+        self.simulated = SimulatedDriver(self.cluster)
+        self.simulated.engine = engine
 
     def wait(self, operation: Operation) -> Any:
-        self._simulated.now = max(self._simulated.now, time.monotonic())
-        return self._simulated.run(operation)
+        self.simulated.now = max(self.simulated.now, time.monotonic())
+        return self.simulated.run(operation)
 
     def pump(self) -> None:
-        self._simulated.now = max(self._simulated.now, time.monotonic())
-        while (commands := self._simulated.engine.step(self._simulated.now)) or self._simulated.events:
+        self.simulated.now = max(self.simulated.now, time.monotonic())
+        while (commands := self.simulated.engine.step(self.simulated.now)) or self.simulated.events:
             for command in commands:
-                self._simulated.perform(command)
-            while self._simulated.events:
-                self._simulated.events.popleft()()
+                self.simulated.perform(command)
+            while self.simulated.events:
+                self.simulated.events.popleft()()
 
     def close(self) -> None:
         """There is nothing to close."""
 
 
-class AsyncDriver(Driver):
+class AsyncFaceDriver(FaceDriver):
     """The same, awaited."""
 
     async def wait(self, operation: Operation) -> Any:
@@ -66,28 +67,23 @@ def done(result: Any) -> Any:
     return ended.value.value
 
 
-class Rig:
+class ProducerRig:
     """A face with its cluster in sight, and its methods of either kind called alike."""
 
     def __init__(self, kind: type[BaseProducer], **config: Any) -> None:
+        self._kind = kind
         basis = {"bootstrap.servers": "one:1", "transactional.id": "app-0"}
-        self.face: Any = kind(basis | {key.replace("_", "."): value for key, value in config.items()})
-        if kind is TwoPhaseProducer:
-            self.face._driver.close()
-        self.face._driver = (Driver if kind is TwoPhaseProducer else AsyncDriver)(self.face)
+        settings = basis | {key.replace("_", "."): value for key, value in config.items()}
+        make: Any = kind
+        self.face: Any = make(settings, make_driver=self._make_driver)
         self.call("init_transactions")
 
-    @property
-    def driver(self) -> Any:
-        """The face's driver: the simulated cluster."""
-        return self.face._driver
+    def _make_driver(self, engine: Any, client: Any) -> FaceDriver:
+        self.engine = engine
+        self.driver: Any = (FaceDriver if self._kind is TwoPhaseProducer else AsyncFaceDriver)(engine, client)
+        return self.driver
 
-    @property
-    def engine(self) -> Any:
-        """The face's engine."""
-        return self.face._engine
-
-    def begun(self) -> "Rig":
+    def begun(self) -> "ProducerRig":
         self.call("begin_transaction")
         return self
 
@@ -108,12 +104,12 @@ class Rig:
         return log.committed() if log else []
 
 
-Make = Callable[..., Rig]
+Make = Callable[..., ProducerRig]
 
 
 @pytest.fixture(params=[TwoPhaseProducer, AsyncTwoPhaseProducer], ids=["blocking", "asyncio"])
 def make(request: pytest.FixtureRequest) -> Make:
-    return lambda **config: Rig(request.param, **config)
+    return lambda **config: ProducerRig(request.param, **config)
 
 
 def raising(_error: Any, _record: Any) -> None:
@@ -295,7 +291,7 @@ def test_a_callback_that_raises_while_another_task_waits_leaves_only_abort(make:
     rig.begun()
 
     def pump() -> None:
-        Driver.pump(rig.driver)
+        FaceDriver.pump(rig.driver)
         rig.engine._verb.wait()  # the other task's call
 
     rig.driver.pump = pump
@@ -431,14 +427,14 @@ def test_a_wait_that_times_out_leaves_the_transaction_open(make: Make, verb: str
     rig.produce("a")
     rig.driver.pump = lambda: None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rig.driver._simulated, "perform", lambda command: None)  # nobody answers
-        patch.setattr(rig.driver._simulated, "run", run_without_answers(rig))
+        patch.setattr(rig.driver.simulated, "perform", lambda command: None)  # nobody answers
+        patch.setattr(rig.driver.simulated, "run", run_without_answers(rig))
         assert rig.call(verb, 0.01) == (1 if verb == "flush" else 0)
     assert rig.state is ProducerState.IN_TRANSACTION
     assert len(rig.face) == 1
 
 
-def run_without_answers(rig: Rig) -> Callable[[Operation], Any]:
+def run_without_answers(rig: ProducerRig) -> Callable[[Operation], Any]:
     """What a driver does whose cluster says nothing: it passes the time until the operation is done."""
 
     def run(operation: Operation) -> Any:
@@ -519,7 +515,7 @@ def test_before_a_transaction_begins_an_error_names_what_was_called(make: Make, 
         make().call(verb, *arguments)
 
 
-def test_a_producer_is_true_though_nothing_is_in_it(make: Make) -> None:
+def test_an_empty_producer_is_truthy(make: Make) -> None:
     assert bool(make().face)
 
 

@@ -39,7 +39,7 @@ def api_versions(cap: int = 4, code: int = 0, epoch: int = 0) -> Any:
     )
 
 
-class Broker:
+class AnsweringBroker:
     """Answers the requests that a node writes: ApiVersions of up to ``cap``, then one answer after another."""
 
     def __init__(self, *answers: Any, cap: int = 4) -> None:
@@ -77,7 +77,7 @@ def node(mechanism: str | None = None, password: str = "p") -> BrokerProtocol:
 
 
 def opened(
-    client: BrokerProtocol, broker: Broker, pieces: Callable[[bytes], list[bytes]] = lambda data: [data]
+    client: BrokerProtocol, broker: AnsweringBroker, pieces: Callable[[bytes], list[bytes]] = lambda data: [data]
 ) -> BrokerProtocol:
     """``client`` after a whole opening in which the broker's bytes arrive in ``pieces``."""
     written = client.start()
@@ -103,7 +103,7 @@ def echo(message: Any) -> Any:
 
 @pytest.mark.parametrize(("cap", "asked"), [(5, [4]), (4, [4]), (3, [4, 3]), (2, [4, 2]), (1, [4, 1]), (0, [4, 0])])
 def test_a_connection_is_open_once_the_brokers_versions_are_known(cap: int, asked: list[int]) -> None:
-    broker = Broker(cap=cap)
+    broker = AnsweringBroker(cap=cap)
     client = opened(node(), broker)
     assert broker.asked == [(ApiKey.API_VERSIONS, version) for version in asked]
     assert client.versions.of(ApiKey.END_TXN) == 5
@@ -112,23 +112,23 @@ def test_a_connection_is_open_once_the_brokers_versions_are_known(cap: int, aske
 
 @pytest.mark.parametrize("mechanism", [None, *ANSWERS])
 @pytest.mark.parametrize("cap", [0, 4])
-def test_it_does_not_matter_in_which_pieces_the_opening_arrives(mechanism: str | None, cap: int) -> None:
+def test_the_opening_succeeds_in_whatever_pieces_it_arrives(mechanism: str | None, cap: int) -> None:
     server = ScramServer("p", "sha256")
     answers = (handshake_answer(), server.first, server.final) if mechanism == "SCRAM-SHA-256" else ANSWERS["PLAIN"]
-    client = opened(node(mechanism), Broker(*answers, cap=cap), bytewise)
+    client = opened(node(mechanism), AnsweringBroker(*answers, cap=cap), bytewise)
     assert client.is_open
     assert client.unanswered == 0
 
 
 def test_sasl_comes_after_the_versions_in_the_newest_version_that_is_shared() -> None:
-    broker = Broker(*ANSWERS["PLAIN"])
+    broker = AnsweringBroker(*ANSWERS["PLAIN"])
     opened(node("PLAIN"), broker)
     assert broker.asked == [(ApiKey.API_VERSIONS, 4), (ApiKey.SASL_HANDSHAKE, 1), (ApiKey.SASL_AUTHENTICATE, 2)]
 
 
 @pytest.mark.parametrize(("lifetime_ms", "seconds"), [(0, None), (90_000, 90.0)])
 def test_how_long_the_authentication_lasts_is_known(lifetime_ms: int, seconds: float | None) -> None:
-    client = opened(node("PLAIN"), Broker(handshake_answer(), sasl_answer(lifetime_ms=lifetime_ms)))
+    client = opened(node("PLAIN"), AnsweringBroker(handshake_answer(), sasl_answer(lifetime_ms=lifetime_ms)))
     assert client.session_lifetime == seconds
 
 
@@ -191,18 +191,18 @@ def test_every_step_of_sasl_can_be_refused(
     mechanism: str, answers: tuple[Any, ...], kind: type[Exception], message: str
 ) -> None:
     with pytest.raises(kind) as caught:
-        opened(node(mechanism), Broker(*answers))
+        opened(node(mechanism), AnsweringBroker(*answers))
     assert message in str(caught.value)
 
 
 def test_a_wrong_password_is_not_proved() -> None:
     server = ScramServer("p", "sha256")
     with pytest.raises(ConfigurationError, match="invalid credentials"):
-        opened(node("SCRAM-SHA-256", "wrong"), Broker(handshake_answer(), server.first, server.final))
+        opened(node("SCRAM-SHA-256", "wrong"), AnsweringBroker(handshake_answer(), server.first, server.final))
     assert not server.authenticated
 
 
-def test_scram_sends_a_user_name_in_which_signs_have_a_meaning_as_the_rfc_has_it() -> None:
+def test_scram_escapes_special_characters_in_a_user_name() -> None:
     first = make_mechanism(SaslSettings("SCRAM-SHA-256", "a=b,c", "p")).next_message()
     assert first.startswith(b"n,,n=a=3Db=2Cc,r=")
 
@@ -235,11 +235,11 @@ def test_a_listener_that_answers_with_tls_is_recognised() -> None:
 
 
 def test_answers_come_back_in_order_with_their_tags_wherever_the_bytes_are_split() -> None:
-    broker = Broker(echo, echo, echo)
+    broker = AnsweringBroker(echo, echo, echo)
     client = opened(node(), broker)
     stream = broker.answer(b"".join(client.send(tag, ApiKey.END_TXN, 5, end_txn(tag)) for tag in (70, 80, 90)))
     for cut in range(len(stream) + 1):
-        client = opened(node(), Broker())
+        client = opened(node(), AnsweringBroker())
         for tag in (70, 80, 90):
             client.send(tag, ApiKey.END_TXN, 5, end_txn(tag))
         assert client.unanswered == 3
@@ -249,7 +249,7 @@ def test_answers_come_back_in_order_with_their_tags_wherever_the_bytes_are_split
 
 
 def test_answers_arriving_byte_by_byte_come_out_one_by_one() -> None:
-    broker = Broker(echo, echo)
+    broker = AnsweringBroker(echo, echo)
     client = opened(node(), broker)
     stream = broker.answer(b"".join(client.send(tag, ApiKey.END_TXN, 5, end_txn(tag)) for tag in (7, 8)))
     batches = [answers for piece in bytewise(stream) if (answers := client.receive(piece))]
@@ -258,7 +258,7 @@ def test_answers_arriving_byte_by_byte_come_out_one_by_one() -> None:
 
 
 def test_requests_sent_after_answers_keep_their_own_tags() -> None:
-    broker = Broker(echo, echo, echo)
+    broker = AnsweringBroker(echo, echo, echo)
     client = opened(node(), broker)
     for tag in (3, 1, 2):
         (answer,) = client.receive(broker.answer(client.send(tag, ApiKey.END_TXN, 5, end_txn(tag))))
@@ -278,7 +278,7 @@ def test_requests_sent_after_answers_keep_their_own_tags() -> None:
     ],
 )
 def test_bytes_that_are_no_answer_are_an_error_that_names_the_broker(stream: bytes, reason: str) -> None:
-    client = opened(node(), Broker())
+    client = opened(node(), AnsweringBroker())
     client.send(7, ApiKey.END_TXN, 5, end_txn())
     with pytest.raises(KafkaUnavailableError, match=f"broker b:1: .*{reason}"):
         client.receive(stream)
@@ -286,14 +286,14 @@ def test_bytes_that_are_no_answer_are_an_error_that_names_the_broker(stream: byt
 
 def test_an_unsolicited_answer_in_the_opening_is_an_error() -> None:
     client = node()
-    twice = Broker().answer(client.start()) * 2
+    twice = AnsweringBroker().answer(client.start()) * 2
     with pytest.raises(KafkaUnavailableError, match="not asked for"):
         client.advance(twice)
 
 
 @given(st.binary(max_size=60), st.integers(0, 3))
 def test_any_bytes_give_answers_or_kafka_unavailable_error(garbage: bytes, intact: int) -> None:
-    broker = Broker(*[echo] * 3)
+    broker = AnsweringBroker(*[echo] * 3)
     client = opened(node(), broker)
     stream = broker.answer(b"".join(client.send(tag, ApiKey.END_TXN, 5, end_txn(tag)) for tag in range(3)))
     whole = len(stream) // 3 * intact
@@ -317,7 +317,7 @@ def test_any_bytes_in_the_opening_raise_a_documented_error_only(garbage: bytes) 
 @given(st.integers(0, 200), st.integers(0, 255))
 def test_a_damaged_answer_in_the_opening_is_an_error_or_harmless(position: int, value: int) -> None:
     client = node("PLAIN")
-    answer = bytearray(Broker(*ANSWERS["PLAIN"]).answer(client.start()))
+    answer = bytearray(AnsweringBroker(*ANSWERS["PLAIN"]).answer(client.start()))
     answer[position % len(answer)] = value
     try:
         client.advance(bytes(answer))

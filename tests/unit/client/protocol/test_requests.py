@@ -112,7 +112,7 @@ def test_an_end_names_its_producer_and_the_outcome_in_every_version(bumps_epoch:
 def test_the_end_of_committed_records_is_asked_in_no_version_that_cannot_tell_it() -> None:
     for asked in lowest_and_highest(list_offsets(PARTITIONS, LATEST, committed=True)):
         assert asked.isolation_level == 1
-        indexes = {topic.name: [each.partition_index for each in topic.partitions] for topic in asked.topics}
+        indexes = {topic.name: [partition.partition_index for partition in topic.partitions] for topic in asked.topics}
         assert indexes == {"t": [0, 2], "u": [4]}
 
 

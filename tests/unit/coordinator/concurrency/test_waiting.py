@@ -10,15 +10,12 @@ import pytest
 from dualwrite.coordinator.concurrency.waiting import Bell, Flag, TaskThread
 from dualwrite.coordinator.process.this_process import THIS_PROCESS
 from tests.support.striking import PACKAGE, Striker
+from tests.support.user_errors import LimitError
 
 LONG = 20.0
 MODULE = str(Flag.set.__code__.co_filename)
 
 T = TypeVar("T")
-
-
-class LimitError(Exception):
-    """As Celery's SoftTimeLimitExceeded."""
 
 
 def ends_in_a_thread(act: Callable[[], object]) -> bool:
@@ -45,7 +42,7 @@ def strike_everywhere(
         places.append(striker.where)
 
 
-def test_a_condition_of_pythons_is_left_locked_and_the_striker_finds_it() -> None:
+def test_negative_control_the_striker_finds_pythons_condition_left_locked() -> None:
     torn: list[str] = []
 
     def use(condition: threading.Condition) -> None:

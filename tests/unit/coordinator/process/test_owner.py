@@ -80,7 +80,7 @@ def test_owners_on_other_machines_are_never_reported_gone(owner: str) -> None:
 def test_without_proc_no_owner_is_reported_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     dead = new_owner().replace(f":{os.getpid()} ", ":99999999 ")
     assert is_gone(dead)
-    monkeypatch.setattr(owners, "_PROC", tmp_path)
+    monkeypatch.setattr(owners, "PROC", tmp_path)
     assert not is_gone(dead)
     assert not is_gone(new_owner())
 

@@ -24,11 +24,11 @@ EVERY_COMBINATION = len(Step) + 2  # no path is longer
 QUIET, BEFORE, AFTER, KILLED_BEFORE, KILLED_AFTER = range(5)
 
 
-class KilledError(Exception):
+class MachineKilledError(Exception):
     """The process is gone."""
 
 
-class World:
+class MachineWorld:
     """One unit of work on either side: what is durable, and what is open."""
 
     def __init__(self, chooser: Chooser) -> None:
@@ -42,10 +42,10 @@ class World:
         if fault is BEFORE:
             return Event.FAILED
         if fault is KILLED_BEFORE:
-            raise KilledError
+            raise MachineKilledError
         event = self.effect(step)
         if fault is KILLED_AFTER:
-            raise KilledError
+            raise MachineKilledError
         return Event.FAILED if fault is AFTER else event
 
     def effect(self, step: Step) -> Event:
@@ -75,7 +75,7 @@ class World:
             self.in_kafka, self.kafka_open = decided is RecoveryDecision.COMMIT, False
 
 
-def live(machine: DualWriteMachine, world: World, *, produces: bool) -> None:
+def live(machine: DualWriteMachine, world: MachineWorld, *, produces: bool) -> None:
     """The unit of work until its end, or until it is killed."""
     machine.advance(Event.BEGIN)
     produced = False
@@ -95,10 +95,10 @@ def search(*, produces: bool = True) -> Counter[Result | None]:
     ends: Counter[Result | None] = Counter()
 
     def scenario(chooser: Chooser) -> None:
-        machine, world = DualWriteMachine(), World(chooser)
+        machine, world = DualWriteMachine(), MachineWorld(chooser)
         try:
             live(machine, world, produces=produces)
-        except KilledError:
+        except MachineKilledError:
             pass
         else:
             check_promise(machine, world)
@@ -112,7 +112,7 @@ def search(*, produces: bool = True) -> Counter[Result | None]:
     return ends
 
 
-def check_promise(machine: DualWriteMachine, world: World) -> None:
+def check_promise(machine: DualWriteMachine, world: MachineWorld) -> None:
     """What the caller is told, while nobody has recovered yet."""
     assert not world.database_open or machine.error is None
     if machine.result is Result.SUCCEEDED:

@@ -257,7 +257,7 @@ def test_the_least_recently_used_consumers_are_forgotten(monkeypatch: pytest.Mon
 # Every order.
 
 
-class Worker(RuleBasedStateMachine):
+class PositionsMachine(RuleBasedStateMachine):
     """An application that splits its batches as it likes, and that reads on after failures, with its consumer put back
     or not."""
 
@@ -313,7 +313,7 @@ class Worker(RuleBasedStateMachine):
         assert self.used == list(range(self.stored))
 
 
-TestWorker: Any = Worker.TestCase
+TestWorker: Any = PositionsMachine.TestCase
 TestWorker.settings = settings(max_examples=300, stateful_step_count=30, deadline=None)
 
 

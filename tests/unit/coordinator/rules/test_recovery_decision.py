@@ -131,6 +131,6 @@ def test_a_cluster_behind_the_state_has_lost_its_transaction(now: ProducerIdenti
     assert found is (Outcome.HEURISTIC_HAZARD if is_behind else Outcome.NOTHING)
 
 
-def test_every_heuristic_outcome_and_no_other_says_what_it_means() -> None:
+def test_exactly_the_heuristic_outcomes_have_an_explanation() -> None:
     named = {outcome for outcome in Outcome if outcome.value.startswith("heuristic ")}
     assert set(DETAILS) == named == {outcome for outcome in Outcome if outcome.is_heuristic}

@@ -7,12 +7,12 @@ import pytest
 
 from dualwrite.ids import PreparedTxnState
 from tests.support.broker.transactions import MAX, recorded, who
-from tests.support.coordinator.recovery_search import Kind, Rules, World, successors
+from tests.support.coordinator.recovery_search import Kind, RecoverySearchWorld, Rules, successors
 
 
-def search(epoch: int, rules: Rules) -> set[World]:
+def search(epoch: int, rules: Rules) -> set[RecoverySearchWorld]:
     """Every world there can be; an AssertionError where the wrong transaction is committed, aborted or written to."""
-    first = World(recorded(producer=who(42, epoch)))
+    first = RecoverySearchWorld(recorded(producer=who(42, epoch)))
     worlds, frontier = {first}, [first]
     while frontier:
         found = {following for world in frontier for following in successors(world, rules)} - worlds
@@ -40,7 +40,7 @@ def test_without_anchors_a_session_of_librdkafka_is_caught() -> None:
         search(5, Rules(anchors=False))
 
 
-def test_a_librdkafka_that_goes_on_with_a_copy_of_a_request_under_way_is_caught() -> None:
+def test_the_search_notices_a_librdkafka_that_reuses_an_identity_with_a_request_under_way() -> None:
     with pytest.raises(AssertionError):
         search(5, Rules(goes_on=tuple(Kind)))
 
