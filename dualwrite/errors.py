@@ -35,7 +35,7 @@ class AnswerLostError(KafkaUnavailableError):
 
 
 class KafkaRefusedError(DualWriteError):
-    """The broker answered with an error: ``code`` and ``name`` are Kafka's. The message names the request."""
+    """The broker answered a request with an error. ``code`` and ``name`` are Kafka's; the message names the request."""
 
     def __init__(self, what: str, code: int, name: str) -> None:
         super().__init__(f"{what}: {name} ({code})")
@@ -106,7 +106,7 @@ class CommittedError(UnitCommitted, DualWriteError):
     unit again."""
 
 
-_COMMITTED = "the unit of work was committed before this struck: do not run it again"
+_COMMITTED = "the unit of work was committed before this was raised: do not run it again"
 
 
 def committed_interrupt(original: BaseException) -> BaseException:

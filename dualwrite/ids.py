@@ -124,25 +124,25 @@ class OngoingTransaction:
 
 
 class Match(Enum):
-    """What an open transaction is to a stored state."""
+    """Whether an open transaction is the one of a stored state."""
 
     SAME = "the transaction that was prepared"
     OTHER = "another transaction"
-    UNKNOWN = "one or the other: what would tell is gone"
+    UNKNOWN = "unknown: the topic or the start time that would show it is missing"
 
 
 class Ending(Enum):
-    """How a transaction ended, by the log in which its first record was acknowledged."""
+    """How a transaction ended, as the log of its first record shows."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
     LOST = "its records are not where they were acknowledged: the log ends before, or another producer's are there"
     OPEN = "it has no end, as far as the log goes"
-    UNKNOWN = "the log does not tell: too old, compacted, deleted, not to be read by this client"
+    UNKNOWN = "the log does not show it: the record is too old, compacted or deleted, or this client may not read it"
 
 
 class EndedTransaction(NamedTuple):
-    """What a log says of a transaction that was prepared.
+    """How a prepared transaction ended, as a log shows.
 
     :param was_overtaken: True if the same producer id has committed another transaction after it, as far as the log
         was read.

@@ -1,4 +1,4 @@
-"""What the outside world is asked for, as Protocols, so that a simulation can stand in for it and fail on purpose.
+"""Clock, entropy and files as Protocols, so that a simulation can replace them and make them fail on purpose.
 
 What a port does *not* promise is as much a part of it as what it does.
 """

@@ -114,5 +114,5 @@ def delivery_timeout_ms(name: str, given: int | None, longest: int) -> int:
     :raises ConfigurationError: if the given one is longer.
     """
     if given is not None and given > longest:
-        raise ConfigurationError(f"{name} {given}: at most {TIMEOUT_KEY}, {longest}")
+        raise ConfigurationError(f"{name} {given}: use at most {longest}, the value of {TIMEOUT_KEY}")
     return min(int(KEYS[DELIVERY_KEY].default), longest) if given is None else given

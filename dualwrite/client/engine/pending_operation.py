@@ -47,7 +47,7 @@ class VerbInProgress:
     def refuse_a_second(self, called: str) -> None:
         """Raise InvalidTransactionStateError while a verb is in progress."""
         if self.pending is not None:
-            raise InvalidTransactionStateError(f"{called}: another call of the producer is under way")
+            raise InvalidTransactionStateError(f"{called}: another call of the producer is in progress")
 
     def require_producing(self, called: str) -> None:
         """Refuse ``called`` where records cannot be produced."""

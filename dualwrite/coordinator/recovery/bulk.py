@@ -104,12 +104,12 @@ class BulkRecovery:
         self._in_threads(others, self._recover_alone, 1 if self._store.one_writer else THREADS)
 
     def each(self, leases: Sequence[Lease], step: _Step) -> None:
-        """Run ``step`` for each lease, see Runner. Each lease stays with the same thread for all steps: a Recoverer
-        belongs to one thread."""
+        """Run ``step`` for each lease, see StepRunner. Each lease stays with the same thread for all steps: a
+        RecoveryParticipant belongs to one thread."""
         self._in_threads(leases, step, THREADS)
 
     def taken_over(self, error: LeaseLostError) -> None:
-        """Note that another process recovers the slot of ``error``; see Runner."""
+        """Note that another process recovers the slot of ``error``; see StepRunner."""
         _LOG.info("%s: another process recovers it: %s", error.lease.transactional_id, error)
 
     def _is_unwanted(self) -> bool:

@@ -45,15 +45,15 @@ class StepRunner(Protocol):
 
 
 class SingleSlotRunner:
-    """The Runner for one slot: every error is raised."""
+    """The StepRunner for one slot: every error is raised."""
 
     def each(self, leases: Sequence[Lease], step: Callable[[Lease], None]) -> None:
-        """Run ``step`` for each of ``leases``, and return when all are done; see Runner."""
+        """Run ``step`` for each of ``leases``, and return when all are done; see StepRunner."""
         for lease in leases:
             step(lease)
 
     def taken_over(self, error: LeaseLostError) -> None:
-        """Note that another process recovers the slot of ``error``; see Runner."""
+        """Raise ``error``: another process recovers its slot; see StepRunner."""
         raise error
 
 
@@ -78,7 +78,7 @@ class Recovery(Generic[R]):
         self._observe = observe
 
     def close(self) -> None:
-        """Close all Recoverables. May be called again."""
+        """Close all participants. May be called again."""
         while self.recoverables:  # threads that an interrupt has left may add to it
             self.recoverables.popitem()[1].close()
 

@@ -101,7 +101,7 @@ def producer_settings(kafka: Mapping[str, Any], two_phase: str) -> dict[str, Any
     servers = kafka.get(BOOTSTRAP_KEY)
     if not servers:
         if "bootstrap_servers" in kafka:
-            raise ConfigurationError('kafka: "bootstrap_servers" is no setting: write "bootstrap.servers"')
+            raise ConfigurationError('kafka: "bootstrap_servers" is not a setting: write "bootstrap.servers"')
         raise ConfigurationError('kafka: "bootstrap.servers" is missing: name at least one broker as HOST:PORT')
     if not isinstance(servers, str):
         raise ConfigurationError(

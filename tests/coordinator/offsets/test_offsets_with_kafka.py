@@ -326,7 +326,7 @@ def test_a_librdkafka_that_does_not_come_back_is_replaced(
             values = polled(consumer, 2)
             dual_write.recover()
             proxy.swallows = True
-            with pytest.raises(KafkaUnavailableError, match="librdkafka did not come back") as raised:
+            with pytest.raises(KafkaUnavailableError, match="librdkafka did not return") as raised:
                 with_offsets_alone(dual_write, consumer, values)
             proxy.swallows = False
             assert raised.value.retriable

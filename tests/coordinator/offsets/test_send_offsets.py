@@ -115,7 +115,7 @@ def test_who_is_no_member_commits_nothing_though_kafka_would_take_it(
     consumer = reading(P)
     consumer.poll(P, 3)
     consumer.member = member
-    with pytest.raises(RebalancedError, match="no member of group 'group', or not any more"):
+    with pytest.raises(RebalancedError, match="not, or no longer, a member of group 'group'"):
         use(dual_write, consumer, "one", is_caught=is_caught)
     assert (kafka.committed, stored_values(sqlite_engine)) == ([], [])
 

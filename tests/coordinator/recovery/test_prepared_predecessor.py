@@ -122,7 +122,7 @@ def test_a_log_that_may_not_be_read_tells_nothing_and_that_is_said(caplog: pytes
     with caplog.at_level(logging.WARNING, "dualwrite"):
         assert transaction.complete(NATIVE) is Outcome.NOTHING
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "what became of 7:0 cannot be known: Fetch of t-0" in caplog.text
+    assert "the outcome of 7:0 is unknown: Fetch of t-0" in caplog.text
     assert "grant READ" in caplog.text
 
 
@@ -146,7 +146,7 @@ def test_a_sweep_does_not_wait_for_it_but_what_is_open_is_ended() -> None:
     transaction, control = kept(InitializedProducer(ProducerIdentity(7, 9), ProducerIdentity(7, 8)))
     control.log.fails = KafkaUnavailableError("partition t-0: LEADER_NOT_AVAILABLE")
     with pytest.raises(
-        EndingNotCheckedError, match=r"app-0: what became of 7:0 cannot be seen yet: .*LEADER_NOT_AVAILABLE"
+        EndingNotCheckedError, match=r"app-0: the outcome of 7:0 cannot be read yet: .*LEADER_NOT_AVAILABLE"
     ):
         transaction.complete(NATIVE, is_last=False)
     assert control.ended == [(ProducerIdentity(7, 9), False, True)]

@@ -962,7 +962,7 @@ def test_coroutines_and_generators_are_refused_as_they_would_run_after_the_commi
 
 def test_what_is_no_function_is_not_decorated(dual_write: DualWrite) -> None:
     with pytest.raises(
-        ConfigurationError, match=r"3 is no function: write @transactional, or @transactional\(retries=3"
+        ConfigurationError, match=r"3 is not a function: write @transactional, or @transactional\(retries=3"
     ):
         dual_write.transactional(3)  # type: ignore[call-overload]
 

@@ -23,15 +23,15 @@ _LOG = logging.getLogger("dualwrite")
 class Fate(Enum):
     """How the transaction that a unit of work began has ended."""
 
-    OPEN = "it is the transaction in hand"
+    OPEN = "it is still open"
     ROLLED_BACK = "an error ended it, and the database rolled it back"
-    COMMITTED = "something else than the library committed it"
-    UNKNOWN = "something else than the library ended it; what was written before or after that may be committed"
+    COMMITTED = "it was committed, not by the library"
+    UNKNOWN = "it was ended, not by the library; rows that were written before or after that may be committed"
 
 
 _WAITS = (
-    "Look for its rows. The database has not taken the record of this unit: it waits in this process, which tries "
-    "again at its heartbeats and in close(). The log says what it is"
+    "Look for its rows. The outcome is not on record in the database yet: this process keeps it, and tries again to "
+    "record it at its heartbeats and in close(). The log has the outcome"
 )
 _LOOK = "Look for its rows: `dualwrite transactions list` and dw.outcomes() show this unit if it may have left any"
 

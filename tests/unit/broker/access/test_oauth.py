@@ -105,12 +105,12 @@ def test_a_signature_with_a_shared_key_is_refused() -> None:
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        (public_jwk("EC"), "its key is not one for RS256"),
-        (public_jwk("RSA", alg="RS512"), "its key is not for signatures of RS256"),
-        (public_jwk("RSA", use="enc"), "its key is not for signatures of RS256"),
-        ({"kty": "oct", "k": "AAAA"}, "its key is not one for RS256"),
-        ({"kty": "RSA"}, "its key is not one for RS256"),
-        ({}, "its key is not one for RS256"),
+        (public_jwk("EC"), "the token's key does not fit RS256"),
+        (public_jwk("RSA", alg="RS512"), "the token's key is not for signatures of RS256"),
+        (public_jwk("RSA", use="enc"), "the token's key is not for signatures of RS256"),
+        ({"kty": "oct", "k": "AAAA"}, "the token's key does not fit RS256"),
+        ({"kty": "RSA"}, "the token's key does not fit RS256"),
+        ({}, "the token's key does not fit RS256"),
     ],
     ids=["another kind", "another algorithm", "another use", "shared", "empty", "nothing"],
 )
@@ -120,7 +120,7 @@ def test_a_key_of_another_kind_is_not_used(key: dict[str, object], message: str)
 
 def test_without_a_key_a_signed_token_is_refused() -> None:
     for rules in (RULES, UNSECURED):
-        with pytest.raises(InvalidTokenError, match="there is no key"):
+        with pytest.raises(InvalidTokenError, match="do not include the token's key id"):
             check_token(token(), None, rules, NOW_MS)
 
 

@@ -82,12 +82,12 @@ class DatabaseServer:
         return []
 
     def pooling(self, connection: Connection) -> list[DurabilityGap]:
-        """What the driver does that a pooler between it and the server breaks."""
+        """Uses of the driver that do not work through a pooler, such as prepared statements."""
         return []
 
     def missing_timeouts(self, connection: Connection) -> Iterator[MissingTimeout]:
-        """Timeouts of the driver and of the server without which a frozen server, or a network that drops all packets,
-        holds a unit of work forever. The doctor asks unless the database :attr:`is_file`."""
+        """Missing timeouts of the driver and of the server: without them a frozen server, or a network that drops all
+        packets, blocks a unit of work for ever. Not used if the database :attr:`is_file`."""
         yield from ()
 
 
