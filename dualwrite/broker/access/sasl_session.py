@@ -1,4 +1,4 @@
-"""The authentication of one connection: which requests it may send, and who it is.
+"""The authentication of one connection: which requests the client may send, and which user it is.
 
     VERSIONS ── ApiVersions ──> HANDSHAKE ── SaslHandshake ──> TOKENS ── SaslAuthenticate, last token ──> OPEN
        └────────────────────── SaslHandshake ────────────────────┘          OPEN ── SaslHandshake ──> TOKENS
@@ -24,7 +24,7 @@ class SaslStateError(ConnectionError):
 
 
 class SessionEndedError(ConnectionError):
-    """The session is over, and the client did not authenticate anew. The broker ends the connection."""
+    """The session has ended, and the client did not authenticate again. The broker closes the connection."""
 
 
 class SaslTerms(NamedTuple):

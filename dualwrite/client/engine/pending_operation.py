@@ -36,7 +36,7 @@ class PendingOperation:
 
 
 class VerbInProgress:
-    """At most one verb, and what ends it."""
+    """At most one call in progress, and its end."""
 
     __slots__ = ("_machine", "pending")
 

@@ -37,9 +37,9 @@ class Repairs(Protocol):
 
 
 class Sweeper:
-    """Recovers the slots of dead owners: in the background when told to look, or now.
+    """Recovers the slots of dead owners, at once or in the background.
 
-    :param recoverers: makes the Recoverers for Kafka.
+    :param recoverers: makes the RecoveryParticipants for Kafka.
     :param observe: called with each step's name.
     :param repairs: further work on recovered slots.
     """

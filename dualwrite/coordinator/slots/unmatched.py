@@ -1,4 +1,4 @@
-"""Units of work that are known to be on one side alone, until they are recorded as heuristic outcomes."""
+"""Units of work that are known to be only on one side, until they are recorded as heuristic outcomes."""
 
 import logging
 from collections import deque

@@ -37,12 +37,11 @@ _LOOK = "Look for its rows: `dualwrite transactions list` and dw.outcomes() show
 
 
 class TransactionEndedError(InvalidTransactionStateError):
-    """Something past SQLAlchemy has ended the database transaction of the unit of work inside its block: DDL, COMMIT by
-    the driver's own cursor, a deadlock whose error was caught. The unit was aborted in Kafka. Look whether it is on
-    record (``dw.outcomes()``, ``dualwrite transactions list``): then its rows may be there without records. Correct the
-    block.
+    """The unit's database transaction ended inside its block without the library: by DDL, by COMMIT on the driver's own
+    cursor, by a deadlock whose error was caught. The unit was aborted in Kafka. Check whether it is on record
+    (``dw.outcomes()``, ``dualwrite transactions list``): then its rows may be there without records. Correct the block.
 
-    ``fate`` says what became of the transaction, as far as the database knows.
+    ``fate`` says how the transaction ended, as far as the database shows it.
     """
 
     def __init__(self, message: str, fate: Fate) -> None:

@@ -1,4 +1,4 @@
-"""What a database says about itself: its version, its identity, and settings that weaken the promise."""
+"""Facts about a database server: its version, its identity, and settings that weaken the promise."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from dualwrite.coordinator.rules.identities import TwoPartIdentity
 
 @dataclass(frozen=True, slots=True)
 class DurabilityGap:
-    """A setting with which a crash can undo what the database has said to be committed.
+    """A setting with which a crash can undo a successful COMMIT.
 
     :param setting: as the database spells it, with its value.
     :param meaning: what can happen.
