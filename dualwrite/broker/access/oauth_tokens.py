@@ -106,7 +106,7 @@ def check_token(token: str, key: Mapping[str, Any] | None, rules: TokenRules, wa
 def _public_key(key: Mapping[str, Any] | None, algorithm: str) -> jwt.PyJWK:
     """``key`` for signatures of ``algorithm``, which must be the key's own if it names one."""
     if key is None:
-        raise InvalidTokenError("the keys of sasl.oauthbearer.jwks.endpoint.url do not include the token's key id")
+        raise InvalidTokenError("there is no key for the token's key id in sasl.oauthbearer.jwks.endpoint.url")
     if key.get("alg", algorithm) != algorithm or key.get("use", "sig") != "sig":
         raise InvalidTokenError(f"the token's key is not for signatures of {algorithm}")
     try:

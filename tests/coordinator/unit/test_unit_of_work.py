@@ -331,7 +331,7 @@ def test_a_unit_whose_every_record_was_refused_is_not_committed(
             with pytest.raises(KafkaUnavailableError):
                 tx.produce("events", "one")
 
-    with pytest.raises(InvalidTransactionStateError, match="nothing to commit"):
+    with pytest.raises(InvalidTransactionStateError, match="no record to commit"):
         unit()
     assert in_both(sqlite_engine, kafka)
 
@@ -353,7 +353,7 @@ def test_a_unit_whose_only_record_is_invalid_is_not_committed(
             with pytest.raises(error):
                 tx.produce("events", **arguments)
 
-    with pytest.raises(InvalidTransactionStateError, match="nothing to commit"):
+    with pytest.raises(InvalidTransactionStateError, match="no record to commit"):
         unit()
     assert in_both(sqlite_engine, kafka)
 
