@@ -95,7 +95,7 @@ class Apache:
     name = KAFKA
 
     def __init__(self, directory: Path, durability: str) -> None:
-        from tests.conformance.apache_kafka import ApacheKafka
+        from tests.support.apache_kafka.single_node import ApacheKafka
 
         flush = {"log.flush.interval.messages": "1"} if durability == "fsync" else {}
         self._kafka = ApacheKafka(directory / f"{KAFKA}-{durability}", {**_AS_IT_COMES, **flush}, jvm=_JVM)

@@ -13,9 +13,9 @@ from sqlalchemy import BigInteger, Column, DateTime, Engine, MetaData, Numeric, 
 
 from benchmarks.contenders import Contender
 from dualwrite.cli.db import upgrade
-from tests.broker.consumers import messages
-from tests.conformance.kafka_jars import jdbc_jars, spark_source_jars
-from tests.conformance.kafka_process import free_ports
+from tests.support.apache_kafka.jars import jdbc_jars, spark_source_jars
+from tests.support.apache_kafka.process import free_ports
+from tests.support.peer_clients.consumers import messages
 from tests.support.servers.postgresql import PostgreSQL, find_binaries
 
 TOPIC_PARTITIONS = 4

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, func, select
 
 from benchmarks.unit_contenders import Tables, engine_of
 from dualwrite.cli.db import upgrade
-from tests.broker.consumers import consume
+from tests.support.peer_clients.consumers import consume
 from tests.support.servers.postgresql import PostgreSQL, find_binaries
 
 JOURNALS = ("delete", "wal")

@@ -31,19 +31,19 @@ def pytest_configure() -> None:
 
 
 LONG = (
-    "test_spark_batch_crashes.py",
-    "test_flights_pipeline.py",
-    "test_broker_kill.py",
-    "test_spark_clusters.py",
-    "test_runtime_crash.py",
-    "test_cluster_kill.py",
-    "test_admin_crash.py",
-    "test_transaction_search.py",
-    "test_dual_write.py",
-    "test_spark.py",
-    "test_batch.py",
-    "test_partitions.py",
-    "test_ended_transactions.py",
+    "batch/test_spark_batch_crashes.py",
+    "flights/test_pipeline.py",
+    "crash/test_broker_kill.py",
+    "spark/test_spark_clusters.py",
+    "faults/test_runtime_crash.py",
+    "crash/test_cluster_kill.py",
+    "faults/test_admin_crash.py",
+    "core/test_transaction_search.py",
+    "crash/test_dual_write.py",
+    "spark/test_spark.py",
+    "batch/test_batch.py",
+    "partitions/test_partitions.py",
+    "aio/test_ended_transactions.py",
 )
 """Files that take longest in make slow or in make test, the longest first. Begun last, they would keep one process busy
 while the others have nothing left to do (the Makefile gives --no-loadscope-reorder)."""
@@ -53,7 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the slow cases, and let the longest files come first."""
     mark_slow_cases(items)
     order = {name: place for place, name in enumerate(LONG)}
-    items.sort(key=lambda item: order.get(item.path.name, len(LONG)))
+    items.sort(key=lambda item: order.get("/".join(item.path.parts[-2:]), len(LONG)))
 
 
 @pytest.hookimpl(trylast=True)

@@ -4,7 +4,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
 from dualwrite.broker.access.sasl_session import SaslAnswer, SaslFailure, SaslSession, SaslTerms
-from dualwrite.broker.limited_log import LimitedLog
+from dualwrite.broker.runtime.limited_log import LimitedLog
 from dualwrite.broker.runtime.meters import Meters
 from dualwrite.ports import Clock
 from dualwrite.wire.apis import ApiKey, Message, SaslAuthenticateResponse, SaslHandshakeResponse

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import resource
 import signal
 import sys
@@ -10,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,15 +17,19 @@ from typing import TYPE_CHECKING, Any
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.clients.listeners import PLAINTEXT_LISTENER, Listener, host_and_port
 from dualwrite.broker.config import BrokerOptions
-from dualwrite.broker.connection_memory import ConnectionMemory
-from dualwrite.broker.data_lock import exclusive
 from dualwrite.broker.listening import BoundListener, bind_listeners
+from dualwrite.broker.net.connection_memory import ConnectionMemory
+from dualwrite.broker.process.cleaning_thread import CleaningThread
+from dualwrite.broker.process.data_lock import exclusive
+from dualwrite.broker.process.disk import DiskFiles
+from dualwrite.broker.process.ending import stop_process
+from dualwrite.broker.process.stop_deadline import STOP_SIGNALS, StopDeadline
+from dualwrite.broker.process.system import SystemClock, SystemEntropy, sync_threads, timed
 from dualwrite.broker.runtime.access_control import AccessControl
 from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.compaction import Compaction
 from dualwrite.broker.runtime.coordinator import TransactionCoordinator
-from dualwrite.broker.runtime.disk import DiskFiles
-from dualwrite.broker.runtime.flusher import Flusher, stop_process
+from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.group_log import GroupLog
 from dualwrite.broker.runtime.groups import GroupCoordinator
 from dualwrite.broker.runtime.meters import Meters
@@ -33,7 +37,6 @@ from dualwrite.broker.runtime.offsets import GroupOffsets
 from dualwrite.broker.runtime.retention import Retention
 from dualwrite.broker.sasl_listeners import SaslListeners
 from dualwrite.broker.server import Server
-from dualwrite.broker.stop_deadline import STOP_SIGNALS, StopDeadline
 from dualwrite.broker.tls.listener_tls import ListenerTls
 from dualwrite.errors import ConfigurationError, DualWriteError
 
@@ -55,26 +58,6 @@ _STALLED_LOOK_MS = 500
 _CERTIFICATES_MS = 1000
 """How often the broker looks whether a file of certificates has changed."""
 _OPEN_FILES_IF_UNLIMITED = 10240  # macOS allows no more, even if it reports more
-
-
-class SystemClock:
-    """The system's clocks, as :class:`~dualwrite.ports.Clock`."""
-
-    def wall_ms(self) -> int:
-        """Milliseconds since the epoch."""
-        return time.time_ns() // 1_000_000
-
-    def monotonic(self) -> float:
-        """Seconds on a clock that never goes back."""
-        return time.monotonic()
-
-
-class SystemEntropy:
-    """The system's randomness, as :class:`~dualwrite.ports.Entropy`."""
-
-    def random_bytes(self, count: int) -> bytes:
-        """``count`` random bytes."""
-        return os.urandom(count)
 
 
 def serve(options: BrokerOptions) -> None:
@@ -121,7 +104,9 @@ async def _serve(options: BrokerOptions) -> None:
     bound = bind_listeners(options)
     began = time.monotonic()
     meters = Meters()
-    flusher = Flusher(durable=options.durability == "fsync", on_round=meters.fsyncs.observe)
+    flusher = Flusher(
+        options.durability == "fsync", stop_process, sync_threads(), partial(timed, meters.fsyncs.observe)
+    )
     open_files = _raise_limit_of_open_files()
     try:
         context = _build_context(options, flusher, meters, bound[0].listener, open_files // 2)
@@ -149,7 +134,7 @@ async def _serve(options: BrokerOptions) -> None:
         logger.info("settings that clients changed override --config: %s", listing)
     if options.ready_file is not None:
         _write_ready_file(options.ready_file, [one.listener for one in bound])
-    compaction = Compaction(DiskFiles(), context.cluster, flusher, context.clock, options.cleaner)
+    compaction = Compaction(DiskFiles(), context.cluster, flusher, context.clock, options.cleaner, CleaningThread())
     renewing = [one.tls for one in bound if one.tls is not None]
     loop.add_signal_handler(signal.SIGHUP, _renew_all, renewing)
     due = chain(_chores(options, context, compaction, server, renewing), sasl.refreshes())
@@ -211,11 +196,10 @@ def _build_context(
     group_log = GroupLog(files, options.data_dir, cluster, flusher, clock, segment_bytes)
     groups = GroupCoordinator(group_log, flusher, clock, entropy, options.groups)
     offsets = GroupOffsets(group_log, cluster, flusher, clock, options.offsets)
-    access = AccessControl(cluster, options.access)
+    access = AccessControl(cluster, options.access, clock)
     return BrokerContext(
         cluster, access, coordinator, groups, offsets, flusher, clock, first.advertised_host, first.advertised_port,
-        options.is_on("auto.create.topics.enable"), options, meters,
-        memory=ConnectionMemory(options.memory_bytes),
+        options.is_on("auto.create.topics.enable"), options, ConnectionMemory(options.memory_bytes), meters,
     )  # fmt: skip
 
 

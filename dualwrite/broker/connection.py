@@ -16,7 +16,7 @@ from dualwrite.broker.api.context import BrokerContext, Client, UnanswerableErro
 from dualwrite.broker.api.routes import ROUTES
 from dualwrite.broker.authentication import Authentication, ClientAuthentication
 from dualwrite.broker.clients.listeners import Listener
-from dualwrite.broker.frame_stream import ForeignProtocolError, FrameStream, StreamEndedError
+from dualwrite.broker.net.frame_stream import ForeignProtocolError, FrameStream, StreamEndedError
 from dualwrite.wire.apis import APIS, ApiKey, Message
 from dualwrite.wire.codec import (
     MalformedMessageError,

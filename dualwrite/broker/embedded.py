@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import IO
 
 from dualwrite.broker.clients.listeners import LISTENERS
-from dualwrite.broker.data_dir import parse_data_dir
+from dualwrite.broker.process.data_dir import parse_data_dir
 from dualwrite.broker.settings.properties import write_properties
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from dualwrite.broker.access.credential_changes import (
+from dualwrite.broker.access.scram_credentials import SALT_BYTES, ScramHash, salted_password
+from dualwrite.broker.core.cluster import ClusterState
+from dualwrite.broker.core.credential_changes import (
     CredentialChange,
     CredentialResult,
     DeleteCredential,
@@ -15,14 +17,12 @@ from dualwrite.broker.access.credential_changes import (
     SetCredential,
     describe_users,
 )
-from dualwrite.broker.access.scram_credentials import SALT_BYTES, ScramHash, salted_password
-from dualwrite.broker.broker import SystemClock, SystemEntropy
-from dualwrite.broker.core.cluster import ClusterState
-from dualwrite.broker.data_lock import exclusive
 from dualwrite.broker.facts.cluster import ClusterFact, decode_fact, encode_fact
 from dualwrite.broker.log.journal import Journal
+from dualwrite.broker.process.data_lock import exclusive
+from dualwrite.broker.process.disk import DiskFiles
+from dualwrite.broker.process.system import SystemClock, SystemEntropy
 from dualwrite.broker.runtime.cluster import JOURNAL_DIRECTORY
-from dualwrite.broker.runtime.disk import DiskFiles
 from dualwrite.broker.runtime.security_journal import SecurityJournal
 from dualwrite.errors import ConfigurationError, CorruptLogError
 from dualwrite.records.batch import Record

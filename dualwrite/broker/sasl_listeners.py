@@ -13,8 +13,8 @@ from dualwrite.broker.access.verdicts import Mechanism
 from dualwrite.broker.authentication import Authentication
 from dualwrite.broker.clients.listeners import Listener, SecurityProtocol, is_loopback
 from dualwrite.broker.config import BrokerOptions
-from dualwrite.broker.limited_log import LimitedLog
 from dualwrite.broker.listening import BoundListener
+from dualwrite.broker.runtime.limited_log import LimitedLog
 from dualwrite.broker.runtime.meters import Meters
 from dualwrite.broker.settings.listener_settings import ListenerValues
 from dualwrite.broker.settings.sasl_settings import (
@@ -71,7 +71,7 @@ class SaslListeners:
         self._keys: dict[str, tuple[TokenKeys, int]] = {}
         self.authentications: dict[str, Authentication] = {}
         """The authentication of each listener with SASL, by the listener's name."""
-        log = LimitedLog(logger, _MOST_FAILURES)
+        log = LimitedLog(logger, _MOST_FAILURES, clock.monotonic)
         delay = options.number(FAILURE_DELAY_MS) / 1000
         for listener, sock, _ in bound:
             if listener.protocol.is_sasl:

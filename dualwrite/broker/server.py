@@ -13,9 +13,9 @@ from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.authentication import Authentication
 from dualwrite.broker.clients.connection_limits import ConnectionLimits, expired, to_make_room
 from dualwrite.broker.connection import Connection
-from dualwrite.broker.frame_stream import FrameStream
-from dualwrite.broker.limited_log import LimitedLog
 from dualwrite.broker.listening import BoundListener
+from dualwrite.broker.net.frame_stream import FrameStream
+from dualwrite.broker.runtime.limited_log import LimitedLog
 from dualwrite.broker.tls.transport import TlsHandshakeError, TlsTransport
 
 logger = logging.getLogger(__name__)
@@ -44,8 +44,8 @@ class Server:
         self._max_request_bytes = max_request_bytes
         self._limits = limits
         self._by_address: Counter[str] = Counter()
-        self._limits_log = LimitedLog(logger, 1)
-        self._failures = LimitedLog(logger, _MOST_FAILURES)
+        self._limits_log = LimitedLog(logger, 1, broker.clock.monotonic)
+        self._failures = LimitedLog(logger, _MOST_FAILURES, broker.clock.monotonic)
         self._connections: dict[asyncio.Task[None], Connection] = {}
         self._servers: list[asyncio.Server] = []
 

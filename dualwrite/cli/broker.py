@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.refuse("the following arguments are required: --data-dir")
     from dualwrite.broker.broker import serve
     from dualwrite.broker.config import BrokerOptions, parse_config, parse_listen, read_config_file, with_listen
-    from dualwrite.broker.data_dir import parse_data_dir
+    from dualwrite.broker.process.data_dir import parse_data_dir
 
     in_file = read_config_file(arguments.config_file) if arguments.config_file is not None else {}
     config = {**in_file, **parse_config(pair for pairs in arguments.config for pair in pairs)}

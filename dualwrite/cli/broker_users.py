@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from dualwrite.broker.access.credential_changes import CredentialResult, DescribedUser
 from dualwrite.broker.access.scram_credentials import (
     DEFAULT_ITERATIONS,
     LEAST_ITERATIONS,
@@ -16,6 +15,7 @@ from dualwrite.broker.access.scram_credentials import (
     MOST_ITERATIONS,
     ScramHash,
 )
+from dualwrite.broker.core.credential_changes import CredentialResult, DescribedUser
 from dualwrite.cli.cluster import add_settings, cluster_config
 from dualwrite.cli.printing import counted, print_json, table
 from dualwrite.errors import ConfigurationError
@@ -175,8 +175,8 @@ def _users(arguments: argparse.Namespace, create: bool = False) -> Iterator[User
 
         yield ClusterUsers(cluster_config(arguments))
         return
-    from dualwrite.broker.data_dir import parse_data_dir
     from dualwrite.broker.offline_users import open_users
+    from dualwrite.broker.process.data_dir import parse_data_dir
 
     if arguments.command_config is not None or arguments.settings:
         raise ConfigurationError("--command-config and -X are for --bootstrap-server: --data-dir needs no connection")

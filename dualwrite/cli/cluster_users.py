@@ -13,8 +13,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     UserScramCredentialUpsertion,
 )
 
-from dualwrite.broker.access.credential_changes import CredentialResult, DescribedUser
 from dualwrite.broker.access.scram_credentials import ScramHash
+from dualwrite.broker.core.credential_changes import CredentialResult, DescribedUser
 from dualwrite.errors import KafkaUnavailableError
 from dualwrite.wire.error_codes import ErrorCode
 

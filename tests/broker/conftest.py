@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
-from tests.broker.raw import RawClient
+from tests.support.requests.raw_client import RawClient
 
 
 @pytest.fixture

@@ -19,8 +19,7 @@ from dualwrite.client.engine.contract import Operation
 from dualwrite.client.terms.oauth import TokenSource
 from dualwrite.errors import InvalidTransactionStateError, KafkaUnavailableError
 from dualwrite.wire.apis import ApiKey
-from tests.client.driving import AskingEngine, end_txn, settings
-from tests.client.test_drivers import deaf, echo
+from tests.support.client.driving import AskingEngine, deaf, echo, end_txn, settings
 from tests.support.client.sasl_server import handshake_answer, sasl_answer
 from tests.support.client.scripted_broker import HANG_UP, SILENCE, scripted
 
@@ -258,7 +257,7 @@ def test_closing_twice_is_closing_once() -> None:
 
 @LOOPS
 @pytest.mark.parametrize("is_waited_for", [False, True])
-def test_answers_that_arrived_while_the_loop_was_blocked_are_read_before_deadlines_are_checked(
+def test_answers_that_arrived_while_the_loop_was_blocked_precede_the_deadlines(
     new_loop: NewLoop, is_waited_for: bool
 ) -> None:
     late = 0.0
@@ -295,7 +294,7 @@ def test_answers_that_arrived_while_the_loop_was_blocked_are_read_before_deadlin
         run(engine, test, new_loop)
 
 
-def test_an_interrupt_while_commands_are_carried_out_closes_every_connection_and_fails_the_operation(
+def test_an_interrupt_during_commands_closes_connections_and_fails_the_operation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def interrupt(*_: Any) -> None:

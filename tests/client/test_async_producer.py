@@ -19,8 +19,8 @@ from dualwrite.errors import FencedError, InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState
 from dualwrite.records.outgoing import OutgoingRecord
 from dualwrite.wire.apis import ApiKey
-from tests.broker.consumers import consume
-from tests.broker.kafka_helpers import create_topic, fresh_name
+from tests.support.peer_clients.consumers import consume
+from tests.support.peer_clients.kafka_helpers import create_topic, fresh_name
 
 Test = Callable[[AsyncTwoPhaseProducer], Awaitable[Any]]
 
@@ -89,7 +89,7 @@ def seen(broker: EmbeddedBroker, topic: str) -> list[bytes]:
     return list(consume(broker.bootstrap_servers, topic, 1)[0])
 
 
-def test_a_unit_of_one_record_costs_two_round_trips(
+def test_a_unit_of_one_record_takes_two_round_trips(
     broker: EmbeddedBroker, config: dict[str, Any], topic: str, asked: list[ApiKey]
 ) -> None:
     async def test(producer: AsyncTwoPhaseProducer) -> None:
@@ -285,7 +285,7 @@ def test_after_a_cancelled_flush_or_produce_the_transaction_continues(
 
 
 @pytest.mark.parametrize("verb", ["commit_transaction", "complete_transaction", "abort_transaction"])
-def test_a_cancelled_end_costs_the_producer_and_its_successor_brings_the_unit_to_one_end(
+def test_a_cancelled_end_fails_the_producer_and_a_successor_completes_the_unit(
     broker: EmbeddedBroker, config: dict[str, Any], topic: str, verb: str
 ) -> None:
     async def test(producer: AsyncTwoPhaseProducer) -> None:
@@ -323,7 +323,7 @@ def test_a_commit_that_is_cancelled_while_it_sends_records_has_not_decided(
     assert seen(broker, topic) == []
 
 
-def test_a_prepare_that_is_cancelled_while_it_sends_records_with_callbacks_leaves_nothing_but_abort(
+def test_a_cancelled_prepare_with_delivery_callbacks_can_only_be_aborted(
     broker: EmbeddedBroker, config: dict[str, Any], topic: str
 ) -> None:
     async def test(producer: AsyncTwoPhaseProducer) -> None:
@@ -337,7 +337,7 @@ def test_a_prepare_that_is_cancelled_while_it_sends_records_with_callbacks_leave
     assert seen(broker, topic) == []
 
 
-def test_a_cancelled_init_costs_the_producer(config: dict[str, Any]) -> None:
+def test_a_cancelled_init_fails_the_producer(config: dict[str, Any]) -> None:
     async def test(producer: AsyncTwoPhaseProducer) -> None:
         await cancelled(producer.init_transactions())
         assert producer.state is ProducerState.FAILED

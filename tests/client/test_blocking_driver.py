@@ -17,7 +17,7 @@ from dualwrite.client.net.socket_connection import SocketConnection
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 from dualwrite.wire.apis import APIS, ApiKey
-from tests.client.driving import AskingEngine, end_txn, settings
+from tests.support.client.driving import AskingEngine, end_txn, settings
 from tests.support.client.sasl_server import handshake_answer, sasl_answer
 from tests.support.client.scripted_broker import HANG_UP, SILENCE, ScriptedBroker, ended, scripted
 
@@ -112,7 +112,7 @@ class InterruptedHereError(Exception):
     """What a signal's handler raises."""
 
 
-def test_an_interrupted_wait_gives_its_connections_up_and_says_so_to_the_engine() -> None:
+def test_an_interrupted_wait_drops_its_connections_and_informs_the_engine() -> None:
     def interrupt(_number: int, _frame: Any) -> None:
         raise InterruptedHereError
 
@@ -253,7 +253,7 @@ def test_an_address_is_a_new_socket_for_the_selector(monkeypatch: pytest.MonkeyP
             assert len(driver._selector.get_map()) == 1
 
 
-def test_an_interrupt_while_a_name_is_looked_up_leaves_no_connection_that_the_engine_counts_on(
+def test_an_interrupted_name_lookup_leaves_no_connection_open_for_the_engine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with scripted() as first, scripted() as second:

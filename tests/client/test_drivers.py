@@ -18,17 +18,13 @@ from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 from dualwrite.wire.apis import APIS, ApiKey
 from dualwrite.wire.codec import read_request_head, write_response
 from dualwrite.wire.frames import with_size
-from tests.client.driving import AskingEngine, Drive, drive_async, drive_blocking, end_txn
 from tests.support.client.certificate import CERTIFICATE, KEY
+from tests.support.client.driving import AskingEngine, Drive, deaf, drive_async, drive_blocking, echo, end_txn
 from tests.support.client.sasl_server import ScramServer, handshake_answer, sasl_answer
 from tests.support.client.scripted_broker import HANG_UP, SILENCE, Cut, ScriptedBroker, ended, scripted, with_shutdown
 
 pytestmark = pytest.mark.parametrize("drive", [drive_blocking, drive_async])
 PATIENCE = 20.0
-
-
-def echo(message: Any) -> Any:
-    return ended(producer=(message.producer_id, 1))
 
 
 def ids(answers: list[Any]) -> list[int]:
@@ -154,19 +150,6 @@ def test_a_host_none_of_whose_addresses_answers_is_lost_once(drive: Drive, monke
     with resolving(monkeypatch, unused_endpoint(), unused_endpoint()) as host:
         message = lost_error(AskingEngine((host, end_txn())), drive, KafkaUnavailableError)
     assert message == "broker many.test:9092: Connection refused"
-
-
-@contextlib.contextmanager
-def deaf() -> Iterator[Endpoint]:
-    """A listener whose queue is full, so that the kernel leaves a SYN without an answer."""
-    with contextlib.ExitStack() as held:
-        listener = held.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
-        address = listener.getsockname()
-        for _ in range(2):
-            waiting = held.enter_context(socket.socket())
-            waiting.setblocking(False)
-            waiting.connect_ex(address)
-        yield Endpoint(*address[:2])
 
 
 def test_an_address_that_does_not_answer_gives_way_to_the_next(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ from dualwrite.client.engine.transaction_state import TransactionResult
 from dualwrite.client.net.socket_connection import SocketConnection
 from dualwrite.errors import ConfigurationError, FencedError, TwoPhaseCommitUnavailableError
 from dualwrite.wire.apis import ApiKey
-from tests.broker.consumers import consume
-from tests.broker.kafka_helpers import create_topic, fresh_name
-from tests.conformance.apache_kafka import ApacheKafka
+from tests.support.apache_kafka.single_node import ApacheKafka
+from tests.support.peer_clients.consumers import consume
+from tests.support.peer_clients.kafka_helpers import create_topic, fresh_name
 
 pytestmark = [pytest.mark.slow, pytest.mark.jvm]
 
@@ -46,7 +46,7 @@ def make(kafka: ApacheKafka) -> Iterator[Make]:
 
 
 @pytest.mark.parametrize("config", [PLAIN, {}], ids=["with a timeout", "in two-phase commit"])
-def test_units_of_work_cost_two_requests_each_and_are_there_once(
+def test_units_of_work_take_two_requests_each_and_are_there_once(
     kafka: ApacheKafka, make: Make, config: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, asked, send = fresh_name(), [], SocketConnection.send

@@ -10,9 +10,10 @@ from confluent_kafka import KafkaError, Message, Producer
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.client.encoding.partitioners import PARTITIONERS, make_partitioner
 from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
-from tests.broker.calls import new_topic
-from tests.broker.raw import PATIENCE_SECONDS, RawClient
-from tests.conformance.apache_kafka import java_program
+from tests.support.apache_kafka.single_node import java_program
+from tests.support.requests.calls import new_topic
+from tests.support.requests.raw_client import RawClient
+from tests.support.waiting import PATIENCE_SECONDS
 
 HERE = Path(__file__).parent
 JAVAS = HERE / "java_partitions.csv"

@@ -10,7 +10,7 @@ from dualwrite import EmbeddedBroker, TwoPhaseProducer
 from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.errors import InvalidTransactionStateError, KafkaRefusedError, PrepareFailedError
 from dualwrite.records.outgoing import OutgoingRecord
-from tests.broker.kafka_helpers import create_topic, fresh_name
+from tests.support.peer_clients.kafka_helpers import create_topic, fresh_name
 
 Make = Callable[..., TwoPhaseProducer]
 PARTITIONS = 3
@@ -130,7 +130,7 @@ def test_records_of_an_unknown_topic_are_sent_once_it_is_known(broker: EmbeddedB
         ({"topic": 1}, TypeError),
     ],
 )
-def test_an_argument_of_a_wrong_type_or_value_costs_nothing(
+def test_a_wrong_argument_is_refused_and_the_transaction_continues(
     broker: EmbeddedBroker, make: Make, topics: tuple[str, str], record: dict[str, Any], error: type[Exception]
 ) -> None:
     producer = make()
@@ -155,7 +155,7 @@ def test_a_record_that_no_broker_accepts_fails_the_transaction(make: Make, topic
     producer.abort_transaction()
 
 
-def test_an_interrupt_in_the_middle_costs_the_transaction(
+def test_an_interrupted_produce_many_can_only_be_aborted(
     broker: EmbeddedBroker, make: Make, topics: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = make(batch_size=500)

@@ -14,11 +14,11 @@ from dualwrite.client.producer.async_two_phase_producer import AsyncTwoPhaseProd
 from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
 from dualwrite.client.protocol.requests import metadata
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
-from tests.broker.calls import unique
-from tests.broker.consumers import consume
-from tests.broker.raw import PATIENCE_SECONDS
-from tests.client.secure_kafka import PASSWORD, TRICKY_USER, USER, SecureKafka, unsecured_token
-from tests.conformance.subject import warm_up
+from tests.support.client.secure_kafka import PASSWORD, TRICKY_USER, USER, SecureKafka, unsecured_token
+from tests.support.conformance.subject import warm_up
+from tests.support.peer_clients.consumers import consume
+from tests.support.requests.calls import unique
+from tests.support.waiting import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.slow, pytest.mark.jvm]
 

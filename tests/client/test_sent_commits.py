@@ -12,9 +12,9 @@ from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.errors import AnswerLostError, FencedError, InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState
 from dualwrite.wire.apis import ApiKey
-from tests.broker.consumers import consume
-from tests.broker.raw import eventually
+from tests.support.peer_clients.consumers import consume
 from tests.support.servers.holding_proxy import HoldingProxy
+from tests.support.waiting import eventually
 
 TOPIC = "events"
 
@@ -87,7 +87,7 @@ def test_an_answer_that_has_arrived_is_collected_without_waiting(producer: TwoPh
     prepare(producer, "two")
 
 
-def test_there_is_nothing_to_collect_if_nothing_was_sent(producer: TwoPhaseProducer) -> None:
+def test_collect_commit_returns_at_once_if_nothing_was_sent(producer: TwoPhaseProducer) -> None:
     assert producer.collect_commit(wait=True)
     assert producer.collect_commit(wait=False)
 
@@ -159,7 +159,7 @@ def test_an_answer_that_never_comes_leaves_the_commit_to_recovery(place: Place) 
     assert place.seen(minimum=2) == [b"one", b"two"]
 
 
-def test_a_producer_that_is_fenced_meanwhile_says_so(place: Place) -> None:
+def test_a_producer_fenced_after_sending_its_commit_raises_fenced_error(place: Place) -> None:
     producer = place.producer()
     producer.init_transactions()
     prepare(producer, "one")

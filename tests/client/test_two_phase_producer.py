@@ -27,8 +27,8 @@ from dualwrite.errors import (
 from dualwrite.ids import PreparedTxnState, TopicPartition
 from dualwrite.records.outgoing import OutgoingRecord
 from dualwrite.wire.apis import ApiKey
-from tests.broker.consumers import consume
-from tests.broker.kafka_helpers import create_topic, fresh_name
+from tests.support.peer_clients.consumers import consume
+from tests.support.peer_clients.kafka_helpers import create_topic, fresh_name
 from tests.support.servers.holding_proxy import HoldingProxy
 
 Make = Callable[..., TwoPhaseProducer]
@@ -88,7 +88,7 @@ def seen(broker: EmbeddedBroker, topic: str, partitions: int = 1) -> list[bytes]
     return [value for partition in range(partitions) for value in found[partition]]
 
 
-def test_a_unit_of_one_record_costs_two_round_trips(
+def test_a_unit_of_one_record_takes_two_round_trips(
     broker: EmbeddedBroker, make: Make, topic: str, asked: list[ApiKey]
 ) -> None:
     producer = make()
@@ -368,7 +368,7 @@ def test_without_two_phase_commit_a_transaction_has_its_timeout(make: Make, topi
     assert seen(broker, topic) == [b"a"]
 
 
-def test_a_broker_that_forbids_two_phase_commit_says_so(tmp_path: Path) -> None:
+def test_a_broker_without_two_phase_commit_is_named_with_its_setting(tmp_path: Path) -> None:
     config = {"transaction.two.phase.commit.enable": "false"}
     with (
         EmbeddedBroker(tmp_path, config=config) as broker,

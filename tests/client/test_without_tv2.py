@@ -12,10 +12,10 @@ from dualwrite.client import AsyncTwoPhaseProducer, TwoPhaseProducer
 from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
 from dualwrite.errors import ConfigurationError
 from dualwrite.records.outgoing import OutgoingRecord
-from tests.broker.calls import new_topic
-from tests.broker.consumers import consume
-from tests.broker.raw import RawClient
-from tests.conformance.apache_kafka import ApacheKafka
+from tests.support.apache_kafka.single_node import ApacheKafka
+from tests.support.peer_clients.consumers import consume
+from tests.support.requests.calls import new_topic
+from tests.support.requests.raw_client import RawClient
 
 pytestmark = [pytest.mark.slow, pytest.mark.jvm]
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
-from tests.conformance.apache_kafka import ApacheKafka
 from tests.conformance.recordings import SETTINGS
-from tests.conformance.subject import warm_up
+from tests.support.apache_kafka.single_node import ApacheKafka
+from tests.support.conformance.subject import warm_up
 
 
 @pytest.fixture(scope="session")

@@ -9,9 +9,9 @@ import tempfile
 from importlib import import_module
 from pathlib import Path
 
-from tests.conformance.apache_kafka import ApacheKafka
 from tests.conformance.cases import CASES
-from tests.conformance.subject import Subject, warm_up
+from tests.support.apache_kafka.single_node import ApacheKafka
+from tests.support.conformance.subject import Subject, warm_up
 
 Transcript = dict[str, str]
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from dualwrite.wire.apis import ApiKey, ApiVersionsRequest
-from tests.broker.calls import metadata, new_topic
-from tests.broker.raw import RawClient
-from tests.conformance.apache_kafka import ApacheKafka, java_tool
-from tests.conformance.kafka_jars import require_java
+from tests.support.apache_kafka.jars import require_java
+from tests.support.apache_kafka.single_node import ApacheKafka, java_tool
+from tests.support.requests.calls import metadata, new_topic
+from tests.support.requests.raw_client import RawClient
 
 
 @pytest.mark.slow
@@ -39,7 +39,7 @@ def test_its_tools_see_what_a_client_made(apache_kafka: ApacheKafka) -> None:
 
 @pytest.mark.slow
 @pytest.mark.jvm
-def test_a_setting_that_it_refuses_is_told_with_its_log(tmp_path: Path) -> None:
+def test_a_setting_that_apache_kafka_refuses_is_reported_with_its_log(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=r"num\.partitions"):
         ApacheKafka(tmp_path, {"num.partitions": "none"}).start()
 

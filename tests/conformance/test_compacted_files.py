@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from dualwrite.broker.runtime.disk import DiskFiles
+from dualwrite.broker.process.disk import DiskFiles
 from dualwrite.records.compression import Codec
-from tests.broker.compactions import DAY, Disk, History
-from tests.conformance.apache_kafka import java_tool
+from tests.support.apache_kafka.single_node import java_tool
+from tests.support.broker.compactions import DAY, Disk, History
 
 NOW = 10**12
 

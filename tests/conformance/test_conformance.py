@@ -5,10 +5,10 @@ import datetime
 import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
-from tests.conformance.apache_kafka import ApacheKafka
 from tests.conformance.cases import CASES
 from tests.conformance.findings import FINDINGS
 from tests.conformance.recordings import recorded, run
+from tests.support.apache_kafka.single_node import ApacheKafka
 
 RECORDED = recorded()
 

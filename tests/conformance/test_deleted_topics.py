@@ -6,10 +6,10 @@ import pytest
 from sqlalchemy import Engine
 
 from dualwrite.coordinator.rules.recovery_decision import Outcome
-from tests.broker.kafka_helpers import create_topic
-from tests.conformance.apache_kafka import ApacheKafka
-from tests.coordinator.recovery.test_deleted_topics import TwoTopics, write_into
+from tests.support.apache_kafka.single_node import ApacheKafka
 from tests.support.coordinator.event_table import ready_engine
+from tests.support.coordinator.two_topics import TwoTopics, write_into
+from tests.support.peer_clients.kafka_helpers import create_topic
 
 pytestmark = [pytest.mark.slow, pytest.mark.jvm]
 

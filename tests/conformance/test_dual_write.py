@@ -11,8 +11,8 @@ from dualwrite import DualWrite
 from dualwrite.cli.db import upgrade
 from dualwrite.cli.main import FAILED, main
 from dualwrite.errors import TwoPhaseCommitUnavailableError
-from tests.broker.kafka_helpers import fresh_name
-from tests.conformance.apache_kafka import ApacheKafka
+from tests.support.apache_kafka.single_node import ApacheKafka
+from tests.support.peer_clients.kafka_helpers import fresh_name
 
 pytestmark = [pytest.mark.slow, pytest.mark.jvm]
 
@@ -60,7 +60,7 @@ def refused(kafka: ApacheKafka, engine: Engine, producer: str | None) -> str | N
         ("native", "native", "asked for"),
     ],
 )
-def test_as_it_is_released_the_log_says_which_producer_and_why_and_the_error_what_is_missing(
+def test_released_kafka_is_refused_with_the_chosen_producer_and_the_reason_in_the_log(
     released_kafka: ApacheKafka,
     engine: Engine,
     caplog: pytest.LogCaptureFixture,
@@ -75,14 +75,14 @@ def test_as_it_is_released_the_log_says_which_producer_and_why_and_the_error_wha
 
 
 @pytest.mark.parametrize(("wanted", "chosen"), [(None, "native"), ("librdkafka", "librdkafka")])
-def test_with_its_unstable_versions_it_takes_the_flag_and_refuses_what_it_asks_for(
+def test_kafka_with_unstable_versions_accepts_the_flag_and_refuses_keep_prepared(
     apache_kafka: ApacheKafka, engine: Engine, wanted: str | None, chosen: str
 ) -> None:
     assert refused(apache_kafka, engine, wanted) == chosen
 
 
 @pytest.mark.parametrize("producer", [(), ("--producer", "native")], ids=["its own choice", "native"])
-def test_the_command_says_it_in_one_line(
+def test_the_command_on_released_kafka_fails_with_one_line(
     released_kafka: ApacheKafka,
     database_url: str,
     engine: Engine,

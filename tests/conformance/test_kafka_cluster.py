@@ -6,11 +6,11 @@ import pytest
 
 from dualwrite.wire.apis import ApiVersionsRequest
 from dualwrite.wire.error_codes import ErrorCode
-from tests.broker.calls import batch, produce
-from tests.broker.raw import RawClient
-from tests.conformance.apache_kafka import ApacheKafka
-from tests.conformance.kafka_cluster import KafkaCluster
-from tests.conformance.kafka_process import free_ports, new_cluster_id
+from tests.support.apache_kafka.cluster import KafkaCluster
+from tests.support.apache_kafka.process import free_ports, new_cluster_id
+from tests.support.apache_kafka.single_node import ApacheKafka
+from tests.support.requests.calls import batch, produce
+from tests.support.requests.raw_client import RawClient
 
 
 @pytest.mark.slow

@@ -8,12 +8,12 @@ import pytest
 
 from dualwrite.broker.log.layout import INDEXES, LOG, SNAPSHOT
 from dualwrite.broker.log.settings import LogSettings
-from dualwrite.broker.runtime.disk import DiskFiles
+from dualwrite.broker.process.disk import DiskFiles
 from dualwrite.records.header import iterate_batches
-from tests.broker import log_histories
-from tests.broker.log_histories import History
-from tests.broker.logs import whole
-from tests.conformance.apache_kafka import java_tool
+from tests.support.apache_kafka.single_node import java_tool
+from tests.support.broker import log_histories
+from tests.support.broker.log_histories import History
+from tests.support.broker.logs import whole
 
 TOOL = "org.apache.kafka.tools.DumpLogSegments"
 COMPLAINT = re.compile(r"(?i)mismatch|corrupt|invalid|not found|exception|out of order|sanity check failed")

@@ -3,18 +3,18 @@
 One cluster and one database for all of it: every test judges all that was ever written there.
 """
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
-from dualwrite.client.admin.control_plane import ControlPlane
+from dualwrite.client.admin.control_plane import ControlPlane, TransactionDescription
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.outcome_store import outcomes
-from tests.conformance.apache_kafka import ApacheKafka
-from tests.crash.test_dual_write import STEPS
-from tests.crash.world import CONFIG, World
+from tests.support.apache_kafka.single_node import ApacheKafka
+from tests.support.crash.kills import STEPS
+from tests.support.crash.world import CONFIG, World
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.jvm]
 
@@ -44,14 +44,14 @@ def world(shared_world: World, producer: str) -> Iterator[World]:
     shared_world.task = plain
 
 
+def is_aborted(described: TransactionDescription | None) -> bool:
+    return described is not None and described.state == "CompleteAbort"
+
+
 def until_it_times_out(world: World) -> None:
     control = ControlPlane({"bootstrap.servers": world.broker.bootstrap_servers})
-    deadline = time.monotonic() + PATIENCE
-    described = control.describe_transaction(SLOT)
-    while described is None or described.state != "CompleteAbort":
-        assert time.monotonic() < deadline, f"it did not time out: {described}"
-        time.sleep(0.05)
-        described = control.describe_transaction(SLOT)
+    described = eventually(lambda: control.describe_transaction(SLOT), is_aborted, patience=PATIENCE)
+    assert is_aborted(described), f"it did not time out: {described}"
     control.close()
 
 
@@ -80,7 +80,7 @@ def test_killed_at_each_step_of_recovery(world: World) -> None:
 
 
 @either_producer
-def test_what_timed_out_after_the_decision_is_replayed(world: World) -> None:
+def test_a_unit_that_timed_out_after_its_decision_is_replayed(world: World) -> None:
     lose(world, replay=True)
     assert world.judge(), "nothing was left to replay"
     assert world.run(replace(world.task, pause_step="COMMIT_KAFKA")) < 0  # killed in the middle of the replay
@@ -92,7 +92,7 @@ def test_what_timed_out_after_the_decision_is_replayed(world: World) -> None:
 
 
 @pytest.mark.parametrize("producer", ["librdkafka"])
-def test_without_replay_it_is_on_record_and_nothing_else_is_lost(world: World) -> None:
+def test_without_replay_the_timed_out_unit_is_on_record_and_nothing_else_is_lost(world: World) -> None:
     """The last one in this file: what it loses stays lost."""
     lose(world, replay=False)
     world.recover()

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.test_dual_write import RECOVERY_STEPS, STEPS, chaos, either_producer
-from tests.crash.world import World
+from tests.support.crash.kills import RECOVERY_STEPS, STEPS, chaos, either_producer
+from tests.support.crash.world import World
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
-MODULE = "tests.crash.async_application"
+MODULE = "tests.support.crash.async_application"
 
 
 def on_asyncio(world: World, tasks: int = 1) -> World:
@@ -66,7 +66,7 @@ def test_application_killed_at_each_step_of_recovery(world: World) -> None:
 def test_a_decision_of_one_kind_of_application_is_carried_to_kafka_by_the_other(world: World) -> None:
     world.kill_at("COMMIT_KAFKA", unit=2)
     assert world.judge(), "nothing was left to recover"
-    world.task = replace(world.task, module="tests.crash.application")
+    world.task = replace(world.task, module="tests.support.crash.application")
     world.recover()
     world.kill_at("COMMIT_KAFKA", unit=2)
     on_asyncio(world).recover()

@@ -9,20 +9,8 @@ import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.wire.error_codes import ErrorCode
-from tests.broker.calls import (
-    TWO_PHASE_TIMEOUT,
-    describe,
-    end,
-    identity,
-    init,
-    new_topic,
-    ongoing,
-    producers,
-)
-from tests.broker.consumers import consume
-from tests.broker.raw import RawClient
-from tests.crash.broker_history import Fate, History, anomalies, committed, events_between_kills, read_log
-from tests.crash.broker_producers import (
+from tests.support.crash.broker_history import Fate, History, anomalies, committed, events_between_kills, read_log
+from tests.support.crash.broker_producers import (
     PARTITIONS,
     Librdkafka,
     LibrdkafkaTransactions,
@@ -32,7 +20,19 @@ from tests.crash.broker_producers import (
     Recovering,
     Worker,
 )
-from tests.crash.forked import ForkedBroker
+from tests.support.crash.forked import ForkedBroker
+from tests.support.peer_clients.consumers import consume
+from tests.support.requests.calls import (
+    TWO_PHASE_TIMEOUT,
+    describe,
+    end,
+    identity,
+    init,
+    new_topic,
+    ongoing,
+    producers,
+)
+from tests.support.requests.raw_client import RawClient
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
@@ -107,10 +107,10 @@ def finish_prepared(client: RawClient, topic: str, recovering: Recovering, histo
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_whatever_the_broker_acknowledged_is_there_after_kills(mortal: EmbeddedBroker, seed: int) -> None:
+def test_acknowledged_records_are_there_after_kills_of_the_broker(mortal: EmbeddedBroker, seed: int) -> None:
     run(mortal, kills=8, seed=seed)
 
 
 @pytest.mark.parametrize("seed", range(2, 5))
-def test_whatever_the_broker_acknowledged_is_there_after_many_kills(mortal: EmbeddedBroker, seed: int) -> None:
+def test_acknowledged_records_are_there_after_many_kills_of_the_broker(mortal: EmbeddedBroker, seed: int) -> None:
     run(mortal, kills=40, seed=seed)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.crash.broker_history import Fate, Unit, anomalies
+from tests.support.crash.broker_history import Fate, Unit, anomalies
 
 Record = tuple[int, bytes]
 

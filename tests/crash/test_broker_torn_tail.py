@@ -11,7 +11,9 @@ from dualwrite.errors import ConfigurationError
 from dualwrite.ids import ProducerIdentity
 from dualwrite.records.header import iterate_batches, place_batch
 from dualwrite.wire.error_codes import ErrorCode
-from tests.broker.calls import (
+from tests.support.crash.broker_history import Fate, Unit, anomalies, committed, read_log
+from tests.support.crash.forked import ForkedBroker
+from tests.support.requests.calls import (
     batch,
     end,
     identity,
@@ -23,9 +25,7 @@ from tests.broker.calls import (
     produce,
     read_all,
 )
-from tests.broker.raw import RawClient
-from tests.crash.broker_history import Fate, Unit, anomalies, committed, read_log
-from tests.crash.forked import ForkedBroker
+from tests.support.requests.raw_client import RawClient
 
 pytestmark = pytest.mark.crash
 
@@ -159,7 +159,7 @@ def test_a_torn_tail_in_one_file_is_cut(killed: KilledBroker, which: int) -> Non
     assert log.read_bytes()[: len(sound)] == sound
 
 
-def test_partitions_whose_directories_are_gone_are_not_made_anew_unless_somebody_says_so(killed: KilledBroker) -> None:
+def test_missing_partition_directories_are_recreated_only_by_an_operator(killed: KilledBroker) -> None:
     """No kill leaves that: directories are made before the journal knows of their topic."""
     with RawClient(killed.broker.start().bootstrap_servers) as client:
         young = new_topic(client, partitions=3)

@@ -13,11 +13,12 @@ import pytest
 from dualwrite.client.engine.accumulator import RecordAccumulator
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.apis import ApiKey
-from tests.conformance.kafka_cluster import KafkaCluster
-from tests.crash.broker_history import Fate
-from tests.crash.cluster_experiment import Event, Experiment, Kill
-from tests.crash.cluster_offsets import LIBRDKAFKA, OFFSETS, OffsetWorker
-from tests.crash.cluster_producers import (
+from tests.support.apache_kafka.cluster import KafkaCluster
+from tests.support.client.forgetful import forgetful
+from tests.support.crash.broker_history import Fate
+from tests.support.crash.cluster_experiment import Event, Experiment, Kill
+from tests.support.crash.cluster_offsets import LIBRDKAFKA, OFFSETS, OffsetWorker
+from tests.support.crash.cluster_producers import (
     HASTE_SECONDS,
     PROGRESS_SECONDS,
     ClusterWorker,
@@ -28,9 +29,8 @@ from tests.crash.cluster_producers import (
     librdkafka,
     native,
 )
-from tests.crash.raw_participant import Believing, Doubting, RawParticipant, Resending, Tearing, raw
-from tests.crash.wire_tap import Fault, Lost, Tap, nothing
-from tests.unit.client.engine.test_engine_search import forgetful
+from tests.support.crash.raw_participant import Believing, Doubting, RawParticipant, Resending, Tearing, raw
+from tests.support.crash.wire_tap import Fault, Lost, Tap, nothing
 
 pytestmark = [pytest.mark.slow, pytest.mark.jvm, pytest.mark.crash]
 
@@ -68,9 +68,7 @@ def world(one_world: World) -> World:
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_whatever_the_cluster_acknowledged_is_there_after_leaders_and_coordinators_were_killed(
-    world: World, seed: int
-) -> None:
+def test_acknowledged_records_survive_kills_of_leaders_and_coordinators(world: World, seed: int) -> None:
     cluster, tap = world
     makes = {
         LIBRDKAFKA: librdkafka(cluster.bootstrap_servers),
@@ -154,7 +152,7 @@ class Control(NamedTuple):
     ],
     ids=lambda control: f"{control.kind.__name__}-{control.worker.__name__}-{control.lost.value}",
 )
-def test_the_same_loss_harms_only_those_who_break_the_protocol(world: World, control: Control) -> None:
+def test_the_same_loss_harms_only_participants_that_break_the_protocol(world: World, control: Control) -> None:
     name = f"{control.kind.__name__}-{control.worker.__name__}"
     found = found_after(world, name, raw(world.cluster, world.tap.ports, control.kind), control)
     assert bool(found) == bool(control.anomaly), found

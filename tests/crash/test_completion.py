@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.test_dual_write import STEPS, chaos
-from tests.crash.world import World
+from tests.support.crash.kills import STEPS, chaos
+from tests.support.crash.world import World
 
 pytestmark = pytest.mark.crash
 

@@ -3,8 +3,7 @@
 import signal
 import subprocess
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,7 +15,8 @@ from sqlalchemy import create_engine, select
 
 from dualwrite.cli.db import upgrade
 from dualwrite.testing.kafka import KafkaBroker
-from tests.crash.consuming import Reading, used
+from tests.support.crash.consuming import Reading, used
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.postgresql]
 
@@ -43,7 +43,12 @@ class Life:
 
     def until(self, line: str) -> None:
         """Wait until it has said ``line``."""
-        eventually(lambda: line in self.said, self, f"it has not said {line!r}: {self.said}")
+        assert eventually(lambda: self.is_so(line in self.said), patience=PATIENCE), f"not {line!r}: {self.said}"
+
+    def is_so(self, holds: bool) -> bool:
+        """``holds``; fails the test if the process has ended before."""
+        assert holds or self.process.poll() is None, f"it has ended: {self.said}"
+        return holds
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
@@ -60,14 +65,6 @@ class Life:
         for line in self.process.stdout:
             self.said.append(line.strip())
         self.process.stdout.close()
-
-
-def eventually(is_so: Callable[[], bool], life: Life, complaint: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not is_so():
-        assert life.process.poll() is None, f"it has ended: {life.said}"
-        assert time.monotonic() < deadline, complaint
-        time.sleep(0.02)
 
 
 @contextmanager
@@ -97,7 +94,7 @@ def pause(broker: KafkaBroker, reading: Reading) -> None:
     fill(broker, reading.source, 0, RECORDS)
     with living(reading) as zombie:
         zombie.until("paused")
-        eventually(lambda: is_stopped(zombie), zombie, "it goes on")
+        assert eventually(lambda: zombie.is_so(is_stopped(zombie)), patience=PATIENCE), "it goes on"
         with living(replace(reading, pause_step="")) as owner:
             # By then the group has given it away, and the owner may wait for nothing but the zombie's own locks.
             owner.until("assigned 2")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, make_url
 
-from tests.crash.world import World
+from tests.support.crash.world import World
 from tests.support.servers.databases import SERVERS
 from tests.support.servers.mariadb import MariaDB
 from tests.support.servers.postgresql import PostgreSQL

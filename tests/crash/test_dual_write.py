@@ -1,8 +1,5 @@
 """Dual writes through SIGKILL of the application, the broker, or both: whole on both sides or on neither, always."""
 
-import random
-import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,17 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.oracle import Told, anomalies
-from tests.crash.world import World
+from tests.support.crash.kills import PRODUCERS, RECOVERY_STEPS, STEPS, chaos, either_producer
+from tests.support.crash.oracle import Told, anomalies
+from tests.support.crash.world import World
 
 pytestmark = pytest.mark.crash
-
-PRODUCERS = ["native", "librdkafka"]
-either_producer = pytest.mark.parametrize("producer", PRODUCERS)
-"""For the tests that run quickly under both; the others run under librdkafka among the slow ones."""
-
-STEPS = ["BEGIN_KAFKA", "PREPARE_KAFKA", "STORE_STATE", "COMMIT_DATABASE", "COMMIT_KAFKA"]
-RECOVERY_STEPS = ["RECOVER_TAKE_OVER", "RECOVER_LOCK", "RECOVER_FENCE_KAFKA", "RECOVER_COMPLETE", "RECOVER_INIT"]
 
 
 @pytest.fixture(params=["native", pytest.param("librdkafka", marks=pytest.mark.slow)])
@@ -104,24 +95,6 @@ def test_broker_and_application_killed_between_the_two_commits(world: World) -> 
     world.broker.start()
     world.recover()
     assert world.judge() == []
-
-
-def chaos(world: World, seed: int, *, kills: int, units: int, longest: float = 1.2) -> None:
-    """Kill the application, and the broker as often as not, at random, ``longest`` seconds after it has started at the
-    latest: so often, and until so many units of work were told to be done. Then recover."""
-    chance = random.Random(seed)
-    patience = time.monotonic() + 300
-    killed = 0
-    while killed < kills or len(world.told.ok) < units:
-        assert time.monotonic() < patience, f"hardly anything happened: {len(world.told.ok)} units, {killed} kills"
-        killed += 1
-        broker_killer = threading.Timer(chance.uniform(0.1, 1), world.restart_broker)
-        if chance.random() < 0.5:
-            broker_killer.start()
-        world.run(replace(world.task, seed=chance.randrange(10**6)), kill_after=chance.uniform(0.2, longest))
-        if broker_killer.is_alive():
-            broker_killer.join()
-    world.recover()
 
 
 @pytest.mark.slow

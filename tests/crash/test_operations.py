@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.crash.world import World
 from tests.support.coordinator.event_table import slot_rows
+from tests.support.crash.world import World
 
 pytestmark = pytest.mark.crash
 
@@ -58,7 +58,7 @@ def view(world: World) -> Any:
 
 
 @pytest.mark.slow
-def test_what_a_kill_left_is_found_and_ended_as_the_database_decided(any_world: World) -> None:
+def test_a_killed_applications_transaction_is_found_and_ended_as_decided(any_world: World) -> None:
     any_world.kill_at("COMMIT_KAFKA", unit=2)
     found = view(any_world)
     assert (found["situation"], found["verdict"]) == ("left_behind", "commit")
@@ -84,7 +84,7 @@ def test_recover_is_a_start_without_an_application(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_terminated_against_the_decision_is_lost_and_said_to_be(world: World) -> None:
+def test_a_transaction_terminated_against_its_decision_is_lost_and_reported(world: World) -> None:
     world.kill_at("COMMIT_KAFKA", unit=2)
     done = dualwrite(world, "transactions", "terminate", SLOT, "--yes")
     assert (done.returncode, done.stderr) == (1, "")

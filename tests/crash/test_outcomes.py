@@ -17,8 +17,8 @@ from dualwrite.client.terms.transaction_states import ONGOING
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.outcome_store import acknowledge, outcomes
 from dualwrite.coordinator.sql.tables import kafka_transaction_state
-from tests.crash.application import items
-from tests.crash.world import World
+from tests.support.crash.application import items
+from tests.support.crash.world import World
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
@@ -100,7 +100,7 @@ def test_an_outcome_is_found_though_every_recovery_is_killed_half_way(world: Wor
     assert found(world) == [Outcome.HEURISTIC_ABORT]
 
 
-def test_a_transaction_that_nobody_had_decided_may_be_terminated(world: World) -> None:
+def test_terminating_an_undecided_transaction_breaks_nothing(world: World) -> None:
     world.kill_at("COMMIT_DATABASE", unit=2)
     terminate(world)
     world.recover()

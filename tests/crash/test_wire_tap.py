@@ -19,9 +19,9 @@ from dualwrite.wire.apis import (
 from dualwrite.wire.codec import read_body, read_request_head, write_response
 from dualwrite.wire.error_codes import ErrorCode
 from dualwrite.wire.frames import with_size
-from tests.broker.calls import end, produce, tx_batch
-from tests.broker.raw import RawClient
-from tests.crash.wire_tap import Asked, Fault, Lost, NotStruckError, Tap, nothing
+from tests.support.crash.wire_tap import Asked, Fault, Lost, NotStruckError, Tap, nothing
+from tests.support.requests.calls import end, produce, tx_batch
+from tests.support.requests.raw_client import RawClient
 
 NODE = 7
 PRODUCER = ProducerIdentity(5, 0)
@@ -172,13 +172,13 @@ def test_only_the_answer_to_what_succeeded_is_lost(tap: Tap, client: RawClient, 
     assert tap.repeated["id", ApiKey.END_TXN] == 1
 
 
-def test_others_lose_nothing(tap: Tap, client: RawClient) -> None:
+def test_other_clients_lose_nothing(tap: Tap, client: RawClient) -> None:
     fault = tap.arm(Fault(ApiKey.END_TXN, Lost.REQUEST, "id", nothing))
     assert end(client, "another id", PRODUCER).error_code == ErrorCode.NONE
     assert not fault.struck.done()
 
 
-def test_what_goes_wrong_with_the_cluster_at_that_moment_is_told_to_the_test(tap: Tap, client: RawClient) -> None:
+def test_an_error_of_the_cluster_action_is_raised_in_the_test(tap: Tap, client: RawClient) -> None:
     def fail(asked: Asked) -> None:
         raise ValueError("the node would not die")
 
@@ -200,7 +200,7 @@ def test_an_abort_is_not_lost(tap: Tap, client: RawClient) -> None:
     assert not fault.struck.done()
 
 
-def test_what_nobody_waits_for_any_more_is_not_lost(tap: Tap, client: RawClient) -> None:
+def test_a_fault_that_was_given_up_loses_nothing(tap: Tap, client: RawClient) -> None:
     fault = tap.arm(Fault(ApiKey.END_TXN, Lost.REQUEST, "id", nothing))
     with pytest.raises(NotStruckError):
         fault.wait(patience=0)

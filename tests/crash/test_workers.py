@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.world import World
 from tests.support.coordinator.event_table import expire_leases, slot_rows
+from tests.support.crash.world import World
 
 pytestmark = pytest.mark.crash
 
@@ -72,7 +72,7 @@ def test_four_processes_of_four_threads_share_an_application(world: World) -> No
     assert owned(world) == set()
 
 
-def test_what_a_killed_process_left_is_recovered_by_another_that_is_idle(world: World) -> None:
+def test_an_idle_process_recovers_a_killed_processs_transaction(world: World) -> None:
     idle = replace(world.task, units=1, lingers=True, lease_timeout=1.5)
     with world.running(idle) as survivor:
         survivor.until("idle")

@@ -9,7 +9,7 @@ from sqlalchemy import Engine, select
 
 from dualwrite.testing.kafka import KafkaBroker
 from examples.async_orders import orders
-from tests.examples.serving import Service
+from tests.support.examples.serving import Service
 
 COMMAND = ["-m", "uvicorn", "--factory", "examples.async_orders:create_app", "--fd", "{fd}"]
 TEA = {"number": "o-1", "item": "tea", "quantity": 2}
@@ -46,7 +46,7 @@ def in_both(engine: Engine, broker: KafkaBroker) -> list[str]:
     return rows
 
 
-def test_each_answer_tells_what_is_in_both_places(
+def test_each_answer_matches_the_database_and_the_topic(
     service: Service, dualwrite_engine: Engine, broker: KafkaBroker
 ) -> None:
     assert service.post("/orders", TEA)[:2] == (201, TEA)
@@ -57,7 +57,7 @@ def test_each_answer_tells_what_is_in_both_places(
     assert "Application shutdown complete" in service.stop()
 
 
-def test_an_order_that_is_out_of_time_is_told_so_only_if_it_did_not_happen(
+def test_an_order_times_out_only_if_it_did_not_happen(
     serve: Callable[..., Service], dualwrite_engine: Engine, broker: KafkaBroker
 ) -> None:
     numbers = [f"o-{number:03}" for number in range(60)]

@@ -10,7 +10,7 @@ from sqlalchemy import Engine, select
 
 from dualwrite.testing.kafka import KafkaBroker
 from examples.fastapi_orders import orders
-from tests.examples.serving import Service
+from tests.support.examples.serving import Service
 
 COMMAND = ["-m", "uvicorn", "--factory", "examples.fastapi_orders:create_app", "--fd", "{fd}"]
 TEA = {"number": "o-1", "item": "tea", "quantity": 2}
@@ -39,7 +39,7 @@ def records(broker: KafkaBroker) -> list[str]:
     return sorted((record.key or b"").decode() for record in broker.read("orders"))
 
 
-def test_each_answer_tells_what_is_in_both_places(
+def test_each_answer_matches_the_database_and_the_topic(
     service: Service, dualwrite_engine: Engine, broker: KafkaBroker
 ) -> None:
     assert service.post("/orders", TEA)[:2] == (201, TEA)

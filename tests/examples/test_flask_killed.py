@@ -14,8 +14,7 @@ from sqlalchemy import Engine, insert, select
 
 from dualwrite.testing.kafka import KafkaBroker
 from examples.flask_stock import metadata, reservations, stock
-from tests.examples.serving import Answer, Service
-from tests.examples.test_flask_stock import COMMAND
+from tests.support.examples.serving import GUNICORN, Answer, Service
 
 CLIENTS = 8
 KILLS = 5
@@ -36,7 +35,7 @@ def service(dualwrite_engine: Engine, broker: KafkaBroker, tmp_path: Path) -> It
     with dualwrite_engine.begin() as connection:
         connection.execute(insert(stock).values(article="tea", left=TEA))
     environment = {"DATABASE_URL": str(dualwrite_engine.url), "KAFKA": broker.bootstrap_servers}
-    with Service([*COMMAND, "examples.flask_stock:create_app()"], environment, tmp_path / "gunicorn.log") as service:
+    with Service([*GUNICORN, "examples.flask_stock:create_app()"], environment, tmp_path / "gunicorn.log") as service:
         yield service
 
 

@@ -12,11 +12,9 @@ from sqlalchemy import Engine, select
 
 from dualwrite.testing.kafka import KafkaBroker
 from examples.flask_stock import reservations
-from tests.examples import programs
-from tests.examples.programs import EXAMPLES
-from tests.examples.serving import Answer, Service
-
-COMMAND = ["-m", "gunicorn", "--workers", "4", "--threads", "4", "--bind", "fd://{fd}", "--worker-tmp-dir", "/dev/shm"]
+from tests.support.examples import programs
+from tests.support.examples.programs import EXAMPLES
+from tests.support.examples.serving import GUNICORN, Answer, Service
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +31,7 @@ def service(
     environment = {"DATABASE_URL": str(dualwrite_engine.url), "KAFKA": broker.bootstrap_servers}
     delivery = [sys.executable, str(EXAMPLES / "flask_stock.py"), "tea", "100"]
     subprocess.run(delivery, env=programs.environment(**environment), check=True, timeout=60)
-    command = [*COMMAND, *request.param]
+    command = [*GUNICORN, *request.param]
     with Service([*command, "examples.flask_stock:create_app()"], environment, tmp_path / "gunicorn.log") as service:
         yield service
 

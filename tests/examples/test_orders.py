@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from dualwrite.broker.embedded import EmbeddedBroker
-from tests.examples.programs import EXAMPLES, HOME
+from tests.support.examples.programs import EXAMPLES, HOME
 
 
 def run(program: Path, directory: Path) -> str:

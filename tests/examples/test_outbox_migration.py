@@ -14,7 +14,7 @@ from sqlalchemy import Engine, func, select
 from dualwrite import DualWrite
 from dualwrite.testing.kafka import KafkaBroker
 from examples.outbox_migration import TOPIC, metadata, orders, outbox, place_order, place_order_by_outbox, relay
-from tests.examples.programs import EXAMPLES
+from tests.support.examples.programs import EXAMPLES
 
 STEPS = ["BEGIN_DATABASE", "BEGIN_KAFKA", "PREPARE_KAFKA", "STORE_STATE", "COMMIT_DATABASE", "COMMIT_KAFKA"]
 

@@ -22,7 +22,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from dualwrite import DualWrite
 from dualwrite.testing.kafka import KafkaBroker
-from tests.examples.programs import HOME, environment
+from tests.support.examples.programs import HOME, environment
 
 BLOCK = re.compile(r"<!-- run -->\n```python\n(.*?)```", re.DOTALL)
 PAGES = {path: BLOCK.findall(path.read_text(encoding="utf-8")) for path in sorted((HOME / "docs").rglob("*.md"))}

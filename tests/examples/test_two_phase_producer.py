@@ -10,7 +10,7 @@ import pytest
 
 from dualwrite.testing.kafka import KafkaBroker
 from examples.two_phase_producer import TOPIC
-from tests.examples.programs import EXAMPLES, environment
+from tests.support.examples.programs import EXAMPLES, environment
 
 KILLED = "import os, sys; from pathlib import Path; import examples.two_phase_producer as example\n{patch}\n"
 BEFORE_THE_DECISION = "example.Ledger.save = lambda *_: os.kill(os.getpid(), 9)"

@@ -18,7 +18,7 @@ from sqlalchemy import Engine, Table, select
 
 from dualwrite.testing.kafka import KafkaBroker
 from examples import invoice_worker, payment_worker
-from tests.examples.programs import environment
+from tests.support.examples.programs import environment
 
 HOME = Path(__file__).parents[2]
 

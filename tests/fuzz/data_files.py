@@ -18,10 +18,10 @@ from dualwrite.records.control import Marker
 from dualwrite.records.header import BatchHeader, MalformedBatchError, checksum_matches, iterate_batches
 from dualwrite.testing.files import MemoryFiles
 from dualwrite.wire.error_codes import ErrorCode
-from tests.broker.calls import fetch_request, only_partition
-from tests.broker.in_process import InProcessBroker, list_request
-from tests.broker.simulated import DATA_DIR, TOPIC, Rooms, append, run
 from tests.fuzz.messages import mutated
+from tests.support.broker.in_process import InProcessBroker, list_request
+from tests.support.broker.simulated import DATA_DIR, TOPIC, Rooms, append, run
+from tests.support.requests.calls import fetch_request, only_partition
 
 SLOWEST_SECONDS = 30.0
 PROTECTED = (LOG, SNAPSHOT)

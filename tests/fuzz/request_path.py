@@ -7,19 +7,19 @@ import resource
 import time
 from typing import NoReturn
 
-from dualwrite.broker.connection_memory import ConnectionMemory
 from dualwrite.broker.core.commands import AddPartitions, InitProducerId
 from dualwrite.broker.facts.transactions import TransactionStatus
+from dualwrite.broker.net.connection_memory import ConnectionMemory
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.ids import ProducerIdentity, TopicPartition
 from dualwrite.testing.files import MemoryFiles
 from dualwrite.wire.apis import CreateTopicsRequest
 from dualwrite.wire.error_codes import ErrorCode
-from tests.broker.admin_oracle import memory as replayed_state
-from tests.broker.calls import batch, fetch_request, only_partition, produce_request, wanted_topic
-from tests.broker.in_process import MOST_BYTES, InProcessBroker
-from tests.broker.simulated import Rooms, read_log, run
 from tests.fuzz.messages import half_large_frame, random_frame
+from tests.support.broker.admin_oracle import memory as replayed_state
+from tests.support.broker.in_process import MOST_BYTES, InProcessBroker
+from tests.support.broker.simulated import Rooms, read_log, run
+from tests.support.requests.calls import batch, fetch_request, only_partition, produce_request, wanted_topic
 
 VICTIM = "victim-of-the-fuzzer"
 FRAMES = 40

@@ -15,9 +15,9 @@ import pytest
 
 from dualwrite.broker import connection
 from dualwrite.broker.api.records import fetch
-from dualwrite.broker.connection_memory import ConnectionMemory
 from dualwrite.broker.facts.producer_snapshot import ProducerSnapshot, decode_snapshot
 from dualwrite.broker.log import recovery
+from dualwrite.broker.net.connection_memory import ConnectionMemory
 from tests.fuzz.__main__ import main
 from tests.fuzz.data_files import fuzz_files
 from tests.fuzz.messages import EVERY_API, mutated, random_frame

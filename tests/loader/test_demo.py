@@ -105,7 +105,7 @@ def test_a_death_is_described_by_its_place() -> None:
 
 
 @pytest.mark.parametrize("producer", ["native", pytest.param("librdkafka", marks=pytest.mark.slow)])
-def test_a_whole_run(tmp_path: Path, capsys: pytest.CaptureFixture[str], producer: str) -> None:
+def test_the_demo_ends_with_equal_sides(tmp_path: Path, capsys: pytest.CaptureFixture[str], producer: str) -> None:
     directory = tmp_path / "kept"
     options = ["--rows", "600", "--kills", "3", "--seed", "3", "--keep", str(directory), "--producer", producer]
     assert main(["demo", *options]) == 0
@@ -121,7 +121,7 @@ def test_a_whole_run(tmp_path: Path, capsys: pytest.CaptureFixture[str], produce
     "database",
     SERVERS,
 )
-def test_a_whole_run_on_a_server(
+def test_the_demo_ends_with_equal_sides_on_a_server(
     request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str], database: str
 ) -> None:
     options = ["--rows", "600", "--kills", "3", "--db", request.getfixturevalue(f"{database}_url")]

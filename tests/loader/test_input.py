@@ -59,7 +59,7 @@ def test_a_row_is_named_by_the_line_on_which_it_begins(tmp_path: Path) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(rows=st.lists(st.tuples(TEXT, TEXT), max_size=8))
-def test_what_a_csv_writer_wrote_is_read_back(tmp_path: Path, rows: list[tuple[str, str]]) -> None:
+def test_rows_written_by_a_csv_writer_are_read_back(tmp_path: Path, rows: list[tuple[str, str]]) -> None:
     text = io.StringIO(newline="")
     csv.writer(text, quoting=csv.QUOTE_ALL).writerows([("a", "b"), *rows])
     read_back = read(write_input(tmp_path / "f.csv", text.getvalue()))

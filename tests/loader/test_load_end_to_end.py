@@ -13,8 +13,8 @@ import pytest
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.cli.db import upgrade
 from dualwrite.coordinator.kafka.choice import PRODUCERS
-from tests.broker.kafka_helpers import visible
 from tests.support.loader.input_files import csv_text, make_database, pairs, table_rows, write_input
+from tests.support.peer_clients.kafka_helpers import visible
 
 ROWS = [(number, f"name {number}") for number in range(1, 21)]
 
@@ -68,7 +68,7 @@ def test_a_file_is_in_both_places(place: Place, producer: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_finished_load_run_again_does_nothing_and_says_so(place: Place) -> None:
+def test_a_finished_load_run_again_does_nothing_and_reports_it(place: Place) -> None:
     place.load()
     again = place.load()
     assert again.returncode == 0

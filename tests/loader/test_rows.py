@@ -247,7 +247,7 @@ def test_types_that_json_lacks_are_strings_in_the_message() -> None:
     }
 
 
-def test_a_text_that_is_no_unicode_cannot_be_a_message() -> None:
+def test_a_text_with_lone_surrogates_cannot_be_a_message() -> None:
     with pytest.raises(ValueError, match="surrogates not allowed"):
         encode_value({"x": "\ud800"})
 

@@ -33,7 +33,7 @@ def transactions(place: Place, application: str | None) -> Finding:
     return [finding for finding in said if finding.check == "transactions"][-1]
 
 
-def test_recover_fails_and_says_so(place: Place, here: str) -> None:
+def test_recover_fails_and_names_the_other_cluster(place: Place, here: str) -> None:
     said = place.run("recover", "--application", place.application)
     assert (said.code, said.out) == (1, "0 slots checked; 0 transactions had been left open\n")
     assert len(said.err.splitlines()) == 1
@@ -58,7 +58,7 @@ def test_recover_is_well_once_the_other_cluster_is_given_up(place: Place, here: 
     assert place.visible() == ["one"]
 
 
-def test_list_and_describe_say_it(place: Place, here: str) -> None:
+def test_list_and_describe_name_the_other_cluster(place: Place, here: str) -> None:
     said = place.run("transactions", "list")
     assert "in another cluster" in next(each for each in said.out.splitlines() if each.startswith(place.slot()))
     assert says_it(said.out, place, here)
@@ -69,7 +69,7 @@ def test_list_and_describe_say_it(place: Place, here: str) -> None:
 
 
 @pytest.mark.parametrize("by_name", [True, False])
-def test_resolve_leaves_them_alone_and_says_it(place: Place, here: str, by_name: bool) -> None:
+def test_resolve_leaves_slots_of_another_cluster_alone_and_reports_it(place: Place, here: str, by_name: bool) -> None:
     words = [place.slot()] if by_name else ["--application", place.application]
     before = place.rows(), place.described()
     for yes in ([], ["--yes"]):
@@ -80,7 +80,7 @@ def test_resolve_leaves_them_alone_and_says_it(place: Place, here: str, by_name:
     assert (place.rows(), place.described()) == before
 
 
-def test_terminate_takes_no_decision_away_that_is_anothers(place: Place, here: str) -> None:
+def test_terminate_does_not_take_away_another_clusters_decision(place: Place, here: str) -> None:
     """What is open here under that name is not what the row has decided on."""
     before = place.rows(), place.described()
     said = place.run("transactions", "terminate", place.slot(), "--yes")
@@ -90,7 +90,7 @@ def test_terminate_takes_no_decision_away_that_is_anothers(place: Place, here: s
     assert (place.rows(), place.described()) == before
 
 
-def test_terminate_says_it_if_nothing_is_open_here(place: Place, here: str) -> None:
+def test_terminate_names_the_other_cluster_if_nothing_is_open_here(place: Place, here: str) -> None:
     place.run("transactions", "terminate", place.slot(), "--no-db", "--yes", db=False)
     before = place.rows(), place.described()
     said = place.run("transactions", "terminate", place.slot(), "--yes")
@@ -100,14 +100,14 @@ def test_terminate_says_it_if_nothing_is_open_here(place: Place, here: str) -> N
     assert (place.rows(), place.described()) == before
 
 
-def test_the_doctor_finds_it(place: Place, here: str) -> None:
+def test_the_doctor_finds_slots_of_another_cluster(place: Place, here: str) -> None:
     for application in (place.application, None):
         finding = transactions(place, application)
         assert finding.level is Level.FAILURE
         assert says_it(finding.message, place, here)
 
 
-def test_the_doctor_says_it_of_another_applications_slots(place: Place, here: str) -> None:
+def test_the_doctor_reports_another_applications_slots_in_another_cluster(place: Place, here: str) -> None:
     said = list(examine(place.engine, place.broker.client_config, application="renamed"))
     finding = next(finding for finding in said if finding.check == "other applications")
     assert says_it(finding.message, place, here)

@@ -78,7 +78,7 @@ def test_librdkafkas_transactions_are_distinguished_by_their_anchor(place: Place
     assert view.verdict.value == "abort"
 
 
-def test_an_application_that_has_nothing_says_so(place: Place) -> None:
+def test_listing_an_unknown_application_reports_nothing_found(place: Place) -> None:
     listed = place.run("transactions", "list", "--application", "nobody-is-called-that")
     assert (listed.code, listed.out) == (0, "no slot has a row, and no transaction is open\n")
 
@@ -112,7 +112,7 @@ def test_describe_says_how_far_readers_get(place: Place) -> None:
     assert "recovery           would commit it" in said.out
 
 
-def test_describe_for_programs(place: Place) -> None:
+def test_describe_prints_json(place: Place) -> None:
     place.leave("one")
     (partition,) = place.run("transactions", "describe", place.slot(), "--json").json()["kafka"]["partitions"]
     assert partition == {

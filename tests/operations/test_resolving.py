@@ -11,7 +11,7 @@ from tests.support.operations.places import Place
 pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
 
 
-def test_without_yes_it_is_said_what_would_be_done_and_nothing_is(any_place: Place) -> None:
+def test_without_yes_resolve_is_a_dry_run(any_place: Place) -> None:
     any_place.leave("one", silent=False)
     any_place.leave("two", step="COMMIT_DATABASE")
     before = any_place.rows(), any_place.described(), any_place.described(any_place.slot(1))
@@ -26,7 +26,7 @@ def test_without_yes_it_is_said_what_would_be_done_and_nothing_is(any_place: Pla
     assert (any_place.rows(), any_place.described(), any_place.described(any_place.slot(1))) == before
 
 
-def test_with_yes_both_sides_end_alike_and_the_slots_are_free(any_place: Place) -> None:
+def test_with_yes_resolve_ends_both_sides_alike_and_frees_the_slots(any_place: Place) -> None:
     any_place.leave("one", silent=False)
     any_place.leave("two", step="COMMIT_DATABASE")
     said = any_place.run("transactions", "resolve", "--application", any_place.application, "--yes")
@@ -37,7 +37,7 @@ def test_with_yes_both_sides_end_alike_and_the_slots_are_free(any_place: Place) 
     assert (again.code, again.out) == (0, f"{any_place.slot(0)}: nothing was open\n")
 
 
-def test_only_what_is_named_is_resolved(place: Place) -> None:
+def test_only_the_named_slots_are_resolved(place: Place) -> None:
     place.leave("one", silent=False)
     place.leave("two")
     said = place.run("transactions", "resolve", place.slot(1), "--yes")
@@ -90,7 +90,7 @@ def test_the_row_decides_and_not_the_plan(place: Place) -> None:
     assert done.outcomes == {place.slot(): Outcome.COMMITTED}
 
 
-def test_what_no_row_names_is_left_alone(place: Place) -> None:
+def test_a_transaction_without_a_row_is_left_alone(place: Place) -> None:
     place.leave("one")
     with place.engine.begin() as connection:
         connection.exec_driver_sql("DELETE FROM kafka_transaction_state")
@@ -110,14 +110,14 @@ def test_what_no_row_names_is_left_alone(place: Place) -> None:
         (["a-0", "--application", "a"], "argument --application: not allowed with argument ID"),
     ],
 )
-def test_what_is_wrong_is_one_line(place: Place, words: list[str], line: str) -> None:
+def test_a_usage_error_is_one_line(place: Place, words: list[str], line: str) -> None:
     said = place.run("transactions", "resolve", *words, "--yes")
     assert (said.code, said.out) == (2, "")
     assert said.err.startswith(f"dualwrite: {line}")
     assert said.err.count("\n") == 1
 
 
-def test_recover_ends_all_that_nobody_holds(place: Place) -> None:
+def test_recover_ends_every_unowned_transaction(place: Place) -> None:
     place.leave("one", silent=False)
     place.leave("two", step="COMMIT_DATABASE")
     said = place.run("recover", "--application", place.application)
@@ -135,7 +135,7 @@ def test_recover_ends_all_that_nobody_holds(place: Place) -> None:
     assert {row[4] for row in place.rows().values()} == {""}, "no process holds a slot"
 
 
-def test_recover_leaves_those_who_are_alive_alone(place: Place) -> None:
+def test_recover_leaves_living_owners_alone(place: Place) -> None:
     alive = place.dual_write()
     with alive.transaction() as tx:
         tx.produce(place.topic, value="zero")
@@ -164,7 +164,7 @@ def failing(errors: list[Exception], found: dict[str, Outcome]) -> object:
     return attempt
 
 
-def test_what_could_not_be_recovered_is_said_beside_what_could(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_recoveries_are_reported_beside_successful_ones(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.leave("one")
     refused = DualWriteError(f"{place.slot(1)}: refused")
     monkeypatch.setattr(Sweeper, "attempt", failing([refused], {place.slot(): Outcome.COMMITTED}))
@@ -176,7 +176,7 @@ def test_what_could_not_be_recovered_is_said_beside_what_could(place: Place, mon
     assert as_json.json() == {"outcomes": {place.slot(): "committed"}, "errors": [f"{place.slot(1)}: refused"]}
 
 
-def test_nothing_recovered_is_a_failure(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recovering_nothing_is_a_failure(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.leave("one")
     monkeypatch.setattr(Sweeper, "attempt", failing([KafkaUnavailableError("nobody answers")], {}))
     said = place.run("recover", "--application", place.application)

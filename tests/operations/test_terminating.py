@@ -114,7 +114,7 @@ def test_the_database_or_its_loss_must_be_named(place: Place) -> None:
     assert said.err.startswith("dualwrite: one of the arguments --db --no-db is required")
 
 
-def test_nothing_open_is_nothing_to_terminate(place: Place) -> None:
+def test_terminate_fails_if_no_transaction_is_open(place: Place) -> None:
     place.write("one")
     said = place.run("transactions", "terminate", place.slot(), "--yes")
     assert (said.code, said.out) == (2, "")

@@ -50,7 +50,7 @@ def test_sqlite_has_no_findings(tmp_path: Path) -> None:
 
 
 @pytest.mark.postgresql
-def test_of_a_bare_postgresql_url_every_timeout_is_named_with_its_setting(postgresql_by_tcp: Any) -> None:
+def test_a_bare_postgresql_url_gets_a_warning_for_every_timeout(postgresql_by_tcp: Any) -> None:
     warnings = look(postgresql_by_tcp)
     assert set(warnings) == {*TCP, *SESSION}
     assert "tcp_user_timeout=30000" in warnings["tcp_user_timeout"].advice
@@ -102,7 +102,7 @@ def test_a_unix_socket_has_no_findings_about_tcp(postgresql_url: str) -> None:
 
 
 @pytest.mark.mariadb
-def test_of_a_bare_mariadb_url_the_drivers_timeouts_are_named(mariadb_by_tcp: Any) -> None:
+def test_a_bare_mariadb_url_gets_a_warning_for_the_drivers_timeouts(mariadb_by_tcp: Any) -> None:
     """PyMySQL has a limit of its own for a new connection."""
     warnings = look(mariadb_by_tcp)
     assert set(warnings) == {"read_timeout", "write_timeout", "idle_write_transaction_timeout"}

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
-from tests.broker.calls import unique
-from tests.peer_clients.aio import Aio
-from tests.peer_clients.client import Administrator, Client, Receiver, Sender
-from tests.peer_clients.confluent import Confluent
-from tests.peer_clients.kafkapython import KafkaPython
+from tests.support.peer_clients.aio import Aio
+from tests.support.peer_clients.client import Administrator, Client, Receiver, Sender
+from tests.support.peer_clients.confluent import Confluent
+from tests.support.peer_clients.kafkapython import KafkaPython
+from tests.support.requests.calls import unique
 
 CLIENTS: dict[str, Any] = {"confluent-kafka": Confluent, "kafka-python": KafkaPython, "aiokafka": Aio}
 _BY_PACE = [name if name == "confluent-kafka" else pytest.param(name, marks=pytest.mark.slow) for name in CLIENTS]

@@ -18,8 +18,8 @@ from kafka.admin import ACLResourcePatternType as KafkaPythonPattern
 from kafka.admin import ResourceType as KafkaPythonType
 
 from dualwrite.broker.embedded import EmbeddedBroker
-from tests.broker.raw import PATIENCE_SECONDS
-from tests.conformance.apache_kafka import java_tool
+from tests.support.apache_kafka.single_node import java_tool
+from tests.support.waiting import PATIENCE_SECONDS
 
 CONFIG = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import shutil
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -14,23 +13,14 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from dualwrite.broker.embedded import EmbeddedBroker
-from tests.broker.calls import unique
-from tests.broker.raw import PATIENCE_SECONDS
-from tests.broker.secured import Keys
+from tests.support.broker.secured import Keys
+from tests.support.peer_clients.go_module import GO_MODULE, what_is_missing
+from tests.support.requests.calls import unique
+from tests.support.waiting import PATIENCE_SECONDS
 
-MODULE = Path(__file__).parent / "go"
 LIMIT_SECONDS = 240
 
 pytestmark = [pytest.mark.slow, pytest.mark.go]
-
-
-def what_is_missing() -> str | None:
-    """Why the module cannot be built here; None if it can."""
-    if shutil.which("go") is None:
-        return "no go toolchain on PATH"
-    # Here go.mod is read, which says the version that is needed.
-    version = subprocess.run(["go", "version"], cwd=MODULE, capture_output=True, text=True)
-    return None if version.returncode == 0 else version.stderr.strip()
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +33,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip(missing)
     binary = tmp_path_factory.mktemp("go") / "etl"
     built = subprocess.run(
-        ["go", "build", "-buildvcs=false", "-o", str(binary), "."], cwd=MODULE, capture_output=True, text=True
+        ["go", "build", "-buildvcs=false", "-o", str(binary), "."], cwd=GO_MODULE, capture_output=True, text=True
     )
     assert built.returncode == 0, built.stderr
     return binary

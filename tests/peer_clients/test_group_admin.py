@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.broker.calls import unique
-from tests.broker.raw import eventually
-from tests.peer_clients import client as ability
-from tests.peer_clients.client import Administrator, Receiver, RefusedError, Sender
-from tests.peer_clients.reading import read, values
+from tests.support.peer_clients import client as ability
+from tests.support.peer_clients.client import Administrator, Receiver, RefusedError, Sender
+from tests.support.peer_clients.reading import read, values
+from tests.support.requests.calls import unique
+from tests.support.waiting import eventually
 
 Producer = Callable[..., Sender]
 Consumer = Callable[..., Receiver]
@@ -75,7 +75,9 @@ def test_offsets_of_an_empty_group_are_altered(
 
 
 @pytest.mark.needs(ability.OFFSET_DELETION)
-def test_offsets_are_deleted_where_nobody_reads(topic: str, group: str, member: Receiver, admin: Administrator) -> None:
+def test_offsets_are_deleted_only_of_topics_without_subscribers(
+    topic: str, group: str, member: Receiver, admin: Administrator
+) -> None:
     with pytest.raises(RefusedError, match=r"(?i)group_?subscribed_?to_?topic"):
         admin.delete_group_offsets(group, [(topic, 0)])
     member.close()

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.broker.calls import unique
-from tests.broker.raw import eventually
-from tests.peer_clients import client as ability
-from tests.peer_clients.client import Administrator, Got, Receiver, RefusedError, Sender
-from tests.peer_clients.reading import read, read_to_end, read_until, values
+from tests.support.peer_clients import client as ability
+from tests.support.peer_clients.client import Administrator, Got, Receiver, RefusedError, Sender
+from tests.support.peer_clients.reading import read, read_to_end, read_until, values
+from tests.support.requests.calls import unique
+from tests.support.waiting import eventually
 
 Producer = Callable[..., Sender]
 Consumer = Callable[..., Receiver]

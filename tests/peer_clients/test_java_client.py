@@ -6,8 +6,8 @@ import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.broker.settings.properties import write_properties
-from tests.broker.secured import Keys
-from tests.conformance.apache_kafka import java_program
+from tests.support.apache_kafka.single_node import java_program
+from tests.support.broker.secured import Keys
 
 pytestmark = [pytest.mark.slow, pytest.mark.jvm]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
-from tests.broker.calls import batch, new_topic, produce, read_all, unique
-from tests.broker.offset_calls import commit, committed
-from tests.broker.raw import RawClient
-from tests.conformance.apache_kafka import java_program, java_tool
+from tests.support.apache_kafka.single_node import java_program, java_tool
+from tests.support.requests.calls import batch, new_topic, produce, read_all, unique
+from tests.support.requests.offset_calls import commit, committed
+from tests.support.requests.raw_client import RawClient
 
 pytestmark = [pytest.mark.slow, pytest.mark.jvm]
 

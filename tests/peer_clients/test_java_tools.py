@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
-from tests.broker.calls import (
+from tests.support.apache_kafka.single_node import java_tool
+from tests.support.requests.calls import (
     add,
     batch,
     describe,
@@ -22,11 +23,9 @@ from tests.broker.calls import (
     tx_batch,
     unique,
 )
-from tests.broker.group_calls import joined_member
-from tests.broker.offset_calls import commit
-from tests.broker.raw import RawClient
-from tests.broker.test_transactional_offsets import txn_commit
-from tests.conformance.apache_kafka import java_tool
+from tests.support.requests.group_calls import joined_member
+from tests.support.requests.offset_calls import commit, txn_commit
+from tests.support.requests.raw_client import RawClient
 
 pytestmark = [pytest.mark.slow, pytest.mark.jvm]
 
@@ -79,7 +78,7 @@ def test_topics_are_created_and_listed(broker: EmbeddedBroker) -> None:
     assert "made" not in tool("TopicCommand", *on(broker), "--list", "--topic", "other")
 
 
-def test_offsets_are_told_by_special_timestamp(broker: EmbeddedBroker, client: RawClient) -> None:
+def test_get_offset_shell_finds_offsets_by_timestamp(broker: EmbeddedBroker, client: RawClient) -> None:
     topic = new_topic(client)
     for timestamp in (1000, 3000, 2000):
         produce(client, topic, batch([b"v"], timestamp=timestamp))
@@ -104,7 +103,7 @@ def test_a_topic_is_described_grows_and_goes(broker: EmbeddedBroker) -> None:
     assert topic not in tool("TopicCommand", *on(broker), "--list").split()
 
 
-def test_sizes_are_told_by_directory(broker: EmbeddedBroker, client: RawClient) -> None:
+def test_log_dirs_command_shows_partition_sizes(broker: EmbeddedBroker, client: RawClient) -> None:
     topic = new_topic(client)
     content = batch([b"v"])
     produce(client, topic, content)

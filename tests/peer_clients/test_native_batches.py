@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from dualwrite.records.compression import Codec
-from tests.broker.calls import new_topic
-from tests.broker.raw import RawClient
-from tests.conformance.apache_kafka import ApacheKafka
-from tests.conformance.subject import warm_up
-from tests.peer_clients.client import Got, Receiver
-from tests.peer_clients.confluent import Confluent
-from tests.peer_clients.native_batches import ENTRIES, check, committed
-from tests.peer_clients.reading import read
+from tests.support.apache_kafka.single_node import ApacheKafka
+from tests.support.conformance.subject import warm_up
+from tests.support.peer_clients.client import Got, Receiver
+from tests.support.peer_clients.confluent import Confluent
+from tests.support.peer_clients.native_batches import ENTRIES, check, committed
+from tests.support.peer_clients.reading import read
+from tests.support.requests.calls import new_topic
+from tests.support.requests.raw_client import RawClient
 
 
 def read_committed(consumer: Receiver, topic: str) -> list[Got]:

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.broker.calls import unique
-from tests.broker.raw import eventually
-from tests.peer_clients.client import Administrator, Got, Receiver, RefusedError, Sender
-from tests.peer_clients.reading import read, read_to_end, values
+from tests.support.peer_clients.client import Administrator, Got, Receiver, RefusedError, Sender
+from tests.support.peer_clients.reading import read, read_to_end, values
+from tests.support.requests.calls import unique
+from tests.support.waiting import eventually
 
 Producer = Callable[..., Sender]
 Consumer = Callable[..., Receiver]
@@ -112,7 +112,7 @@ def test_a_consumer_finds_a_moment(ten: str, consumer: Consumer) -> None:
     assert receiver.offset_for_time((ten, 0), 1_700_000_009_001) is None
 
 
-def test_a_consumer_goes_where_it_is_told(ten: str, consumer: Consumer) -> None:
+def test_a_consumer_seeks_to_an_offset(ten: str, consumer: Consumer) -> None:
     receiver = consumer()
     receiver.assign([(ten, 0)])
     assert len(read(receiver, 10)) == 10

@@ -19,53 +19,22 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
 from dualwrite.errors import DualWriteError
-from tests.broker.calls import unique
-from tests.broker.consumers import consume
-from tests.broker.raw import PATIENCE_SECONDS, eventually
-from tests.broker.sasl_calls import (
-    ALICE,
-    BOB,
-    CONFIG,
-    EVERY_MECHANISM,
-    OPEN,
-    PASSWORD,
-    SASL,
-    add_users,
-    log_of,
-    unsecured_token,
-)
-from tests.support.client.certificate import CERTIFICATE, KEY
+from tests.support.client.certificate import CERTIFICATE
+from tests.support.peer_clients.consumers import consume
+from tests.support.peer_clients.secure_brokers import ENCRYPTED, MECHANISMS, SESSION_MS, secure_broker
+from tests.support.requests.calls import unique
+from tests.support.requests.sasl_calls import ALICE, BOB, OPEN, PASSWORD, SASL, log_of, unsecured_token
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:unclosed <socket:ResourceWarning"  # kafka-python 3.0.12 leaves them to the garbage collector
 )
-
-ENCRYPTED = "SASL_SSL"
-MECHANISMS = EVERY_MECHANISM.split(",")
-SESSION_MS = 2000
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     with secure_broker(tmp_path_factory.mktemp("broker")) as running:
         yield running
-
-
-def secure_broker(data_dir: Path, **config: str) -> EmbeddedBroker:
-    """A broker with an open listener, one with SASL, and one with SASL over TLS."""
-    add_users(data_dir)
-    keystore = data_dir.parent / f"{data_dir.name}.pem"
-    keystore.write_text(KEY + CERTIFICATE)
-    return EmbeddedBroker(
-        data_dir,
-        config={
-            **CONFIG,
-            "listeners": f"{OPEN}://127.0.0.1:0,{SASL}://127.0.0.1:0,{ENCRYPTED}://127.0.0.1:0",
-            "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": str(keystore),
-            **config,
-        },
-    )
 
 
 @pytest.fixture(scope="module")
@@ -253,7 +222,7 @@ def test_a_wrong_password_is_explained_on_both_sides(
         assert wrong not in log_of(broker).replace("wrong password", "")
 
 
-def test_a_client_without_sasl_is_told_in_the_log_what_it_lacks(broker: EmbeddedBroker) -> None:
+def test_a_client_without_sasl_is_logged_with_a_hint_at_its_settings(broker: EmbeddedBroker) -> None:
     producer = Producer({"bootstrap.servers": broker.listeners[SASL], "log_level": 0})
     with pytest.raises(KafkaException):
         producer.list_topics(timeout=1)

@@ -7,22 +7,14 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
-from tests.broker.calls import unique
-from tests.broker.consumers import consume
-from tests.broker.raw import RawClient
-from tests.broker.sasl_calls import (
-    ALICE,
-    OPEN,
-    PASSWORD,
-    SASL,
-    log_in,
-    log_of,
-    unsecured_token,
-)
-from tests.conformance.apache_kafka import java_program
-from tests.peer_clients.test_franz_go import MODULE, what_is_missing
-from tests.peer_clients.test_sasl_clients import ENCRYPTED, MECHANISMS, SESSION_MS, secure_broker
+from tests.support.apache_kafka.single_node import java_program
 from tests.support.client.certificate import CERTIFICATE
+from tests.support.peer_clients.consumers import consume
+from tests.support.peer_clients.go_module import GO_MODULE, what_is_missing
+from tests.support.peer_clients.secure_brokers import ENCRYPTED, MECHANISMS, SESSION_MS, secure_broker
+from tests.support.requests.calls import unique
+from tests.support.requests.raw_client import RawClient
+from tests.support.requests.sasl_calls import ALICE, OPEN, PASSWORD, SASL, log_in, log_of, unsecured_token
 
 pytestmark = pytest.mark.slow
 
@@ -133,7 +125,7 @@ def login(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip(missing)
     binary = tmp_path_factory.mktemp("go") / "login"
     built = subprocess.run(
-        ["go", "build", "-buildvcs=false", "-o", str(binary), "./login"], cwd=MODULE, capture_output=True, text=True
+        ["go", "build", "-buildvcs=false", "-o", str(binary), "./login"], cwd=GO_MODULE, capture_output=True, text=True
     )
     assert built.returncode == 0, built.stderr
     return binary

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.broker.calls import unique
-from tests.peer_clients import client as ability
-from tests.peer_clients.client import Administrator, Receiver, RefusedError, Sender
-from tests.peer_clients.reading import read_to_end, values
+from tests.support.peer_clients import client as ability
+from tests.support.peer_clients.client import Administrator, Receiver, RefusedError, Sender
+from tests.support.peer_clients.reading import read_to_end, values
+from tests.support.requests.calls import unique
 
 Producer = Callable[..., Sender]
 Consumer = Callable[..., Receiver]
@@ -44,7 +44,7 @@ def test_committed_transactions_are_read_and_aborted_ones_are_not(
         assert len(read_to_end(consumer(), (topic, index))) == 12
 
 
-def test_an_open_transaction_is_invisible_to_those_who_want_it_committed(
+def test_an_open_transaction_is_invisible_to_read_committed_consumers(
     topic: str, producer: Producer, consumer: Consumer
 ) -> None:
     sender, plain = producer(transactional_id=unique("tx")), producer()

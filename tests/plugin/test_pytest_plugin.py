@@ -158,7 +158,7 @@ def test_its_fixtures_say_what_they_are(suite: pytest.Pytester) -> None:
     assert "no docstring available" not in own
 
 
-def test_whoever_does_not_use_it_pays_for_no_import() -> None:
+def test_loading_the_plugin_imports_no_library() -> None:
     code = (
         "import sys, dualwrite.testing.pytest_plugin as plugin;"
         "print(sorted({'sqlalchemy', 'alembic', 'confluent_kafka', 'kafka', 'crc32c', 'asyncio'} & set(sys.modules)))"

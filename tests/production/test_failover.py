@@ -9,13 +9,13 @@ from sqlalchemy import create_engine, insert, text
 from dualwrite import DecisionLostError, DualWrite
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.testing.kafka import KafkaBroker
-from tests.broker.kafka_helpers import visible
-from tests.broker.raw import eventually
 from tests.conftest import missing, running
-from tests.crash.world import free_port
 from tests.support.coordinator.event_table import events, ready_engine, slot_rows, stored_values
+from tests.support.crash.world import free_port
+from tests.support.peer_clients.kafka_helpers import visible
 from tests.support.servers.postgresql import PostgreSQL, find_binaries
 from tests.support.servers.standby import Standby, url_of_both
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.postgresql
 
@@ -87,7 +87,7 @@ def named(cluster: Cluster) -> list[str]:
 
 
 @pytest.mark.slow
-def test_what_a_promoted_standby_has_forgotten_is_on_record_by_name(cluster: Cluster) -> None:
+def test_units_that_a_promoted_standby_has_lost_are_on_record_by_name(cluster: Cluster) -> None:
     cluster.write("one")
     cluster.write("two")
     cluster.catch_up()

@@ -22,8 +22,8 @@ from dualwrite import (
 )
 from dualwrite.testing.kafka import KafkaBroker
 from dualwrite.web import unit_of_work
-from tests.production import asgi
 from tests.support.coordinator.event_table import events, stored_values, user_metadata
+from tests.support.production import asgi
 
 Make = Callable[..., DualWrite]
 
@@ -113,7 +113,7 @@ def test_an_error_of_the_commit_becomes_the_answer(world: World, dualwrite_facto
     assert world.both() == ([], [])
 
 
-def test_what_the_handler_raises_rolls_both_sides_back(world: World, dualwrite: DualWrite) -> None:
+def test_an_error_in_the_handler_rolls_both_sides_back(world: World, dualwrite: DualWrite) -> None:
     @world.app.post("/")
     def handle(tx: Annotated[Transaction, unit_of_work(dualwrite)]) -> str:
         world.write(tx, "one")
@@ -123,7 +123,7 @@ def test_what_the_handler_raises_rolls_both_sides_back(world: World, dualwrite: 
     assert world.both() == ([], [])
 
 
-def test_what_runs_after_the_answer_was_begun_is_refused(world: World, dualwrite: DualWrite) -> None:
+def test_writes_after_the_answer_was_begun_are_refused(world: World, dualwrite: DualWrite) -> None:
     """The body of a stream, and background tasks."""
     seen: list[str] = []
 
@@ -256,7 +256,7 @@ def test_async_handlers_have_an_async_unit_of_work(world: World, dualwrite_appli
     assert sent == [(["one"], ["one"])]
 
 
-def test_what_is_no_dual_write_is_refused(world: World) -> None:
+def test_an_invalid_dual_write_is_refused(world: World) -> None:
     with pytest.raises(ConfigurationError, match="pass a DualWrite, or a function that returns one"):
         unit_of_work("orders")  # type: ignore[arg-type]
 

@@ -49,7 +49,7 @@ def values(broker: KafkaBroker, topic: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("step", "left"), [("COMMIT_KAFKA", ["one"]), ("COMMIT_DATABASE", [])])
-def test_what_a_process_on_one_node_left_is_recovered_on_the_other(
+def test_a_dead_processs_unit_on_one_node_is_recovered_on_the_other(
     engines: list[Engine], broker: KafkaBroker, name: str, step: str, left: list[str]
 ) -> None:
     topic = broker.create_topic()
@@ -78,7 +78,7 @@ def test_what_a_process_on_one_node_left_is_recovered_on_the_other(
     assert sorted(stored_values(engines[0])) == values(broker, topic) == sorted([*left, "two"])
 
 
-def test_processes_on_both_nodes_at_once_disagree_nowhere(
+def test_processes_on_both_nodes_at_once_leave_both_sides_equal(
     engines: list[Engine], broker: KafkaBroker, name: str
 ) -> None:
     topic = broker.create_topic()

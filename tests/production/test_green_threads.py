@@ -39,7 +39,7 @@ def run(library: str, url: str, broker: KafkaBroker, producer: str = "native", *
     words.append(str(meeting))
     with ready(url) as engine:
         done = subprocess.run(
-            [sys.executable, "-m", "tests.production.green_program", *words],
+            [sys.executable, "-m", "tests.support.production.green_program", *words],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             capture_output=True,
             text=True,

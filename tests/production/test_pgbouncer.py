@@ -19,8 +19,8 @@ from dualwrite.coordinator.sql.dialects.postgresql.database import Postgresql
 from dualwrite.operations.doctor import examine
 from dualwrite.operations.findings import Level
 from dualwrite.testing.kafka import KafkaBroker
-from tests.crash.world import World
 from tests.support.coordinator.event_table import events, ready_engine, stored_values
+from tests.support.crash.world import World
 from tests.support.servers.pgbouncer import PgBouncer
 
 pytestmark = pytest.mark.postgresql
@@ -71,7 +71,7 @@ def test_an_application_behind_it_that_is_killed_at_any_step_is_recovered(
     world = World(tmp_path, postgresql_url, "native")
     try:
         url = pgbouncer(size=3).url.render_as_string(hide_password=False)
-        world.task = replace(world.task, url=url, module="tests.production.pooled_application", threads=4)
+        world.task = replace(world.task, url=url, module="tests.support.production.pooled_application", threads=4)
         for step in STEPS:
             world.kill_at(step, unit=9)
         for units in (5, 10, 15):

@@ -43,7 +43,7 @@ class RefusedError(Exception):
 
 
 @pytest.mark.postgresql
-def test_what_a_scoped_session_writes_is_not_in_the_unit_and_what_its_own_session_writes_is(
+def test_a_scoped_sessions_writes_are_outside_the_unit_and_tx_sessions_are_inside(
     dualwrite: DualWrite, dualwrite_engine: Engine, broker: KafkaBroker
 ) -> None:
     """As Flask-SQLAlchemy's db.session, which is one."""
@@ -71,7 +71,7 @@ def test_what_a_scoped_session_writes_is_not_in_the_unit_and_what_its_own_sessio
 
 @pytest.mark.postgresql
 @pytest.mark.parametrize("pings", [True, False])
-def test_a_connection_that_the_server_has_closed_costs_no_unit_with_pool_pre_ping(
+def test_pool_pre_ping_saves_a_unit_from_a_connection_closed_by_the_server(
     postgresql_url: str, dualwrite_engine: Engine, dualwrite_factory: Make, broker: KafkaBroker, pings: bool
 ) -> None:
     topic = broker.create_topic()

@@ -10,10 +10,10 @@ from sqlalchemy import Engine
 from dualwrite.spark.workers import engine_of
 from dualwrite.testing.kafka import KafkaBroker
 from tests.coordinator.conftest import database_url, sqlite_url
-from tests.spark.expected_rows import options
-from tests.spark.sessions import spark_session
-from tests.spark.writing import Place
 from tests.support.coordinator.event_table import make_tables
+from tests.support.spark.expected_rows import options
+from tests.support.spark.sessions import spark_session
+from tests.support.spark.writing import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

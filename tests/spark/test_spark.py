@@ -10,8 +10,8 @@ import pytest
 
 from dualwrite.errors import InputError
 from dualwrite.spark import partition_writer, register, write_batch
-from tests.spark.frames import THINGS, forget_last_commit, judge, put, save, things
-from tests.spark.writing import PATIENCE, Place, rows_of, values_of
+from tests.support.spark.frames import THINGS, forget_last_commit, judge, put, save, things
+from tests.support.spark.writing import PATIENCE, Place, rows_of, values_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,9 +25,7 @@ def place(postgresql_place: Place) -> Place:
 
 
 @pytest.mark.slow
-def test_every_partition_is_written_once_whoever_writes_the_dataframe_again(
-    spark: "SparkSession", place: Place
-) -> None:
+def test_a_dataframe_written_twice_is_stored_once(spark: "SparkSession", place: Place) -> None:
     df = things(spark)
     for _ in range(2):
         df.foreachPartition(partition_writer(df, **place.keywords()))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.spark_batches import CONTENDERS, WHOLE
-from tests.spark.sessions import JAVA
+from tests.support.spark.sessions import JAVA
 
 HOME = Path(__file__).parents[2]
 

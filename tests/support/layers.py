@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PACKAGE = "dualwrite"
+TESTS = "tests"
 LONGEST_FILE = 450
 LONGEST_FUNCTION = 70
 
@@ -43,6 +44,15 @@ THROUGH_PORTS = (
     "coordinator.steps",
 )
 """Tier T in the client and the coordinator."""
+THROUGH_LOOP = ("broker.log", "broker.runtime", "broker.api")
+"""Tier T in the broker: its event loop is a port, too, which whoever runs it may simulate."""
+_LOOP = ("asyncio", "pathlib.Path", "threading.Lock")
+"""What THROUGH_LOOP may import beside pure modules: the loop's interface, the names of files, and a lock."""
+_PATH_IO = frozenset(
+    {"chmod", "exists", "glob", "is_dir", "is_file", "iterdir", "mkdir", "read_bytes", "read_text", "resolve", "rglob"}
+    | {"rmdir", "stat", "symlink_to", "unlink", "write_bytes", "write_text"}
+)
+"""Methods of Path that do I/O."""
 _ERRORS_IN_T = ("sqlalchemy.exc", "asyncio.CancelledError")
 """Classes of exceptions that tier T tells apart."""
 _NOT_IN_T = {"logging"}
@@ -133,31 +143,38 @@ ORDER: Mapping[str, tuple[str, ...]] = {
         "aio",
     ),
     "spark": ("plan", "tables", "error_translation", "workers", "partitions", "batch"),
+    "broker": (
+        "clients",
+        "settings",
+        "access",
+        "facts",
+        "core",
+        "log",
+        "runtime",
+        "config",
+        "net",
+        "api",
+        "process",
+        "tls",
+        "authentication",
+        "listening",
+        "token_keys",
+        "sasl_listeners",
+        "connection",
+        "server",
+        "metrics",
+        "metrics_server",
+        "broker",
+        "offline_users",
+        "embedded",
+    ),
 }
 MOST_FILES = 20
 DIALECTS = "coordinator.sql.dialects"
 _DATABASES = frozenset({"sqlite", "postgresql", "mysql", "mariadb"})
 _DRIVER = frozenset({"drivername", "get_driver_name"})
-NEVER: tuple[tuple[str, str], ...] = (
-    ("broker.core", "broker.log"),
-    ("broker.core", "broker.runtime"),
-    ("broker.core", "broker.api"),
-    ("broker.log", "broker.core"),
-    ("broker.log", "broker.runtime"),
-    ("broker.log", "broker.api"),
-    ("broker.settings", "broker.core"),
-    ("broker.settings", "broker.facts"),
-    ("broker.access", "broker.core"),
-    ("broker.access", "broker.log"),
-    ("broker.access", "broker.runtime"),
-    ("broker.access", "broker.api"),
-    ("broker.facts", "broker.core"),
-    ("broker.facts", "broker.log"),
-    ("broker.facts", "broker.runtime"),
-    ("broker.facts", "broker.api"),
-    ("broker.runtime", "broker.api"),
-    ("broker.api", "broker.log"),
-)
+NEVER: tuple[tuple[str, str], ...] = (("broker.log", "broker.core"), ("broker.api", "broker.log"))
+"""Arrows that ORDER allows. Core and log meet in broker.runtime alone."""
 
 
 @dataclass(frozen=True)
@@ -230,6 +247,22 @@ def tier_t_does_io_through_ports_only(modules: list[Module]) -> Iterator[str]:
                 yield f"{module.name} is of tier T and calls {_called(node.func)} at line {node.lineno}"
 
 
+def brokers_tier_t_does_io_through_loop_and_ports(modules: list[Module]) -> Iterator[str]:
+    """The broker's tier T runs with tiers P and T only. It waits through the event loop, and its files are Files."""
+    for module in modules:
+        if not within(module.name, THROUGH_LOOP):
+            continue
+        for imported in sorted(module.runs_with):
+            top = imported.partition(".")[0]
+            if top in _IMPURE_IMPORTS - _NOT_IN_T and not within(imported, _LOOP):
+                yield f"{module.name} is of tier T and imports {imported}"
+            if top == PACKAGE and not within(_inside(imported), (*PURE, *THROUGH_LOOP)):
+                yield f"{module.name} is of tier T and imports {_inside(imported)}, which is of tier S"
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Call) and _does_io(node.func):
+                yield f"{module.name} is of tier T and calls {_called(node.func)} at line {node.lineno}"
+
+
 def rooms_know_only_what_they_stand_on(modules: list[Module]) -> Iterator[str]:
     """The arrows between the rooms of the house, and between the rooms of the broker."""
     for module in modules:
@@ -248,7 +281,7 @@ def rooms_know_only_what_they_stand_on(modules: list[Module]) -> Iterator[str]:
 
 
 def rooms_of_a_floor_import_those_before_them(modules: list[Module]) -> Iterator[str]:
-    """In ``client``, ``coordinator`` and ``spark`` the path says what a file may touch."""
+    """In ``client``, ``coordinator``, ``spark`` and ``broker`` the path says what a file may touch."""
     for module in modules:
         floor, _, rest = module.name.partition(".")
         if floor not in ORDER or not rest:
@@ -286,6 +319,16 @@ def class_names_are_unique(modules: list[Module]) -> Iterator[str]:
     for name, names in sorted(places.items()):
         if len(names) > 1:
             yield f"the class name {name} stands in {' and '.join(names)}"
+
+
+def nothing_imports_a_test_module(modules: list[Module]) -> Iterator[str]:
+    """What tests share is in tests/support: a test module can be read, moved and removed by itself."""
+    for module in modules:
+        for imported in sorted(module.imports):
+            parts = imported.split(".")
+            tests = [number for number, part in enumerate(parts) if part.startswith("test_")]
+            if parts[0] == TESTS and tests:
+                yield f"{module.name} imports {'.'.join(parts[1 : tests[0] + 1])}, which is a test module"
 
 
 def nothing_imports_the_face(modules: list[Module]) -> Iterator[str]:
@@ -352,6 +395,7 @@ Rule = Callable[[list[Module]], Iterator[str]]
 RULES: tuple[Rule, ...] = (
     pure_modules_do_no_io,
     tier_t_does_io_through_ports_only,
+    brokers_tier_t_does_io_through_loop_and_ports,
     rooms_know_only_what_they_stand_on,
     rooms_of_a_floor_import_those_before_them,
     folders_are_small,
@@ -364,6 +408,8 @@ RULES: tuple[Rule, ...] = (
     files_are_short,
     functions_are_short,
 )
+RULES_OF_TESTS: tuple[Rule, ...] = (folders_are_small, nothing_imports_a_test_module)
+"""What tests/ keeps, too."""
 
 
 def _dotted(path: Path) -> str:
@@ -380,6 +426,14 @@ def _called(function: ast.expr) -> str:
     if isinstance(function, ast.Attribute):
         return function.attr
     return function.id if isinstance(function, ast.Name) else ""
+
+
+def _does_io(function: ast.expr) -> bool:
+    """True for ``open()``, but not for the Files port's; and for methods of Path."""
+    name = _called(function)
+    if isinstance(function, ast.Attribute):
+        return name in _PATH_IO or name in _IMPURE_CALLS - {"open"}
+    return name in _IMPURE_CALLS
 
 
 def _is_name_of_dialect(node: ast.AST) -> bool:

@@ -64,7 +64,7 @@ def test_units_are_counted_and_timed_by_their_result(
     assert said['dualwrite_process_slots{application="orders",state="idle"}'] == 1
 
 
-def test_what_the_background_has_to_finish_is_pending(
+def test_units_that_the_background_must_finish_are_counted_as_pending(
     make: Make, kafka: FakeKafka, metrics: DualWriteMetrics, registry: CollectorRegistry
 ) -> None:
     dual_write = make()
@@ -94,9 +94,7 @@ def test_a_unit_that_got_no_slot_has_a_duration_too(
     assert said['dualwrite_units_total{application="orders",result="rolled_back"}'] == 0
 
 
-def test_several_applications_are_told_apart(
-    make: Make, metrics: DualWriteMetrics, registry: CollectorRegistry
-) -> None:
+def test_applications_have_separate_metrics(make: Make, metrics: DualWriteMetrics, registry: CollectorRegistry) -> None:
     one, two = make("one"), make("two")
     metrics.watch(one)
     metrics.watch(two)
@@ -106,7 +104,7 @@ def test_several_applications_are_told_apart(
     assert said['dualwrite_units_total{application="two",result="committed"}'] == 0
 
 
-def test_with_an_engine_the_database_is_asked_too(
+def test_with_an_engine_the_databases_metrics_are_reported(
     engine: Engine, make: Make, metrics: DualWriteMetrics, registry: CollectorRegistry
 ) -> None:
     first, second = make(pool_size=3), make(pool_size=3)
@@ -127,7 +125,7 @@ def test_with_an_engine_the_database_is_asked_too(
     assert said['dualwrite_heuristic_outcomes{application="orders"}'] == 2
 
 
-def test_a_database_that_does_not_answer_costs_its_own_metrics_alone(
+def test_an_unavailable_database_hides_only_its_own_metrics(
     make: Make, metrics: DualWriteMetrics, registry: CollectorRegistry, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     dual_write = make()
@@ -139,7 +137,7 @@ def test_a_database_that_does_not_answer_costs_its_own_metrics_alone(
     assert "the database's metrics are not available" in caplog.text
 
 
-def test_a_dual_write_that_is_gone_is_told_no_more(
+def test_a_closed_dual_write_is_no_longer_reported(
     metrics: DualWriteMetrics, registry: CollectorRegistry, engine: Engine
 ) -> None:
     dual_write = DualWrite(
@@ -172,7 +170,7 @@ def test_the_page_names_every_metric() -> None:
     assert f"`{PREFIX}{DURATION}`" in page
 
 
-def test_nothing_of_it_is_loaded_unless_it_is_asked_for() -> None:
+def test_telemetry_is_not_imported_unless_it_is_used() -> None:
     code = (
         "import sys, dualwrite.coordinator.dual_write\n"
         "print(sorted({'prometheus_client', 'opentelemetry', 'dualwrite.telemetry'} & set(sys.modules)))"

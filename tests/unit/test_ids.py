@@ -69,7 +69,7 @@ def test_the_empty_state_is_the_empty_string() -> None:
         ":",
     ],
 )
-def test_a_string_that_is_no_state_is_refused_by_name(text: str) -> None:
+def test_an_invalid_state_string_is_refused_by_name(text: str) -> None:
     for read in (PreparedTxnState.parse, PreparedTxnState):
         with pytest.raises(ConfigurationError, match="prepared transaction state"):
             read(text)
@@ -138,7 +138,7 @@ def test_parsing_anything_gives_a_state_or_a_configuration_error(text: str) -> N
         ),
     ],
 )
-def test_which_ongoing_transaction_a_state_identifies(
+def test_a_state_identifies_only_its_own_ongoing_transaction(
     state: PreparedTxnState, ongoing: OngoingTransaction, same: bool
 ) -> None:
     assert state.identifies(ongoing) is same
@@ -186,7 +186,7 @@ def test_long_topics_that_share_their_beginning_have_different_anchors() -> None
     assert not anchor.is_in(other)
 
 
-def test_a_shortened_topic_is_no_legal_topic_name() -> None:
+def test_a_shortened_topic_name_contains_a_tilde_that_no_topic_name_may_have() -> None:
     assert "~" in Anchor.of(TopicPartition("t" * 249, 0), 0).topic
     assert Anchor.of(TopicPartition("t" * 198, 0), 0).topic == "t" * 198
 

@@ -1,13 +1,11 @@
 """The objects that a request handler may use."""
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dualwrite.broker.access.acls import CLUSTER_NAME, ResourceType
 from dualwrite.broker.access.needs import Need
 from dualwrite.broker.api.operations import OPERATIONS
-from dualwrite.broker.config import BrokerOptions
-from dualwrite.broker.connection_memory import ConnectionMemory
 from dualwrite.broker.runtime.access_control import AccessControl
 from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.coordinator import TransactionCoordinator
@@ -17,6 +15,10 @@ from dualwrite.broker.runtime.meters import Meters
 from dualwrite.broker.runtime.offsets import GroupOffsets
 from dualwrite.broker.runtime.stopping import Stopping
 from dualwrite.ports import Clock
+
+if TYPE_CHECKING:
+    from dualwrite.broker.config import BrokerOptions
+    from dualwrite.broker.net.connection_memory import ConnectionMemory
 
 NODE_ID = 0
 """The one node of the cluster: leader of every partition and coordinator of every transactional id and group."""
@@ -55,11 +57,11 @@ class BrokerContext:
     host: str
     port: int
     auto_create_topics: bool
-    options: BrokerOptions
+    options: "BrokerOptions"
     """The settings that the broker was started with."""
+    memory: "ConnectionMemory"
     meters: Meters = field(default_factory=Meters)
     stopping: Stopping = field(default_factory=Stopping)
-    memory: ConnectionMemory = field(default_factory=ConnectionMemory)
     client: Client = NO_CLIENT
 
     def may(self, need: Need, name: str = CLUSTER_NAME) -> bool:

@@ -106,7 +106,8 @@ class PartitionState:
         if entry is None:  # an unknown producer, for example an expired one, may begin with any sequence
             out_of_order = begins_at_zero and header.base_sequence != 0
             return BatchVerdict(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER) if out_of_order else APPEND
-        if header.producer_epoch < entry.epoch:
+        is_later = header.producer_epoch > entry.epoch
+        if header.producer_epoch < entry.epoch or (is_later and entry.transaction_start >= 0):
             return BatchVerdict(ErrorCode.INVALID_PRODUCER_EPOCH)
         duplicate = _find_duplicate(entry, header)
         if duplicate is not None:
@@ -135,7 +136,8 @@ class PartitionState:
         return ErrorCode.NONE
 
     def has_fenced(self, producer: ProducerIdentity) -> bool:
-        """True if a later epoch of ``producer``'s id has written here, so that ``producer`` has no open transaction."""
+        """True if a later epoch of ``producer``'s id has written here. No batch of a later epoch is taken while a
+        transaction is open, so ``producer`` has none: a marker ended it."""
         entry = self.producers.get(producer.producer_id)
         return entry is not None and producer.epoch < entry.epoch
 
@@ -256,10 +258,22 @@ class PartitionState:
 
 
 def _find_duplicate(entry: ProducerEntry, header: BatchHeader) -> RetainedBatch | None:
+    """The batch that ``header`` repeats. A transactional batch repeats none from before its own transaction: the client
+    would take that one for part of it."""
     if header.producer_epoch != entry.epoch:
         return None
+    if header.is_transactional and entry.transaction_start < 0:
+        return None
+    since = entry.transaction_start if header.is_transactional else 0
     sequences = (header.base_sequence, header.last_sequence)
-    return next((batch for batch in entry.batches if (batch.first_sequence, batch.last_sequence) == sequences), None)
+    return next(
+        (
+            batch
+            for batch in entry.batches
+            if (batch.first_sequence, batch.last_sequence) == sequences and batch.first_offset >= since
+        ),
+        None,
+    )
 
 
 def _is_next(entry: ProducerEntry, header: BatchHeader) -> bool:

@@ -73,7 +73,7 @@ def decide(table: TransactionTable, command: Command, at: Moment, settings: Tran
         return _init_producer_id(entry, command, at, settings)
     if isinstance(command, TimeOut | Expire | MarkersWritten):
         return _house_keeping(entry, command, at, settings)
-    if isinstance(command, VerifyPartitions) and not _is_verified(entry, settings):
+    if isinstance(command, VerifyPartitions) and not _is_verified(table, command, settings):
         return Decision(Reply())
     if entry is None or not command.producer:
         return _refuse(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
@@ -187,9 +187,13 @@ def _add_partitions(entry: TransactionRecorded, command: AddPartitions, at: Mome
     return Decision(Reply(), (fact,))
 
 
-def _is_verified(entry: TransactionRecorded | None, settings: TransactionSettings) -> bool:
-    """False if Produce need not be verified. No setting lets a record join a kept transaction: it was prepared."""
-    return settings.partition_verification_enable or (entry is not None and entry.is_kept)
+def _is_verified(table: TransactionTable, command: VerifyPartitions, settings: TransactionSettings) -> bool:
+    """False if Produce need not be verified. No setting lets a record join a kept transaction, which was prepared,
+    under whichever transactional id the request comes."""
+    if settings.partition_verification_enable:
+        return True
+    entries = table.entries.get(command.transactional_id), table.owner_of(command.producer.producer_id)
+    return any(entry is not None and entry.is_kept for entry in entries)
 
 
 def _verify_partitions(entry: TransactionRecorded, command: VerifyPartitions) -> Decision:

@@ -47,6 +47,8 @@ class TransactionTable:
     """Every transactional id that is known, by name."""
 
     entries: dict[str, TransactionRecorded] = field(default_factory=dict)
+    _owners: dict[int, str] = field(default_factory=dict, compare=False)
+    """The transactional id that each producer id was given to. Derived from ``entries``."""
 
     def apply(self, fact: TransactionFact) -> None:
         """Apply ``fact``.
@@ -59,11 +61,20 @@ class TransactionTable:
         if isinstance(fact, TransactionForgotten):
             _check(before is None or before.status in TRANSITIONS[TransactionStatus.DEAD], before, fact)
             self.entries.pop(fact.transactional_id, None)
+            for producer_id in () if before is None else _producer_ids(before):
+                self._owners.pop(producer_id, None)
             return
         _check_alone(fact)
         if before is not None:
             _check_step(before, fact)
         self.entries[fact.transactional_id] = fact
+        for producer_id in _producer_ids(fact):
+            self._owners[producer_id] = fact.transactional_id
+
+    def owner_of(self, producer_id: int) -> TransactionRecorded | None:
+        """The transactional id that ``producer_id`` was given to; None for an idempotent producer's id."""
+        owner = self._owners.get(producer_id)
+        return None if owner is None else self.entries.get(owner)
 
     @property
     def highest_producer_id(self) -> int:
@@ -90,17 +101,22 @@ class TransactionTable:
         )
 
     def is_coordinated(self, producer_id: int, name: TopicPartition) -> bool:
-        """True if the producer has an unfinished transaction of two-phase commit in the partition ``name``. Only the
-        coordinator ends such a transaction: its owner may have prepared it."""
-        return any(
-            entry.producer.producer_id == producer_id and entry.timeout_ms == NO_TIMEOUT and name in entry.partitions
-            for entry in self.entries.values()
-            if entry.status is TransactionStatus.ONGOING or entry.is_ended
-        )
+        """True if the producer has an unfinished transaction in the partition ``name`` that may be prepared, because it
+        is of two-phase commit or was kept. Only the coordinator ends such a transaction."""
+        entry = self.owner_of(producer_id)
+        if entry is None or entry.producer.producer_id != producer_id or name not in entry.partitions:
+            return False
+        is_unfinished = entry.status is TransactionStatus.ONGOING or entry.is_ended
+        return is_unfinished and (entry.timeout_ms == NO_TIMEOUT or entry.is_kept)
 
     def unfinished(self) -> Iterator[TransactionRecorded]:
         """Decided transactions whose markers may be missing. A restart completes them."""
         return (entry for entry in self.entries.values() if entry.is_ended)
+
+
+def _producer_ids(entry: TransactionRecorded) -> set[int]:
+    """The producer ids under which batches of ``entry`` may still come."""
+    return {entry.producer.producer_id, entry.client.producer_id, entry.previous.producer_id} - {-1}
 
 
 def has_timed_out(entry: TransactionRecorded, open_ms: int) -> bool:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from dualwrite.broker.access.acls import Acl, AclFilter, AclOperation, ResourceType
 from dualwrite.broker.access.authorizer import Authorizer
 from dualwrite.broker.facts.acls import AclCreated, AclDeleted
-from dualwrite.broker.limited_log import LimitedLog
 from dualwrite.broker.runtime.cluster import Cluster
+from dualwrite.broker.runtime.limited_log import LimitedLog
+from dualwrite.ports import Clock
 
 logger = logging.getLogger(__name__)
 
@@ -39,13 +40,13 @@ class AccessSettings:
 class AccessControl:
     """The authorizer over the ACLs of ``cluster``. Belongs to the event loop's thread."""
 
-    def __init__(self, cluster: Cluster, settings: AccessSettings) -> None:
+    def __init__(self, cluster: Cluster, settings: AccessSettings, clock: Clock) -> None:
         self.is_enabled = settings.is_enabled
         self._cluster = cluster
         self._authorizer = Authorizer(settings.super_users, allows_unprotected=settings.allows_unprotected)
         self._authorizer.replace(cluster.state.acls.values())
         self._decisions: dict[_Question, bool] = {}
-        self._log = LimitedLog(logger, _MOST_REFUSALS)
+        self._log = LimitedLog(logger, _MOST_REFUSALS, clock.monotonic)
 
     def may(self, principal: str, host: str, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
         """True if ``principal`` may perform ``operation`` on the resource ``name``. Of many refusals a few are logged.

@@ -6,14 +6,11 @@ loop's thread, in one step without await. A crash at any point leaves the old se
 some offset and old ones from there on. Readers see the same records in each case.
 """
 
-import asyncio
 import logging
-import sys
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol
 from weakref import WeakSet
 
 from dualwrite.broker.facts.transaction_index import IndexedTransaction
@@ -32,8 +29,6 @@ from dualwrite.records.header import MalformedBatchError
 logger = logging.getLogger(__name__)
 
 _NO_LIMIT = 2**63 - 1
-_WORK_SECONDS, _REST_SECONDS = 0.002, 0.002
-_SWITCH_SECONDS = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +39,30 @@ class CleanerSettings:
     dedupe_bytes: int = 134_217_728
 
 
+class CleanerThread(Protocol):
+    """Where the cleaner works, beside the event loop."""
+
+    async def run(self, clean: Callable[[Callable[[], None]], Cleaned]) -> Cleaned:
+        """The result of ``clean``, which calls its argument between batches, so that the broker answers requests.
+
+        :raises InterruptedError: if the broker stops meanwhile.
+        """
+
+    def close(self) -> None:
+        """Stop a cleaning in progress, and the thread."""
+
+
 class Compaction:
     """Cleans the logs of topics with ``compact`` in their cleanup.policy. Belongs to the event loop's thread."""
 
     def __init__(
-        self, files: Files, cluster: Cluster, flusher: Flusher, clock: Clock, settings: CleanerSettings
+        self,
+        files: Files,
+        cluster: Cluster,
+        flusher: Flusher,
+        clock: Clock,
+        settings: CleanerSettings,
+        thread: CleanerThread,
     ) -> None:
         self._files = files
         self._cluster = cluster
@@ -57,8 +71,7 @@ class Compaction:
         self._settings = settings
         self._uncleanable: WeakSet[Partition] = WeakSet()
         """Partitions that failed for good. They are objects and not names, because a new topic may have an old name."""
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="cleaner")
-        self._pace = Pace()
+        self._thread = thread
 
     async def run_once(self) -> None:
         """Clean one log after the other, the dirtiest first, until none is dirty enough (log.cleaner.backoff.ms)."""
@@ -72,8 +85,7 @@ class Compaction:
 
     def close(self) -> None:
         """Stop a cleaning in progress, and the thread."""
-        self._pace.stop()
-        self._thread.shutdown()
+        self._thread.close()
 
     def _dirtiest(self) -> tuple[Partition, CleaningPlan] | None:
         best: tuple[float, Partition, CleaningPlan] | None = None
@@ -99,9 +111,7 @@ class Compaction:
     async def _clean(self, partition: Partition, plan: CleaningPlan) -> bool:
         """Clean one log. True if that succeeded; a later run tries again after a failure."""
         try:
-            cleaned = await asyncio.get_running_loop().run_in_executor(
-                self._thread, _clean_at_ease, plan, partition, self._pace
-            )
+            cleaned = await self._thread.run(lambda pause: clean(plan, partition.log.begin_replacement, pause))
         except MalformedBatchError as error:
             logger.error("%s cannot be compacted: %s", partition.name, error)
             self._uncleanable.add(partition)
@@ -187,36 +197,3 @@ def dirtiness(plan: CleaningPlan, config: TopicConfig) -> float:
 
 def _is_overdue(oldest: Segment, now_ms: int, max_lag_ms: int) -> bool:
     return max_lag_ms < _NO_LIMIT and oldest.is_older_than(max_lag_ms, now_ms)
-
-
-def _clean_at_ease(plan: CleaningPlan, partition: Partition, pause: Callable[[], None]) -> Cleaned:
-    """Clean, in the cleaner's thread, with a shorter switch interval so that the event loop gets its turns sooner."""
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(_SWITCH_SECONDS)
-    try:
-        return clean(plan, partition.log.begin_replacement, pause)
-    finally:
-        sys.setswitchinterval(usual)
-
-
-class Pace:
-    """Called between batches. After some work it sleeps for the same time, so that the broker answers requests."""
-
-    def __init__(self) -> None:
-        self._stopped = False
-        self._rested = time.monotonic()
-
-    def __call__(self) -> None:
-        """Sleep if enough work was done.
-
-        :raises InterruptedError: if the broker stops.
-        """
-        if self._stopped:
-            raise InterruptedError("the broker stops")
-        if time.monotonic() - self._rested > _WORK_SECONDS:
-            time.sleep(_REST_SECONDS)
-            self._rested = time.monotonic()
-
-    def stop(self) -> None:
-        """End the work at the next call."""
-        self._stopped = True

@@ -12,20 +12,15 @@ Thus there are no undo paths.
 """
 
 import asyncio
-import logging
-import os
-import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
-STOP_EXIT_CODE = 70
-"""EX_SOFTWARE: the exit code of a broker that stopped because its disk failed or its state was wrong."""
-
-_THREADS = 4
+SYNC_THREADS = 4
 """How many files are synced at a time. Several flushes together take a disk little more time than one."""
 
 
@@ -41,19 +36,6 @@ class Flushable(Protocol):
 
     def flushed(self, end_offset: int) -> None:
         """Called on the event loop's thread: everything below ``end_offset`` is durable."""
-
-
-def stop_process(error: BaseException) -> NoReturn:
-    """End the process at once; memory and disk may no longer agree."""
-    if isinstance(error, OSError):  # the error names the file; a stack trace would not help
-        logger.critical(
-            "the broker stops: %s; check the disk (free space, permissions, errors) and start it again: it recovers "
-            "from the disk", error,
-        )  # fmt: skip
-    else:
-        logger.critical("the broker stops: %s", error, exc_info=error)
-    logging.shutdown()
-    os._exit(STOP_EXIT_CODE)
 
 
 class _Critical:
@@ -75,18 +57,20 @@ class Flusher:
 
     :param durable: True for ``durability=fsync``.
     :param on_failure: called with the error when storage fails; must not return.
-    :param on_round: called with the seconds that each round of fsyncs took.
+    :param threads: SYNC_THREADS threads for the fsyncs; None for those of the event loop. :meth:`close` ends them.
+    :param timed: makes a context that measures one round of fsyncs.
     """
 
     def __init__(
         self,
         durable: bool,
-        on_failure: Callable[[BaseException], NoReturn] = stop_process,
-        on_round: Callable[[float], None] | None = None,
+        on_failure: Callable[[BaseException], NoReturn],
+        threads: "Executor | None" = None,
+        timed: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._durable = durable
         self._critical = _Critical(on_failure)
-        self._on_round = on_round
+        self._timed = timed
         self._dirty: dict[Flushable, None] = {}
         self._current: asyncio.Future[None] | None = None
         self._following: asyncio.Future[None] | None = None
@@ -94,7 +78,7 @@ class Flusher:
         self._is_wanted = False
         """True if another round must follow."""
         self._background: set[asyncio.Task[None]] = set()
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="fsync")
+        self._threads = threads
 
     def critical(self) -> "_Critical":
         """A context for an append together with its change of state. It ends the process after a failure between the
@@ -144,7 +128,8 @@ class Flusher:
         await asyncio.gather(*self._background)
         if self._rounds is not None:
             await self._rounds
-        self._threads.shutdown()
+        if self._threads is not None:
+            self._threads.shutdown()
 
     async def _flush_rounds(self) -> None:
         loop = asyncio.get_running_loop()
@@ -153,12 +138,10 @@ class Flusher:
             self._current, self._following = self._following, None
             positions = {target: target.end_offset for target in self._dirty}
             self._dirty.clear()
-            began = time.perf_counter()  # uvloop's own time is in milliseconds
             with self.critical():
                 shares = _shares(list(positions))
-                await asyncio.gather(*(loop.run_in_executor(self._threads, _sync_all, share) for share in shares))
-                if self._on_round is not None:
-                    self._on_round(time.perf_counter() - began)
+                with self._timed():
+                    await asyncio.gather(*(loop.run_in_executor(self._threads, _sync_all, share) for share in shares))
                 for target, end_offset in positions.items():
                     target.flushed(end_offset)
             assert self._current is not None
@@ -168,7 +151,7 @@ class Flusher:
 
 def _shares(targets: list[Flushable]) -> list[list[Flushable]]:
     """``targets``, divided into one share for each thread."""
-    return [targets[number::_THREADS] for number in range(min(_THREADS, len(targets)))]
+    return [targets[number::SYNC_THREADS] for number in range(min(SYNC_THREADS, len(targets)))]
 
 
 def _sync_all(targets: Iterable[Flushable]) -> None:

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterable
 
-from dualwrite.broker.access.credential_changes import CredentialChange, CredentialResult, decide_changes
 from dualwrite.broker.access.scram_credentials import UserCredentials
 from dualwrite.broker.core.cluster import ClusterState
+from dualwrite.broker.core.credential_changes import CredentialChange, CredentialResult, decide_changes
 from dualwrite.broker.facts.cluster import ClusterFact
 from dualwrite.broker.facts.credentials import DecoySecretCreated
 from dualwrite.ports import Entropy

@@ -7,7 +7,7 @@ from dualwrite.broker.access.distinguished_names import CertificateError, subjec
 from dualwrite.broker.access.principal_mapping import MappingRuleError, NoMatchingRuleError, PrincipalMapping
 from dualwrite.broker.api.context import ANONYMOUS
 from dualwrite.broker.clients.listeners import Listener
-from dualwrite.broker.frame_stream import FrameStream
+from dualwrite.broker.net.frame_stream import FrameStream
 from dualwrite.broker.settings.listener_settings import ListenerValues
 from dualwrite.broker.tls.context import files_of, server_context
 from dualwrite.broker.tls.transport import RECEIVE_BYTES, TlsHandshakeError, TlsTransport

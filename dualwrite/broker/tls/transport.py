@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, cast
 
 from dualwrite.broker.clients.handshake_failures import ended, explain, late
-from dualwrite.broker.frame_stream import FrameStream, StreamEndedError
+from dualwrite.broker.net.frame_stream import FrameStream, StreamEndedError
 
 RECEIVE_BYTES = 256 * 1024
 """The size of the buffer into which encrypted bytes are received."""

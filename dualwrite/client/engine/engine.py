@@ -170,6 +170,11 @@ class Engine:
             self._verb.finish(None)
         return operation
 
+    def send_records(self, now: float) -> None:
+        """Make every record due to be sent at the next step. Nothing is awaited."""
+        self._verb.require_producing("send_records()")
+        self._sender.flush(now)
+
     def flush(self, now: float, until: float = NEVER) -> Operation:
         """Send every record, and wait until all are acknowledged, or until the time ``until``. Result: None."""
         self._verb.require_producing("flush()")

@@ -16,6 +16,7 @@ from dualwrite.client.engine.transaction_state import TransactionResult
 from dualwrite.client.producer.arguments import member_of, offsets_of
 from dualwrite.client.producer.base_producer import REFUSED, BaseProducer, deadline_of, one_callback
 from dualwrite.client.terms.verbs import ProducerState
+from dualwrite.errors import InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState, require_prepared_state
 from dualwrite.records.outgoing import HeadersGiven, OnDelivery, OutgoingRecord
 
@@ -171,6 +172,20 @@ class TwoPhaseProducer(BaseProducer):
         if timeout != 0 and self._told == before and self._can_wait_for_a_report:
             self._wait(self._engine.await_report, until=deadline_of(timeout))
         return self._told - before
+
+    def send_records(self) -> None:
+        """Send every record of the transaction, as far as that needs no waiting. A later verb waits for the answers, so
+        that other work can be done meanwhile. Calls no delivery callback.
+
+        :raises DualWriteError: the error that has ended the transaction meanwhile. Abort.
+        """
+        self._enter("send_records()")
+        try:
+            self._engine.send_records(time.monotonic())
+            self._driver.pump()
+        except BaseException as error:
+            self._mark_abortable("send_records()", error, InvalidTransactionStateError)
+            raise
 
     def flush(self, timeout: float | None = None) -> int:
         """Send every record of the transaction, and wait until all are acknowledged; return how many are not. This

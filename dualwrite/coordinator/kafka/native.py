@@ -108,6 +108,10 @@ class NativeProducer:
         """Add a record if that does not wait; see ProducesAtOnce."""
         return self._ready(Verb.PRODUCE).produce_at_once(_reporting(record))
 
+    def send_records(self) -> None:
+        """Send the records that were added, without waiting; see SendsRecords."""
+        self._ready(Verb.PRODUCE).send_records()
+
     def send_offsets_to_transaction(self, positions: Sequence[Any], group_metadata: Any) -> None:
         """Commit a consumer group's offsets as part of the transaction (KIP-447); see KafkaParticipant."""
         self._ready(Verb.SEND_OFFSETS).send_offsets_to_transaction(positions, group_metadata)

@@ -145,6 +145,10 @@ class UnitDatabase(Protocol):
         :param machine: of the unit: while it is in user code, nothing but the database may end the transaction.
         """
 
+    @property
+    def has_unflushed(self) -> bool:
+        """True if a session has objects whose rows :meth:`failure` will write."""
+
     def failure(self) -> BaseException | None:
         """Flush the sessions, and return the error that prevents a commit, if any. A flush may run user code that
         produces records."""

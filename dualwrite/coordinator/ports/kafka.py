@@ -87,6 +87,14 @@ class ProducesAtOnce(Protocol):
 
 
 @runtime_checkable
+class SendsRecords(Protocol):
+    """A KafkaParticipant that can send its records before it is prepared, while the database works."""
+
+    def send_records(self) -> None:
+        """Send every record that was added, without waiting for the answers: ``prepare_transaction`` waits for them."""
+
+
+@runtime_checkable
 class CommitsInBackground(Protocol):
     """A KafkaParticipant that can send a commit, and take in its answer at a later call.
 

@@ -78,7 +78,7 @@ def flush_all(sessions: Iterable[Session]) -> None:
     """
     sessions = list(sessions)
     for _ in range(_MOST_FLUSHES):
-        pending = [session for session in sessions if _is_pending(session)]
+        pending = [session for session in sessions if is_pending(session)]
         if not pending:
             return
         for session in pending:
@@ -145,7 +145,7 @@ def _note(session: Session, bind: object) -> None:
 
 def _close(session: Session, unit: UnitTransaction, plain: Callable[[], None]) -> None:
     """Close an application's own session on a unit's connection without losing pending objects."""
-    if unit.in_user_code and _is_pending(session):
+    if unit.in_user_code and is_pending(session):
         error = sys.exc_info()[1]
         if error is not None or _uses_savepoint(session, unit.connection):
             where = "inside a savepoint" if error is None else f"after {error!r}"
@@ -166,7 +166,8 @@ def _flush_in_block(session: Session, unit: UnitTransaction | None) -> None:
         flush_all([session])
 
 
-def _is_pending(session: Session) -> bool:
+def is_pending(session: Session) -> bool:
+    """True if ``session`` has objects to flush."""
     return bool(session.new or session.deleted or session.dirty)
 
 

@@ -18,7 +18,7 @@ from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.engine_checks import discard, require_idle
 from dualwrite.coordinator.steps.driver import UnitDriver
 from dualwrite.coordinator.unit.beginning import begin_transaction
-from dualwrite.coordinator.unit.session import UnitSession, flush_all, forget_sessions
+from dualwrite.coordinator.unit.session import UnitSession, flush_all, forget_sessions, is_pending
 from dualwrite.coordinator.unit.unit_fate import UnitFate
 from dualwrite.coordinator.unit.unit_transaction import LEAVE_TO_END, UnitTransaction
 from dualwrite.errors import InvalidTransactionStateError
@@ -100,13 +100,21 @@ class SqlUnit:
         self._transaction = UnitTransaction(self._connection, self._machine, self._ask_fate)
         return self._transaction
 
+    @property
+    def has_unflushed(self) -> bool:
+        """True if a session has objects whose rows are not written yet; see UnitDatabase."""
+        return any(is_pending(session) for session in self._sessions())
+
+    def _sessions(self) -> list[Session]:
+        sessions = [] if self._transaction is None else self._transaction.sessions
+        return [*sessions, self._session] if self._session is not None else sessions
+
     def failure(self) -> BaseException | None:
         """Flush the sessions, and return the error that prevents a commit, if any; see UnitDatabase."""
         try:
             transaction = self._transaction
-            sessions = [] if transaction is None else transaction.sessions
-            if self._session is not None or sessions:
-                flush_all([*sessions, self._session] if self._session is not None else sessions)
+            if sessions := self._sessions():
+                flush_all(sessions)
             if transaction is None:
                 return InvalidTransactionStateError(f"this unit of work has no database transaction: {LEAVE_TO_END}")
             if not self._transaction_is_ours():

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from tests.conformance.subject import Subject
+from tests.support.conformance.subject import Subject
 
 Case = Callable[[Subject], None]
 

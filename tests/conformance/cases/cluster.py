@@ -2,7 +2,7 @@
 
 from dualwrite.wire.apis import ApiKey, ApiVersionsRequest
 from tests.conformance.cases import case
-from tests.conformance.subject import Subject
+from tests.support.conformance.subject import Subject
 
 
 @case

@@ -5,11 +5,11 @@ from dualwrite.wire.apis import (
     OffsetDeleteRequest,
 )
 from dualwrite.wire.error_codes import ErrorCode
-from tests.broker.calls import unique
-from tests.broker.offset_calls import commit, fetch_request
 from tests.conformance.cases import case
 from tests.conformance.cases.groups import commit_as, leave, member, note_described, stable
-from tests.conformance.subject import Subject, Word
+from tests.support.conformance.subject import Subject, Word
+from tests.support.requests.calls import unique
+from tests.support.requests.offset_calls import commit, fetch_request
 
 FIRST_WITH_MESSAGES = 3
 

@@ -10,7 +10,7 @@ from dualwrite.wire.apis import (
 )
 from tests.conformance.cases import case
 from tests.conformance.cases.transactions import TV1, TV2, Actor
-from tests.conformance.subject import Subject
+from tests.support.conformance.subject import Subject
 
 
 @case

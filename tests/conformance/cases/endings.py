@@ -5,12 +5,12 @@ import time
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.fate.transaction_fate import ended_transaction
 from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity
-from tests.broker import calls
-from tests.broker.calls import add, describe, identity, init, produce, tx_batch
-from tests.broker.marker_calls import marker, write
-from tests.broker.raw import eventually
 from tests.conformance.cases import case
-from tests.conformance.subject import Subject, Word
+from tests.support.conformance.subject import Subject, Word
+from tests.support.requests import calls
+from tests.support.requests.calls import add, describe, identity, init, produce, tx_batch
+from tests.support.requests.marker_calls import marker, write
+from tests.support.waiting import eventually
 
 TV1, TV2 = 1, 2
 

@@ -12,11 +12,12 @@ from dualwrite.wire.apis import (
     SyncGroupRequest,
 )
 from dualwrite.wire.error_codes import ErrorCode
-from tests.broker.calls import unique
-from tests.broker.offset_calls import commit
-from tests.broker.raw import RawClient, eventually, key_of
 from tests.conformance.cases import case
-from tests.conformance.subject import Subject, Word
+from tests.support.conformance.subject import Subject, Word
+from tests.support.requests.calls import unique
+from tests.support.requests.offset_calls import commit
+from tests.support.requests.raw_client import RawClient, key_of
+from tests.support.waiting import eventually
 
 JOIN, SYNC = 9, 5
 """Newest versions."""

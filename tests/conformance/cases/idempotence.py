@@ -2,9 +2,9 @@
 
 from dualwrite.ids import NO_PRODUCER, ProducerIdentity
 from dualwrite.wire.apis import Message
-from tests.broker.calls import batch, init, new_producer, produce
 from tests.conformance.cases import case
-from tests.conformance.subject import Subject
+from tests.support.conformance.subject import Subject
+from tests.support.requests.calls import batch, init, new_producer, produce
 
 LAST_SEQUENCE = 2**31 - 1
 

@@ -2,10 +2,10 @@
 
 from dualwrite.ids import ProducerIdentity
 from dualwrite.wire.apis import Message
-from tests.broker.calls import add, batch, describe, end, new_producer, produce, producers, tx_batch
-from tests.broker.marker_calls import marker, write
 from tests.conformance.cases import case
-from tests.conformance.subject import Subject
+from tests.support.conformance.subject import Subject
+from tests.support.requests.calls import add, batch, describe, end, new_producer, produce, producers, tx_batch
+from tests.support.requests.marker_calls import marker, write
 
 
 def opened(broker: Subject, topic: str) -> tuple[str, ProducerIdentity]:

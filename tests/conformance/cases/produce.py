@@ -11,9 +11,9 @@ from dualwrite.ids import NO_PRODUCER, ProducerIdentity
 from dualwrite.records.batch import Record, build_batch
 from dualwrite.records.header import HEADER_SIZE, BatchFields, iterate_batches
 from dualwrite.wire.apis import Message
-from tests.broker.calls import batch, fetch, produce, produce_request, topic_id, tx_batch
 from tests.conformance.cases import case
-from tests.conformance.subject import Subject
+from tests.support.conformance.subject import Subject
+from tests.support.requests.calls import batch, fetch, produce, produce_request, topic_id, tx_batch
 
 HOUR_MS = 3_600_000
 NOBODY = ProducerIdentity(4242, 0)

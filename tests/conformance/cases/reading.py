@@ -6,7 +6,9 @@ from dualwrite.ids import ProducerIdentity
 from dualwrite.records.header import iterate_batches
 from dualwrite.wire.apis import ListOffsetsRequest, Message
 from dualwrite.wire.error_codes import ErrorCode
-from tests.broker.calls import (
+from tests.conformance.cases import case
+from tests.support.conformance.subject import Subject
+from tests.support.requests.calls import (
     batch,
     end,
     fetch,
@@ -19,8 +21,6 @@ from tests.broker.calls import (
     topic_id,
     tx_batch,
 )
-from tests.conformance.cases import case
-from tests.conformance.subject import Subject
 
 
 def note_fetched(broker: Subject, step: str, answer: Message) -> None:

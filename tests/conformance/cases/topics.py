@@ -16,7 +16,9 @@ from dualwrite.wire.apis import (
     OffsetForLeaderEpochRequest,
 )
 from dualwrite.wire.error_codes import ErrorCode
-from tests.broker.calls import (
+from tests.conformance.cases import case
+from tests.support.conformance.subject import Subject
+from tests.support.requests.calls import (
     ask_for_topics,
     batch,
     configs,
@@ -27,9 +29,7 @@ from tests.broker.calls import (
     unique,
     wanted_topic,
 )
-from tests.broker.raw import eventually
-from tests.conformance.cases import case
-from tests.conformance.subject import Subject
+from tests.support.waiting import eventually
 
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3

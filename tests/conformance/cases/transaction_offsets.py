@@ -5,12 +5,12 @@ import uuid
 from dualwrite.ids import ProducerIdentity
 from dualwrite.wire.apis import AddOffsetsToTxnRequest, Message, TxnOffsetCommitRequest
 from dualwrite.wire.error_codes import ErrorCode
-from tests.broker.calls import topic_id
-from tests.broker.offset_calls import commit, fetch_request
 from tests.conformance.cases import case
 from tests.conformance.cases.groups import stable
 from tests.conformance.cases.transactions import Actor
-from tests.conformance.subject import Subject, Word
+from tests.support.conformance.subject import Subject, Word
+from tests.support.requests.calls import topic_id
+from tests.support.requests.offset_calls import commit, fetch_request
 
 FIRST_WITH_TOPIC_IDS = 6
 

@@ -3,11 +3,11 @@
 from dualwrite.ids import NO_PRODUCER, ProducerIdentity
 from dualwrite.wire.apis import AddPartitionsToTxnRequest, Message
 from dualwrite.wire.error_codes import ErrorCode
-from tests.broker import calls
-from tests.broker.calls import batch, describe, identity, init, produce, tx_batch
-from tests.broker.raw import eventually
 from tests.conformance.cases import case
-from tests.conformance.subject import Subject, Word
+from tests.support.conformance.subject import Subject, Word
+from tests.support.requests import calls
+from tests.support.requests.calls import batch, describe, identity, init, produce, tx_batch
+from tests.support.waiting import eventually
 
 TV1, TV2 = 9, 12
 """Versions of Produce."""

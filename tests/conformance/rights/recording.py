@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.conformance.apache_kafka import ApacheKafka
 from tests.conformance.recordings import SETTINGS as USUAL
 from tests.conformance.rights.rounds import SETTINGS, Answers, answers
-from tests.conformance.subject import warm_up
+from tests.support.apache_kafka.single_node import ApacheKafka
+from tests.support.conformance.subject import warm_up
 
 _PATH = Path(__file__).parent / "recorded.json"
 

@@ -9,8 +9,8 @@ from dualwrite.broker.access.acls import AclOperation, ResourceType
 from dualwrite.ids import ProducerIdentity
 from dualwrite.wire import apis
 from dualwrite.wire.apis import Message
-from tests.broker import acl_calls, admin_calls, calls, group_calls, marker_calls, offset_calls
-from tests.broker.raw import RawClient
+from tests.support.requests import acl_calls, admin_calls, calls, group_calls, marker_calls, offset_calls
+from tests.support.requests.raw_client import RawClient
 
 _TOPIC, _BROKER = 2, 4
 _SET = 0

@@ -19,10 +19,11 @@ from dualwrite.broker.access.acls import (
 from dualwrite.wire.codec import read_response
 from dualwrite.wire.error_codes import ErrorCode, error_name
 from dualwrite.wire.errors import error_codes
-from tests.broker import acl_calls, calls, offset_calls
-from tests.broker.raw import RawClient, eventually, key_of
 from tests.conformance.rights.requests import REQUESTS, Place
-from tests.conformance.subject import PASSING
+from tests.support.conformance.subject import PASSING
+from tests.support.requests import acl_calls, calls, offset_calls
+from tests.support.requests.raw_client import RawClient, key_of
+from tests.support.waiting import eventually
 
 ADMINISTRATOR, STRANGER = "127.0.0.1", "127.0.0.2"
 SETTINGS = {

@@ -181,7 +181,7 @@ async def too_large(tx: AsyncTransaction) -> None:
 
 
 @pytest.mark.parametrize("make", PARTICIPANTS)
-def test_a_record_that_is_refused_at_once_costs_what_it_costs_elsewhere(
+def test_a_record_that_is_refused_at_once_fails_its_unit_and_not_the_next(
     broker: KafkaBroker, sqlite_place: Place, make: Any
 ) -> None:
     config = {**broker.client_config, "message.max.bytes": 2000}

@@ -158,7 +158,7 @@ def maker(place: Place) -> Callable[[AsyncEngine], AsyncDualWrite]:
 
 
 @pytest.mark.parametrize("unit", [plain, by_session, nested, retried])
-def test_a_task_cancelled_wherever_it_waits_is_told_the_truth(sqlite_place: Place, unit: Unit) -> None:
+def test_a_task_cancelled_at_any_await_learns_the_units_true_outcome(sqlite_place: Place, unit: Unit) -> None:
     told, happened = run(cancel_everywhere(sqlite_place, unit, False, maker(sqlite_place), is_cold=False))
     assert told > 5
     assert happened > 2, "it was never cancelled after the decision"
@@ -166,7 +166,9 @@ def test_a_task_cancelled_wherever_it_waits_is_told_the_truth(sqlite_place: Plac
 
 @pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
 @pytest.mark.postgresql
-def test_so_it_is_on_postgresql(request: pytest.FixtureRequest, driver: str) -> None:
+def test_a_task_cancelled_at_any_await_learns_the_true_outcome_on_postgresql(
+    request: pytest.FixtureRequest, driver: str
+) -> None:
     from tests.coordinator.conftest import place_of
 
     for place in place_of(request, driver):
@@ -188,7 +190,7 @@ def test_all_tasks_cancelled_at_once_as_a_loop_does_that_ends_leave_both_sides_e
 
 @pytest.mark.parametrize("again", [2, 5, 8])
 @pytest.mark.parametrize("everything", [True, False])
-def test_tasks_cancelled_twice_are_told_the_truth_or_that_it_is_not_known(
+def test_tasks_cancelled_twice_learn_the_true_outcome_or_that_it_is_in_doubt(
     sqlite_place: Place, again: int, everything: bool
 ) -> None:
     """The second time comes, for one, while the database is asked what became of a COMMIT that was cancelled."""
@@ -197,7 +199,7 @@ def test_tasks_cancelled_twice_are_told_the_truth_or_that_it_is_not_known(
     assert told > 5
 
 
-def test_whoever_waits_for_a_slot_can_be_cancelled_and_costs_nobody_a_turn(sqlite_place: Place) -> None:
+def test_a_cancelled_wait_for_a_slot_does_not_delay_the_other_waiters(sqlite_place: Place) -> None:
     async def main() -> None:
         async with sqlite_place.dual_write() as dual_write:
             async with dual_write.transaction() as tx:
@@ -221,7 +223,7 @@ async def settled(task: "asyncio.Task[None]") -> BaseException | None:
     return outcome
 
 
-def test_a_wait_for_a_slot_ends_in_time_and_the_error_says_who_has_it(sqlite_place: Place) -> None:
+def test_a_wait_for_a_slot_times_out_and_the_error_names_the_owner(sqlite_place: Place) -> None:
     async def main() -> None:
         async with sqlite_place.dual_write(acquire_timeout=0.1) as dual_write, dual_write.transaction():
             waiting = [asyncio.create_task(write_unit(dual_write, str(number))) for number in range(3)]
@@ -233,7 +235,7 @@ def test_a_wait_for_a_slot_ends_in_time_and_the_error_says_who_has_it(sqlite_pla
     run(main())
 
 
-def test_a_timeout_that_strikes_after_the_decision_is_none(sqlite_place: Place) -> None:
+def test_a_timeout_after_the_decision_is_not_raised(sqlite_place: Place) -> None:
     """The unit has happened: TimeoutError would make its caller do it again. And nothing strikes later."""
     if not hasattr(asyncio, "timeout"):
         pytest.skip("Python 3.10 has no asyncio.timeout")
@@ -334,7 +336,7 @@ def test_a_cancellation_after_the_decision_strikes_at_the_next_await(sqlite_plac
     assert place.in_both("one", "two")
 
 
-def test_a_produce_that_was_cancelled_is_not_committed_even_if_the_cancellation_was_caught(sqlite_place: Place) -> None:
+def test_a_unit_with_a_cancelled_produce_is_not_committed_even_if_that_was_caught(sqlite_place: Place) -> None:
     place = sqlite_place
 
     async def main() -> None:

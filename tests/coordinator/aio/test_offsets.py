@@ -136,7 +136,7 @@ def test_offsets_are_sent_with_the_records(sqlite_place: Place, wrap: Wrap) -> N
 
 
 @pytest.mark.slow_cases("psycopg", "aiomysql")
-def test_of_two_consumers_with_the_same_records_only_one_commits_them(place: Place) -> None:
+def test_only_one_of_two_consumers_with_the_same_records_commits_them(place: Place) -> None:
     group, cluster = FakeGroup(), FakeCluster()
     consumers = [FakeConsumer(group, "zombie"), FakeConsumer(group, "owner")]
 
@@ -232,7 +232,7 @@ def test_a_callback_that_puts_it_where_its_group_is_in_kafka(sqlite_place: Place
     assert stored_offsets(sqlite_place) == {}
 
 
-def test_what_is_no_consumer_is_named(sqlite_place: Place, lite: DualWrite) -> None:
+def test_an_invalid_consumer_is_refused_by_its_type(sqlite_place: Place, lite: DualWrite) -> None:
     async def main() -> None:
         async with sqlite_place.dual_write() as dual_write:
             with pytest.raises(TypeError, match="a consumer of type str: give"):
@@ -246,7 +246,7 @@ def test_what_is_no_consumer_is_named(sqlite_place: Place, lite: DualWrite) -> N
         lite.seek_to_stored(awaited_one)
 
 
-def test_offsets_that_nobody_awaits_cost_the_unit(sqlite_place: Place) -> None:
+def test_store_offsets_without_await_fails_the_unit(sqlite_place: Place) -> None:
     consumer = FakeConsumer(FakeGroup())
 
     async def forgets(tx: AsyncTransaction) -> None:
@@ -296,7 +296,7 @@ def test_a_failure_before_anything_was_claimed_leaves_nothing_to_claim(sqlite_pl
     assert stored_offsets(sqlite_place) == {P: 0}
 
 
-def test_another_tasks_failure_is_not_the_consumers(sqlite_place: Place) -> None:
+def test_another_tasks_failure_does_not_mark_the_consumer(sqlite_place: Place) -> None:
     consumer = FakeConsumer(FakeGroup())
 
     async def main() -> None:

@@ -13,8 +13,8 @@ from sqlalchemy import insert
 
 from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
 from dualwrite.testing.kafka import KafkaBroker
-from tests.coordinator.offsets.test_offsets_with_kafka import BROKER, fill, reading, values_of
 from tests.support.coordinator.async_dual_writes import Place, run
+from tests.support.coordinator.consumed_topics import BROKER, fill, reading, values_of
 from tests.support.coordinator.event_table import events, stored_values
 
 RECORDS = 12

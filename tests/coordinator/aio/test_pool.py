@@ -7,7 +7,7 @@ import pytest
 
 from dualwrite.coordinator.slots.pool import Pool
 from dualwrite.errors import InvalidTransactionStateError
-from tests.coordinator.slots.test_pool import World, until_waiting
+from tests.support.coordinator.memory_pools import World, until_waiting
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_only_a_warm_slot_is_had_without_a_wait(world: World) -> None:
     assert pool.acquire_now(object()) is None
 
 
-def test_nobody_gets_a_slot_before_those_who_wait(world: World) -> None:
+def test_a_released_slot_goes_to_the_waiting_thread_before_any_newcomer(world: World) -> None:
     pool = world.pool(size=1)
     world.warm(pool.acquire("first"))
     with ThreadPoolExecutor(1) as threads:

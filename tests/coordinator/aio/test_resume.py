@@ -14,7 +14,7 @@ from tests.support.coordinator.fake_kafka_without_2pc import ResumingKafka
 pytestmark = pytest.mark.slow_cases("psycopg", "aiomysql")
 
 
-def test_what_timed_out_after_the_decision_is_replayed(place: Place) -> None:
+def test_a_unit_that_timed_out_after_its_decision_is_replayed(place: Place) -> None:
     place.kafka = kafka = ResumingKafka()
     kafka.before_effect = lambda request: kafka.time_out() if request == "commit" and not kafka.timed_out else None
 
@@ -39,7 +39,7 @@ def test_what_timed_out_after_the_decision_is_replayed(place: Place) -> None:
         assert list(connection.scalars(select(kafka_transaction_record.c.record_value))) == [b"later"]
 
 
-def test_without_replay_it_is_on_record(place: Place) -> None:
+def test_without_replay_a_unit_that_timed_out_is_on_record(place: Place) -> None:
     place.kafka = kafka = ResumingKafka()
     kafka.before_effect = lambda request: kafka.time_out() if request == "commit" and not kafka.timed_out else None
 
@@ -54,7 +54,7 @@ def test_without_replay_it_is_on_record(place: Place) -> None:
     assert kafka.committed == []
 
 
-def test_a_unit_begins_nothing_in_kafka_once_somebody_has_taken_over(place: Place) -> None:
+def test_a_fenced_process_begins_no_kafka_transaction(place: Place) -> None:
     place.kafka = kafka = ResumingKafka()
 
     async def main() -> None:

@@ -1,60 +1,17 @@
 """A database server that goes silent under asyncio: the event loop goes on, and the unit ends within its limit."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterator
-from contextlib import asynccontextmanager
 
 import pytest
-from sqlalchemy.ext.asyncio import create_async_engine
 
 from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
 from dualwrite.errors import DatabaseUnavailableError, InDoubtError
-from tests.support.coordinator.async_dual_writes import Place, async_url, run, write_unit
-from tests.support.coordinator.event_table import CONFIG
+from tests.support.coordinator.async_dual_writes import Place, run, write_unit
+from tests.support.coordinator.async_silent_database import LIMIT, dual_write, outcome, proxy
 from tests.support.servers.silent_proxy import COMMIT, SilentProxy
+from tests.support.waiting import eventually
 
-LIMIT = 2.0
-"""``database_timeout``."""
-SLACK = 10.0
-NEVER = 3600.0
-"""A lease_timeout that lets no heartbeat come in between."""
-
-
-@pytest.fixture
-def proxy(server_place: Place) -> Iterator[SilentProxy]:
-    made = SilentProxy(server_place.seen.url.render_as_string(hide_password=False))
-    yield made
-    made.close()
-
-
-@asynccontextmanager
-async def dual_write(place: Place, proxy: SilentProxy) -> AsyncIterator[AsyncDualWrite]:
-    """Behind the proxy, with two slots of which one is seen by the fake Kafka."""
-    engine = create_async_engine(async_url(proxy.plain_url, place.driver))
-    made = AsyncDualWrite(
-        engine,
-        CONFIG,
-        application="orders",
-        participant=place.kafka.participant,
-        pool_size=1,
-        lease_timeout=NEVER,
-        database_timeout=LIMIT,
-    )
-    try:
-        yield made
-    finally:
-        proxy.lets_nobody_in = False
-        proxy.end_silent()
-        await made.close(timeout=20)
-        await engine.dispose()
-
-
-async def outcome(unit: Awaitable[None], within: float) -> BaseException | None:
-    """What ``unit`` raises; it fails the test if it takes longer than ``within`` seconds."""
-    task = asyncio.ensure_future(unit)
-    done, _ = await asyncio.wait([task], timeout=within + SLACK)
-    assert done, f"it hangs for longer than {within + SLACK} s"
-    return task.exception()
+__all__ = ["proxy"]
 
 
 async def count_turns(turns: list[None]) -> None:
@@ -64,9 +21,8 @@ async def count_turns(turns: list[None]) -> None:
 
 
 async def settled(made: AsyncDualWrite) -> None:
-    """Wait for the background; what hangs ends with run()."""
-    while made.pending():
-        await asyncio.sleep(0.02)
+    """Wait for the background."""
+    assert await asyncio.to_thread(eventually, lambda: made.pending() == 0)
 
 
 @pytest.mark.slow_cases
@@ -123,7 +79,7 @@ def test_a_database_that_vanishes_at_commit_is_settled_when_it_is_back(
 
 
 @pytest.mark.slow
-def test_a_first_connection_that_nobody_answers_ends_within_the_limit(server_place: Place, proxy: SilentProxy) -> None:
+def test_an_unanswered_first_connection_fails_within_the_limit(server_place: Place, proxy: SilentProxy) -> None:
     async def main() -> None:
         async with dual_write(server_place, proxy) as made:
             proxy.lets_nobody_in = True

@@ -105,7 +105,7 @@ def test_another_tasks_call_is_refused_while_one_is_under_way(sqlite_place: Plac
     assert sqlite_place.in_both("one", "two")
 
 
-def test_a_call_left_under_way_at_the_end_of_the_block_costs_the_unit(
+def test_a_call_still_under_way_at_the_end_of_the_block_fails_the_unit(
     sqlite_place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tasks = []
@@ -138,7 +138,7 @@ def test_a_call_left_under_way_at_the_end_of_the_block_costs_the_unit(
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 @pytest.mark.parametrize("verb", ["execute", "scalar", "scalars", "produce"])
-def test_a_forgotten_await_costs_the_unit(sqlite_place: Place, verb: str) -> None:
+def test_a_forgotten_await_fails_the_unit(sqlite_place: Place, verb: str) -> None:
     """Else one side would go without what was not awaited, and nobody would notice."""
     argument: Any = "events" if verb == "produce" else select(events)
 
@@ -212,7 +212,7 @@ def test_delivery_callbacks_are_called_in_the_loops_thread(sqlite_place: Place) 
     assert sqlite_place.kafka.committed == ["v"]
 
 
-def test_a_delivery_callback_that_raises_costs_the_unit_even_if_the_error_was_caught(sqlite_place: Place) -> None:
+def test_a_delivery_callback_that_raises_fails_the_unit_even_if_the_error_was_caught(sqlite_place: Place) -> None:
     def raises(error: Any, message: Any) -> None:
         raise ValueError("of the callback")
 
@@ -322,7 +322,7 @@ def interrupted_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("in_the_main_task", [True, False])
-def test_a_unit_that_an_interrupt_has_left_open_does_not_keep_the_application_from_closing(
+def test_an_application_can_close_after_an_interrupt_left_a_unit_open(
     sqlite_place: Place, monkeypatch: pytest.MonkeyPatch, in_the_main_task: bool
 ) -> None:
     async def application() -> None:

@@ -22,10 +22,10 @@ from dualwrite.errors import (
     InvalidTransactionStateError,
     KafkaUnavailableError,
 )
-from tests.coordinator.unit.test_unit_of_work import EventModel, fail_at
 from tests.support.coordinator.async_dual_writes import Place, run, write, write_unit
 from tests.support.coordinator.event_table import CONFIG, TakingStore, events, expire_leases, slot_rows, stored_values
 from tests.support.coordinator.fake_kafka import Fault
+from tests.support.coordinator.usual_unit import EventModel, fail_at
 
 pytestmark = pytest.mark.slow_cases("psycopg")
 
@@ -138,9 +138,7 @@ def test_savepoints_work_inside_a_unit(place: Place) -> None:
 
 @pytest.mark.slow_cases("asyncpg", "aiomysql")
 @pytest.mark.parametrize("produces", [False, True])
-def test_a_failed_statement_whose_error_was_caught_dooms_the_unit_where_it_dooms_the_transaction(
-    place: Place, produces: bool
-) -> None:
+def test_a_caught_statement_error_fails_the_unit_where_it_fails_the_transaction(place: Place, produces: bool) -> None:
     async def main() -> None:
         async with place.dual_write() as dual_write:
             await write_unit(dual_write, "one")
@@ -394,7 +392,7 @@ def test_a_connection_that_dies_around_commit_settles_the_unit_by_the_row(
     assert server_place.in_both(*["one"] * (when == "after"), "two")
 
 
-def test_an_unknown_outcome_of_the_commit_is_said_to_be_in_doubt(
+def test_a_commit_with_an_unknown_outcome_raises_in_doubt_error(
     sqlite_place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """COMMIT fails, and so does every connection after it."""
@@ -418,7 +416,7 @@ def test_an_unknown_outcome_of_the_commit_is_said_to_be_in_doubt(
     assert sqlite_place.in_both("two")
 
 
-def test_what_recovery_finds_is_on_record_until_it_is_acknowledged(place: Place) -> None:
+def test_an_outcome_found_by_recovery_is_on_record_until_acknowledged(place: Place) -> None:
     async def main() -> None:
         async with place.dual_write() as dual_write:
             await write_unit(dual_write, "one")
@@ -455,7 +453,7 @@ def test_a_unit_whose_slot_was_taken_over_commits_on_neither_side(place: Place) 
     assert place.in_both("two")
 
 
-def test_what_a_dead_process_left_is_recovered_by_the_first_unit_of_another(place: Place) -> None:
+def test_a_dead_processs_unit_is_recovered_by_the_first_unit_of_another_process(place: Place) -> None:
     """The dead one was blocking, the next is not: one application."""
     kafka = place.kafka
     dead = DualWrite(place.seen, CONFIG, application="orders", participant=kafka.participant, pool_size=1)
@@ -528,7 +526,7 @@ def test_autocommit_is_refused(server_place: Place) -> None:
     run(main())
 
 
-def test_before_the_upgrade_the_error_says_so(sqlite_place: Place) -> None:
+def test_a_database_without_the_tables_is_refused_with_the_upgrade_command(sqlite_place: Place) -> None:
     with sqlite_place.seen.begin() as connection:
         connection.execute(text("DROP TABLE kafka_transaction_state"))
 

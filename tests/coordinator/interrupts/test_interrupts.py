@@ -20,9 +20,9 @@ from dualwrite.coordinator.rules import machine
 from dualwrite.coordinator.steps import driver
 from dualwrite.coordinator.unit import block, transaction
 from dualwrite.errors import InvalidTransactionStateError
-from tests.coordinator.unit.test_unit_of_work import recovered, write, write_unit
 from tests.support.coordinator.event_table import CONFIG, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
+from tests.support.coordinator.usual_unit import recovered, write, write_unit
 
 Unit = Callable[[DualWrite, str], None]
 COORDINATOR = {str(path) for path in Path(driver.__file__).parents[1].rglob("*.py")}
@@ -182,7 +182,7 @@ def make(engine: Engine, kafka: FakeKafka) -> Iterator[Callable[[], DualWrite]]:
 
 @pytest.mark.slow_cases
 @pytest.mark.parametrize("unit", [plain, raises, joined, swallowed])
-def test_an_interrupt_at_any_line_of_a_unit_costs_that_unit_only(
+def test_an_interrupt_at_any_line_of_a_unit_affects_that_unit_only(
     make: Any, engine: Engine, kafka: FakeKafka, unit: Unit
 ) -> None:
     def warm() -> DualWrite:
@@ -195,7 +195,7 @@ def test_an_interrupt_at_any_line_of_a_unit_costs_that_unit_only(
     assert any(place.startswith("block.py") and "(leave)" in place for place in places)
 
 
-def test_a_unit_inside_the_handler_of_an_interrupt_that_struck_the_blocks_end_does_not_join_the_dead_one(
+def test_a_unit_in_an_interrupts_handler_does_not_join_the_interrupted_unit(
     make: Any, engine: Engine, kafka: FakeKafka
 ) -> None:
     dual_write = make()
@@ -212,9 +212,7 @@ def test_a_unit_inside_the_handler_of_an_interrupt_that_struck_the_blocks_end_do
             assert both_are_equal(engine, kafka, f"handler {at}"), tracer.where
 
 
-def test_what_a_dead_block_left_is_ended_by_the_heartbeat_and_by_close(
-    make: Any, engine: Engine, kafka: FakeKafka
-) -> None:
+def test_an_abandoned_block_is_ended_by_the_heartbeat_and_by_close(make: Any, engine: Engine, kafka: FakeKafka) -> None:
     dual_write = make()
     for end in (manager_of(dual_write).process.pool.beat, dual_write.close):
         block: Any = dual_write.transaction()
@@ -228,7 +226,7 @@ def test_what_a_dead_block_left_is_ended_by_the_heartbeat_and_by_close(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("unit", [plain, raises])
-def test_an_interrupt_at_any_line_of_the_first_unit_and_its_recovery_costs_that_unit_only(
+def test_an_interrupt_during_the_first_unit_or_its_recovery_affects_that_unit_only(
     make: Any, engine: Engine, kafka: FakeKafka, unit: Unit
 ) -> None:
     places = interrupt_everywhere(make, engine, kafka, unit, COORDINATOR, is_cold=True)

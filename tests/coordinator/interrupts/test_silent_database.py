@@ -4,98 +4,25 @@ library's own ends within ``database_timeout``, and both sides end alike."""
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, insert, select, text
+from sqlalchemy import create_engine, insert, select, text
 from sqlalchemy.exc import OperationalError
 
-from dualwrite import DualWrite
 from dualwrite.errors import DatabaseUnavailableError, InDoubtError
-from tests.support.coordinator.event_table import CONFIG, events, ready_engine, slot_rows, stored_values
-from tests.support.coordinator.fake_kafka import FakeCluster
+from tests.support.coordinator.event_table import events, slot_rows
+from tests.support.coordinator.silent_database import KNOWN_TOTAL, LIMIT, World, error_of, world
 from tests.support.coordinator.usual_unit import write, write_unit
-from tests.support.servers.databases import SERVERS
 from tests.support.servers.mariadb import MariaDB
 from tests.support.servers.postgresql import PostgreSQL
-from tests.support.servers.silent_proxy import COMMIT, SilentProxy
+from tests.support.servers.silent_proxy import COMMIT
+from tests.support.waiting import eventually
 
-LIMIT = 2.0
-"""``database_timeout``."""
-KNOWN_TOTAL = 2 * LIMIT
-SLACK = 10.0
-"""Seconds that a machine with many tests on it may add."""
-NEVER = 3600.0
-"""A lease_timeout that lets no heartbeat come in between."""
-
-
-class World:
-    """A database behind a proxy, as the application sees it and as it is, and Kafka."""
-
-    def __init__(self, url: str) -> None:
-        self.proxy = SilentProxy(url)
-        self.seen = ready_engine(url)
-        self.cluster = FakeCluster()
-        self.engines: list[Engine] = []
-        self.made: list[DualWrite] = []
-
-    def dual_write(self, pool: dict[str, Any] | None = None, **options: Any) -> DualWrite:
-        engine = create_engine(self.proxy.plain_url, **(pool or {}))
-        self.engines.append(engine)
-        options = {"lease_timeout": NEVER, "database_timeout": LIMIT, "acquire_timeout": 10.0, **options}
-        made = DualWrite(engine, CONFIG, application="a", participant=self.cluster.participant, **options)
-        self.made.append(made)
-        return made
-
-    def is_alike(self, *values: str) -> bool:
-        produced = [value for kafka in self.cluster.ids.values() for value in kafka.committed]
-        is_open = any(kafka.ongoing is not None for kafka in self.cluster.ids.values())
-        return sorted(stored_values(self.seen)) == sorted(produced) == sorted(values) and not is_open
-
-    def close(self) -> None:
-        self.proxy.lets_nobody_in = False
-        self.proxy.close()
-        for dual_write in self.made:
-            dual_write.close(timeout=0)
-        for engine in [*self.engines, self.seen]:
-            engine.dispose()
-
-
-@pytest.fixture(params=SERVERS)
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    made = World(str(request.getfixturevalue(f"{request.param}_url")))
-    yield made
-    made.close()
-
-
-def error_of(act: Callable[[], Any], within: float) -> BaseException | None:
-    """What ``act`` raises, in a thread of its own; it fails the test if it takes longer than ``within`` seconds."""
-    raised: list[BaseException | None] = []
-
-    def run() -> None:
-        try:
-            act()
-        except BaseException as error:  # noqa: BLE001 - the test looks at it
-            raised.append(error)
-        else:
-            raised.append(None)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(within + SLACK)
-    assert raised, f"it hangs for longer than {within + SLACK} s"
-    return raised[0]
-
-
-def until(condition: Callable[[], bool], patience: float = 30.0) -> None:
-    end = time.monotonic() + patience
-    while not condition():
-        assert time.monotonic() < end, "it has not come about"
-        time.sleep(0.02)
+__all__ = ["world"]
 
 
 @pytest.mark.slow_cases
@@ -110,7 +37,7 @@ def test_a_commit_that_never_arrives_ends_in_doubt_and_recovery_rolls_both_sides
     assert dual_write.pending() == 1
     write_unit(dual_write, "another")  # the slot in doubt is left to the background
     world.proxy.end_silent()
-    until(lambda: dual_write.pending() == 0)
+    assert eventually(lambda: dual_write.pending() == 0)
     assert world.is_alike("before", "another")
 
 
@@ -136,7 +63,7 @@ def test_a_database_that_vanishes_at_commit_ends_in_doubt_within_twice_the_limit
         raise error_of(lambda: write_unit(dual_write, "in doubt"), KNOWN_TOTAL) or AssertionError
     world.proxy.lets_nobody_in = False
     world.proxy.end_silent()
-    until(lambda: dual_write.pending() == 0)
+    assert eventually(lambda: dual_write.pending() == 0)
     assert world.is_alike("before", *(["in doubt"] if delivers else []))
 
 
@@ -147,7 +74,7 @@ def test_a_state_that_cannot_be_stored_in_time_rolls_both_sides_back(world: Worl
     with pytest.raises(OperationalError, match="database_timeout"):
         raise error_of(lambda: write_unit(dual_write, "lost"), LIMIT) or AssertionError
     world.proxy.end_silent()
-    until(lambda: world.is_alike("before"))
+    assert eventually(lambda: world.is_alike("before"))
     write_unit(dual_write, "after")
     assert world.is_alike("before", "after")
 
@@ -187,7 +114,7 @@ def test_a_unit_without_records_whose_commit_is_not_answered_gets_the_drivers_er
 
 
 @pytest.mark.slow
-def test_a_unit_whose_pool_pings_a_silent_connection_says_so_within_the_limit(world: World) -> None:
+def test_a_pre_ping_on_a_silent_connection_fails_within_the_limit(world: World) -> None:
     dual_write = world.dual_write({"pool_pre_ping": True})
     write_unit(dual_write, "before")
     world.proxy.silence_all()
@@ -198,7 +125,7 @@ def test_a_unit_whose_pool_pings_a_silent_connection_says_so_within_the_limit(wo
 
 
 @pytest.mark.slow
-def test_a_first_connection_that_nobody_answers_ends_within_the_limit(world: World) -> None:
+def test_an_unanswered_first_connection_fails_within_the_limit(world: World) -> None:
     world.proxy.lets_nobody_in = True
     dual_write = world.dual_write()
     with pytest.raises(DatabaseUnavailableError, match=r"accepted no connection within 2 s \(database_timeout\)"):
@@ -219,15 +146,15 @@ def test_a_statement_of_the_users_may_take_longer_than_the_limit(world: World) -
 
 
 @pytest.mark.slow
-def test_the_leases_are_renewed_though_the_connection_of_the_heartbeat_goes_silent(world: World) -> None:
+def test_leases_are_renewed_although_the_heartbeats_connection_goes_silent(world: World) -> None:
     """On a new connection, before they run out."""
     dual_write = world.dual_write(lease_timeout=18.0, database_timeout=60.0)
     write_unit(dual_write, "before")
     first = slot_rows(world.seen)["a-0"].lease_expires_at
-    until(lambda: slot_rows(world.seen)["a-0"].lease_expires_at > first)
+    assert eventually(lambda: slot_rows(world.seen)["a-0"].lease_expires_at > first)
     world.proxy.silence_all()
     second = slot_rows(world.seen)["a-0"].lease_expires_at
-    until(lambda: slot_rows(world.seen)["a-0"].lease_expires_at > second)
+    assert eventually(lambda: slot_rows(world.seen)["a-0"].lease_expires_at > second)
     write_unit(dual_write, "after")
     assert world.is_alike("before", "after")
 
@@ -279,7 +206,7 @@ def test_a_backend_that_is_frozen_at_commit_holds_up_its_own_unit_alone(own_post
             assert in_block.wait(30)
             assert isinstance(error_of(frozen_unit, KNOWN_TOTAL), InDoubtError)
             renewed = slot_rows(world.seen)["a-0"].lease_expires_at
-            until(lambda: slot_rows(world.seen)["a-0"].lease_expires_at > renewed)
+            assert eventually(lambda: slot_rows(world.seen)["a-0"].lease_expires_at > renewed)
             go_on.set()
             beside.result(30)
             write_unit(dual_write, "another")
@@ -288,8 +215,8 @@ def test_a_backend_that_is_frozen_at_commit_holds_up_its_own_unit_alone(own_post
             else:
                 os.kill(backend.process, signal.SIGKILL)  # the server starts anew, and ends all connections
                 world.seen.dispose()
-            until(lambda: not _fails(lambda: dual_write.recover()) and dual_write.pending() == 0)
-        until(lambda: world.is_alike("beside", "another", *(["frozen"] if end == "goes on" else [])))
+            assert eventually(lambda: not _fails(lambda: dual_write.recover()) and dual_write.pending() == 0)
+        assert eventually(lambda: world.is_alike("beside", "another", *(["frozen"] if end == "goes on" else [])))
     finally:
         go_on.set()
         backend.go_on()
@@ -328,8 +255,8 @@ def test_a_server_that_is_frozen_at_commit_ends_the_unit_in_doubt(own_mariadb: M
         armed.append("COMMIT_DATABASE")
         assert isinstance(error_of(lambda: write_unit(dual_write, "frozen"), KNOWN_TOTAL), InDoubtError)
         os.kill(process, signal.SIGCONT)
-        until(lambda: dual_write.pending() == 0)
-        until(lambda: world.is_alike("before", "frozen"))
+        assert eventually(lambda: dual_write.pending() == 0)
+        assert eventually(lambda: world.is_alike("before", "frozen"))
         write_unit(dual_write, "after")
     finally:
         os.kill(process, signal.SIGCONT)

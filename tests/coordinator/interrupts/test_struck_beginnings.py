@@ -33,7 +33,7 @@ def engine_of_a_tenant(url: str, driver: str) -> Engine:
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
-def test_a_limit_that_strikes_the_beginning_is_raised_and_no_unit_runs_without_what_a_listener_set(
+def test_a_limit_at_the_beginning_is_raised_and_no_unit_runs_without_listener_settings(
     postgresql_url: str, kafka: FakeKafka, make_dual_write: Callable[..., DualWrite], driver: str
 ) -> None:
     if driver == "psycopg2":

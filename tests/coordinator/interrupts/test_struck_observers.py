@@ -13,9 +13,9 @@ from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.process.signal_handlers import is_from_signal_handler
 from dualwrite.errors import CommittedError
-from tests.coordinator.unit.test_observers import Recorder, write
 from tests.support.coordinator.event_table import stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
+from tests.support.coordinator.recorder import Recorder, write
 
 SIGNAL = signal.SIGUSR1
 
@@ -70,7 +70,7 @@ class Struck(Recorder):
             signal.raise_signal(SIGNAL)
 
 
-def test_a_limit_that_strikes_an_observer_is_raised_and_tells_the_truth(
+def test_a_limit_that_strikes_an_observer_is_raised_with_the_units_outcome(
     make_dual_write: Callable[..., DualWrite], sqlite_engine: Engine, kafka: FakeKafka, handle: Callable[[Any], Any]
 ) -> None:
     handle(strike)
@@ -99,7 +99,7 @@ def test_a_limit_that_strikes_an_observer_is_raised_and_tells_the_truth(
 
 
 @pytest.mark.parametrize("kind", HANDLERS)
-def test_whatever_the_handler_is_its_limit_is_raised(
+def test_a_limit_from_any_kind_of_signal_handler_is_raised(
     dual_write: DualWrite, handle: Callable[[Any], Any], kind: str
 ) -> None:
     handle(HANDLERS[kind])
@@ -108,7 +108,7 @@ def test_whatever_the_handler_is_its_limit_is_raised(
         write(dual_write)
 
 
-def test_what_an_observer_raises_by_itself_is_swallowed_while_handlers_are_set(
+def test_an_observers_own_error_is_swallowed_while_handlers_are_set(
     dual_write: DualWrite, handle: Callable[[Any], Any], sqlite_engine: Engine
 ) -> None:
     handle(strike)
@@ -117,6 +117,6 @@ def test_what_an_observer_raises_by_itself_is_swallowed_while_handlers_are_set(
     assert stored_values(sqlite_engine) == ["one"]
 
 
-def test_an_exception_without_a_traceback_is_no_handlers(handle: Callable[[Any], Any]) -> None:
+def test_an_exception_without_a_traceback_is_not_from_a_signal_handler(handle: Callable[[Any], Any]) -> None:
     handle(strike)
     assert not is_from_signal_handler(LimitError())

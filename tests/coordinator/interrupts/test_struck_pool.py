@@ -10,7 +10,7 @@ from dualwrite.coordinator.concurrency.background import Background
 from dualwrite.coordinator.concurrency.waiting import Flag, Ticket
 from dualwrite.coordinator.process.this_process import THIS_PROCESS
 from dualwrite.coordinator.slots.pool import Pool
-from tests.coordinator.slots.test_pool import World, used, world
+from tests.support.coordinator.memory_pools import World, used, world
 from tests.support.striking import Striker
 
 __all__ = ["world"]
@@ -63,7 +63,7 @@ def check(pool: Pool, world: World, where: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_limit_at_any_place_of_a_use_of_the_pool_leaves_it_to_other_threads(
+def test_a_limit_at_any_place_of_a_use_leaves_the_pool_usable_by_other_threads(
     world: World, kind: type[BaseException]
 ) -> None:
     places = 0
@@ -81,7 +81,9 @@ def test_a_limit_at_any_place_of_a_use_of_the_pool_leaves_it_to_other_threads(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_limit_at_any_place_of_a_wait_for_a_slot_loses_nobodys_turn(world: World, kind: type[BaseException]) -> None:
+def test_a_limit_at_any_place_of_a_wait_for_a_slot_blocks_no_other_waiter(
+    world: World, kind: type[BaseException]
+) -> None:
     places = 0
     pool = world.pool(size=1)
     while True:
@@ -111,7 +113,7 @@ def test_a_limit_at_any_place_of_a_wait_for_a_slot_loses_nobodys_turn(world: Wor
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_limit_at_any_place_of_the_start_of_the_background_leaves_its_work_to_be_done(
+def test_a_struck_start_of_the_background_can_be_repeated_and_does_its_work(
     kind: type[BaseException],
 ) -> None:
     places = 0
@@ -145,7 +147,7 @@ def test_a_limit_at_any_place_of_the_start_of_the_background_leaves_its_work_to_
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_limit_at_any_place_of_a_close_lets_it_be_called_again_and_gives_everything_back(
+def test_a_close_struck_by_a_limit_can_be_repeated_and_returns_everything(
     world: World, kind: type[BaseException]
 ) -> None:
     places = 0

@@ -14,9 +14,9 @@ from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.unit import block
 from dualwrite.errors import InDoubtError, InvalidTransactionStateError, UnitCommitted
-from tests.coordinator.unit.test_unit_of_work import recovered, write, write_unit
 from tests.support.coordinator.event_table import CONFIG, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
+from tests.support.coordinator.usual_unit import recovered, write, write_unit
 from tests.support.striking import Striker
 
 LONG = 20.0
@@ -184,7 +184,7 @@ def strike_the_entry_of_exit(world: World, unit: Act, kind: type[BaseException])
 
 @pytest.mark.parametrize("kind", [LimitError, Interrupt])
 @pytest.mark.parametrize("raises", [False, True])
-def test_a_limit_at_the_entry_of_exit_ends_the_unit_though_the_exception_is_kept(
+def test_a_limit_at_the_entry_of_exit_ends_the_unit_even_if_the_exception_is_kept(
     world: World, kind: type[BaseException], raises: bool
 ) -> None:
     dual_write = world.warm()
@@ -197,7 +197,7 @@ def test_a_limit_at_the_entry_of_exit_ends_the_unit_though_the_exception_is_kept
     assert kept.__traceback__ is not None
 
 
-def test_a_limit_at_the_entry_of_exit_of_a_block_that_is_kept_ends_the_unit_with_the_next_one(world: World) -> None:
+def test_a_kept_block_struck_at_the_entry_of_exit_is_ended_by_the_next_unit(world: World) -> None:
     """The block is in a variable, or an ExitStack has it: nobody drops it."""
     dual_write = world.warm()
     blocks: list[Any] = []
@@ -254,7 +254,7 @@ def strike_units(world: World, unit: Callable[[DualWrite], Act], step: int, *, i
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_a_limit_that_strikes_a_unit_costs_no_other_thread_anything_and_tells_the_truth(
+def test_a_limit_at_sampled_places_of_a_unit_spares_other_threads_and_is_truthful(
     world: World, unit: Callable[[DualWrite], Act]
 ) -> None:
     assert len(strike_units(world, unit, SOME, is_cold=False)) > 10
@@ -262,7 +262,7 @@ def test_a_limit_that_strikes_a_unit_costs_no_other_thread_anything_and_tells_th
 
 @pytest.mark.slow
 @pytest.mark.parametrize("unit", UNITS)
-def test_a_limit_at_every_place_of_a_unit_costs_no_other_thread_anything_and_tells_the_truth(
+def test_a_limit_at_every_place_of_a_unit_spares_other_threads_and_is_truthful(
     world: World, unit: Callable[[DualWrite], Act]
 ) -> None:
     places = strike_units(world, unit, 1, is_cold=False)

@@ -24,6 +24,7 @@ from dualwrite.coordinator.sql.connecting import BoundedCreator, WatchedPing, bo
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.errors import DatabaseUnavailableError
 from tests.support.striking import Striker
+from tests.support.waiting import eventually
 
 SHORT = 0.1
 LONG = 60.0
@@ -61,22 +62,13 @@ def is_cut(driver: Driver) -> bool:
         return False
 
 
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
-def test_a_connection_that_waits_for_too_long_is_cut_and_the_log_says_so(
-    driver: Driver, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_connection_that_waits_too_long_is_cut_and_logged(driver: Driver, caplog: pytest.LogCaptureFixture) -> None:
     limit = Limit(SHORT, "orders-3")
     limit.watch(driver)
     with limit:
         assert await_end(driver) == b""
     assert limit.is_over
-    until(lambda: bool(caplog.messages))
+    assert eventually(lambda: bool(caplog.messages))
     assert caplog.messages == [
         "orders-3: the database had not answered after 0.1 s (database_timeout): its connection was cut"
     ]
@@ -128,7 +120,7 @@ def test_no_limit_is_under_way_outside_of_its_use() -> None:
         assert current_limit() is None
 
 
-def test_a_limit_that_an_interrupt_has_left_around_others_is_no_limit_of_theirs(
+def test_a_limit_abandoned_by_an_interrupt_does_not_limit_later_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The interrupt comes as its block ends, so that nothing ends it: the thread's later steps are inside of it."""
@@ -150,7 +142,7 @@ def test_a_limit_that_an_interrupt_has_left_around_others_is_no_limit_of_theirs(
         watchdog._current.set(before)
 
 
-def test_a_limit_that_an_interrupt_has_left_is_gone_with_the_exception() -> None:
+def test_a_limit_abandoned_by_an_interrupt_is_gone_with_the_exception() -> None:
     before = watchdog._current.get()
     left = Limit(LONG, "left")
     left.__enter__()
@@ -179,7 +171,7 @@ def test_a_limit_whose_beginning_is_interrupted_does_not_run(monkeypatch: pytest
         watchdog._current.set(before)
 
 
-def test_a_limit_that_an_interrupt_has_left_open_is_ended_by_the_next_step(driver: Driver) -> None:
+def test_a_limit_left_open_by_an_interrupt_is_ended_by_the_next_step(driver: Driver) -> None:
     limit = Limit(SHORT, "x")
     limit.watch(driver)
     limit.begin()  # and the interrupt comes before the block that would end it
@@ -209,13 +201,13 @@ def test_the_error_of_a_step_that_was_cut_names_the_limit(driver: Driver) -> Non
     assert len(caught.value.detail) == 1
 
 
-def test_an_error_in_time_says_nothing_of_a_limit() -> None:
+def test_an_error_within_the_limit_does_not_mention_it() -> None:
     with pytest.raises(OperationalError) as caught, Limit(LONG, "x"):
         raise OperationalError("COMMIT", None, Exception("server closed the connection"))
     assert caught.value.detail == []
 
 
-def test_a_descriptor_that_has_become_another_connections_is_left_alone(driver: Driver) -> None:
+def test_a_descriptor_reused_by_another_connection_is_not_cut(driver: Driver) -> None:
     """The driver closes its connection while the watchdog looks at it, and the next file gets its number."""
     other = Driver()
     numbers = iter([other._sock.fileno(), driver._sock.fileno()])
@@ -336,7 +328,7 @@ def test_a_connection_that_comes_too_late_is_closed() -> None:
     with Limit(SHORT, "x"), pytest.raises(DatabaseUnavailableError, match=r"within 0.1 s \(database_timeout\)"):
         creator(lambda record: gate.get())(None)
     gate.put(made)
-    until(lambda: made._sock.fileno() < 0)
+    assert eventually(lambda: made._sock.fileno() < 0)
     made.close()
 
 
@@ -346,13 +338,13 @@ def test_an_attempt_to_connect_that_fails_too_late_is_logged(caplog: pytest.LogC
     with Limit(SHORT, "x"), pytest.raises(DatabaseUnavailableError):
         creator(lambda record: {}[gate.get()])(None)
     gate.put("no such host")
-    until(lambda: any("given up has failed: 'no such host'" in message for message in caplog.messages))
+    assert eventually(lambda: any("given up has failed: 'no such host'" in message for message in caplog.messages))
 
 
 def test_nothing_is_tried_once_the_limit_is_over() -> None:
     tried: list[Any] = []
     with Limit(SHORT, "x") as limit:
-        until(lambda: not limit.remaining())
+        assert eventually(lambda: not limit.remaining())
         with pytest.raises(DatabaseUnavailableError):
             creator(tried.append)(None)
     assert tried == []
@@ -369,7 +361,7 @@ def test_an_interrupt_while_a_connection_is_made_closes_it(monkeypatch: pytest.M
     with Limit(LONG, "x"), pytest.raises(KeyboardInterrupt):
         creator(lambda record: gate.get())(None)
     gate.put(made)
-    until(lambda: made._sock.fileno() < 0)
+    assert eventually(lambda: made._sock.fileno() < 0)
     made.close()
 
 
@@ -387,7 +379,9 @@ def test_an_interrupt_at_any_place_of_an_attempt_to_connect_leaves_no_connection
 
         with Limit(LONG, "x"), suppress(KeyboardInterrupt), striker:
             creator(connect)(None)
-        until(lambda: not any(each.name == "dualwrite-connecting" for each in threading.enumerate() if each.is_alive()))
+        assert eventually(
+            lambda: not any(each.name == "dualwrite-connecting" for each in threading.enumerate() if each.is_alive())
+        )
         are_open = [each for each in made if each._sock.fileno() >= 0]
         for each in are_open:
             each.close()
@@ -420,6 +414,22 @@ def test_an_engines_pool_is_bounded_once_and_stays_so_when_it_is_disposed_of() -
         engine.connect()
 
 
+class AnnouncedLock:
+    """A lock that announces a thread that has to wait for it."""
+
+    def __init__(self) -> None:
+        self.is_waited_for = threading.Event()
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        if self._lock.locked():
+            self.is_waited_for.set()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
 def test_the_end_of_a_step_waits_until_the_watchdog_has_finished_cutting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the connection could be in another unit's hands by then."""
     cutting, go_on, has_rested = threading.Event(), threading.Event(), threading.Event()
@@ -429,7 +439,9 @@ def test_the_end_of_a_step_waits_until_the_watchdog_has_finished_cutting(monkeyp
         assert go_on.wait(30)
         assert not has_rested.is_set()
 
+    lock = AnnouncedLock()
     monkeypatch.setattr(watchdog, "cut", slowly)
+    monkeypatch.setattr(watchdog._watchdog, "cutting", lock)
     limit = Limit(SHORT, "x")
     limit.watch(object())
     limit.begin()
@@ -441,7 +453,8 @@ def test_the_end_of_a_step_waits_until_the_watchdog_has_finished_cutting(monkeyp
 
     thread = threading.Thread(target=rest)
     thread.start()
-    assert not has_rested.wait(0.2)
+    assert lock.is_waited_for.wait(30)
+    assert not has_rested.is_set()
     go_on.set()
     thread.join(30)
     assert has_rested.is_set()

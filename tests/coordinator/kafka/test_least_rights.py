@@ -12,12 +12,12 @@ from dualwrite.broker.access.acls import AclOperation, PatternType, ResourceType
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.errors import DualWriteError
-from tests.broker.acl_calls import EVERY_ACL, acl, create, delete
-from tests.broker.calls import new_topic
-from tests.broker.kafka_helpers import visible
-from tests.broker.raw import RawClient
-from tests.broker.sasl_calls import ALICE, OPEN, PASSWORD, SASL, sasl_broker
 from tests.support.coordinator.event_table import events, ready_engine, stored_values
+from tests.support.peer_clients.kafka_helpers import visible
+from tests.support.requests.acl_calls import EVERY_ACL, acl, create, delete
+from tests.support.requests.calls import new_topic
+from tests.support.requests.raw_client import RawClient
+from tests.support.requests.sasl_calls import ALICE, OPEN, PASSWORD, SASL, sasl_broker
 
 PRODUCERS = ["native", "librdkafka"]
 RIGHTS = {

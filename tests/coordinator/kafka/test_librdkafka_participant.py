@@ -177,7 +177,7 @@ def test_prepare_gives_the_sessions_identity_and_where_the_transaction_began() -
     assert rig.participant.prepare_transaction() == PreparedTxnState(SESSION, Anchor.of(T1, 20))
 
 
-def test_a_transaction_that_produced_nothing_is_the_empty_state_and_asks_nobody() -> None:
+def test_a_transaction_without_records_is_the_empty_state_and_sends_no_request() -> None:
     rig = Rig().begun()
     rig.control.failures["describe_transaction"] = AssertionError("asked")
     assert rig.participant.prepare_transaction() == PreparedTxnState()
@@ -188,7 +188,7 @@ def test_a_transaction_that_produced_nothing_is_the_empty_state_and_asks_nobody(
     ("code", "expected"),
     [(KafkaError._MSG_TIMED_OUT, PrepareFailedError), (KafkaError._FENCED, FencedError)],
 )
-def test_one_failed_record_fails_the_preparation(code: int, expected: type[DualWriteError]) -> None:
+def test_one_failed_record_fails_the_prepare(code: int, expected: type[DualWriteError]) -> None:
     rig = Rig().begun(T0, T0, T0)
     rig.producer.report_errors[1] = KafkaError(code)
     with pytest.raises(expected, match="1 of 3 records of app-0"):
@@ -202,9 +202,7 @@ def test_one_failed_record_fails_the_preparation(code: int, expected: type[DualW
     ("cause", "expected"),
     [([kafka_error(KafkaError._FENCED, fatal=True)], FencedError), ([], KafkaRefusedError)],
 )
-def test_what_is_said_of_a_dead_producer_is_what_it_died_of(
-    cause: list[Exception], expected: type[DualWriteError]
-) -> None:
+def test_a_dead_producers_error_is_the_original_cause(cause: list[Exception], expected: type[DualWriteError]) -> None:
     rig = Rig().begun(T0)
     rig.producer.fail("produce", kafka_error(KafkaError._FATAL))
     rig.producer.fail("poll", *cause)
@@ -223,7 +221,7 @@ def test_a_record_that_was_refused_for_good_is_not_to_be_tried_again() -> None:
 
 
 @pytest.mark.parametrize("code", [KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT])
-def test_a_purged_queue_is_fencing_if_the_coordinator_says_so(code: int) -> None:
+def test_a_purged_queue_means_fencing_if_the_coordinator_has_a_newer_epoch(code: int) -> None:
     rig = Rig().begun(T0)
     rig.producer.report_errors[0] = KafkaError(code)
     rig.control.producer = ProducerIdentity(SESSION.producer_id, SESSION.epoch + 1)
@@ -291,7 +289,7 @@ def test_only_the_prepared_state_commits_what_was_prepared() -> None:
     assert rig.producer.calls[-1] == "commit_transaction"
 
 
-def test_the_text_of_a_state_is_no_name_of_another_transaction() -> None:
+def test_a_states_text_is_refused_by_complete_transaction() -> None:
     rig = Rig().begun(T0)
     state = str(rig.participant.prepare_transaction())
     for wrong in (state, None):
@@ -300,7 +298,7 @@ def test_the_text_of_a_state_is_no_name_of_another_transaction() -> None:
     assert rig.participant.complete_transaction(PreparedTxnState(state)) is Outcome.COMMITTED
 
 
-def test_what_cannot_be_called_back_costs_a_transaction_nothing() -> None:
+def test_an_invalid_callback_is_refused_and_the_transaction_continues() -> None:
     rig = Rig().begun(T0)
     with pytest.raises(TypeError, match="on_delivery"):
         rig.participant.produce(OutgoingRecord("t", "a", on_delivery=5))  # type: ignore[arg-type]
@@ -385,7 +383,7 @@ def test_commit_and_abort_end_a_kept_transaction_whatever_it_is(committed: bool)
 
 
 @pytest.mark.parametrize("failing", ["describe_transaction", "current_transaction_start_offsets", "end_txn"])
-def test_a_verdict_that_cannot_be_reached_or_carried_out_is_never_guessed(failing: str) -> None:
+def test_an_unreachable_cluster_never_makes_recovery_guess_its_decision(failing: str) -> None:
     rig = Rig().keeping(SESSION, {T0: 10})
     rig.control.failures[failing] = KafkaUnavailableError("broker b:1: timed out")
     with pytest.raises(KafkaUnavailableError, match="b:1"):
@@ -404,7 +402,7 @@ def test_after_recovery_the_participant_is_initialised_and_begins() -> None:
     assert rig.begun(T0).participant.prepare_transaction().producer == SESSION
 
 
-def test_a_cluster_without_two_phase_commit_says_so() -> None:
+def test_a_cluster_without_two_phase_commit_is_refused() -> None:
     rig = Rig()
     rig.producer.fail("init_transactions", kafka_error(KafkaError.INVALID_TRANSACTION_TIMEOUT, fatal=True))
     with pytest.raises(TwoPhaseCommitUnavailableError, match=r"init_transactions\(\) of app-0"):
@@ -584,7 +582,7 @@ def test_a_record_that_librdkafka_refuses_is_an_error() -> None:
         rig.participant.produce(OutgoingRecord("t", b"v"))
 
 
-def test_an_error_of_a_delivery_callback_dooms_the_transaction_as_the_record_may_be_on_its_way() -> None:
+def test_after_an_error_of_a_delivery_callback_the_transaction_can_only_be_aborted() -> None:
     rig = Rig().begun()
     rig.producer.fail("poll", ZeroDivisionError("a user's callback"))
     for _ in range(record_queue._RECORDS_PER_POLL - 1):
@@ -717,7 +715,7 @@ def test_offsets_that_the_group_refuses_can_only_be_aborted(code: int) -> None:
         (KafkaError.GROUP_AUTHORIZATION_FAILED, True),
     ],
 )
-def test_offsets_without_an_answer_cost_the_producer(code: int, is_reusable: bool) -> None:
+def test_unanswered_offsets_make_the_producer_unusable_after_the_abort(code: int, is_reusable: bool) -> None:
     rig = Rig().begun(T0)
     rig.producer.fail("send_offsets_to_transaction", kafka_error(code))
     with pytest.raises(KafkaRefusedError if is_reusable else KafkaUnavailableError):
@@ -726,7 +724,7 @@ def test_offsets_without_an_answer_cost_the_producer(code: int, is_reusable: boo
     assert rig.participant.is_reusable is is_reusable
 
 
-def test_of_one_group_nothing_is_sent_twice_once_a_connection_was_lost() -> None:
+def test_offsets_of_one_group_are_not_sent_again_after_a_lost_connection() -> None:
     rig = Rig().begun(T0)
     rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
     rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
@@ -756,7 +754,7 @@ def hanging(released: threading.Event) -> Rig:
     return rig.begun(T0)
 
 
-def test_offsets_that_do_not_come_back_cost_the_producer(released: threading.Event) -> None:
+def test_a_hanging_offsets_call_fails_the_producer(released: threading.Event) -> None:
     rig = hanging(released)
     with pytest.raises(
         KafkaUnavailableError, match=r"send_offsets_to_transaction\(\) of app-0: .*did not return"
@@ -773,7 +771,7 @@ def test_offsets_that_do_not_come_back_cost_the_producer(released: threading.Eve
     assert rig.control.closed == 1
 
 
-def test_an_abort_that_does_not_come_back_costs_the_producer(released: threading.Event) -> None:
+def test_a_hanging_abort_fails_the_producer(released: threading.Event) -> None:
     rig = hanging(released)
     with pytest.raises(KafkaUnavailableError, match=r"abort_transaction\(\) of app-0"):
         rig.participant.abort_transaction()
@@ -817,7 +815,7 @@ def test_callbacks_of_a_call_that_never_came_back_are_not_called(released: threa
     assert not told
 
 
-def test_a_callback_that_raises_in_a_call_costs_the_transaction() -> None:
+def test_a_callback_that_raises_in_a_call_leaves_only_abort() -> None:
     def refuse(error: Any, _: Any) -> None:
         raise KeyError("of the callback")
 

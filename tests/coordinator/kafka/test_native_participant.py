@@ -152,7 +152,7 @@ def test_a_timeout_is_not_taken_for_keeping_a_predecessors_transaction() -> None
 
 
 @pytest.mark.parametrize("wrong", [5, "print"])
-def test_what_cannot_be_called_back_costs_a_transaction_nothing(wrong: Any) -> None:
+def test_an_invalid_callback_is_refused_and_the_transaction_continues(wrong: Any) -> None:
     rig = Rig().begun()
     with pytest.raises(TypeError, match="on_delivery"):
         rig.participant.produce(OutgoingRecord("t", "a", on_delivery=wrong))
@@ -177,7 +177,7 @@ def test_what_cannot_be_called_back_costs_a_transaction_nothing(wrong: Any) -> N
         (PreparedTxnState(), {}, False),
     ],
 )
-def test_only_the_very_transaction_that_was_decided_is_committed_whoever_wrote_its_state(
+def test_only_the_decided_transaction_is_committed_whichever_producer_wrote_its_state(
     stored: PreparedTxnState, starts: dict[TopicPartition, int], commits: bool
 ) -> None:
     rig = Rig().keeping(SESSION, starts)
@@ -221,7 +221,7 @@ def test_a_transaction_is_kept_before_a_session_begins_or_not_at_all() -> None:
 
 
 @pytest.mark.parametrize("failing", ["describe_transaction", "current_transaction_start_offsets", "end_txn"])
-def test_a_verdict_that_cannot_be_reached_or_carried_out_is_never_guessed(failing: str) -> None:
+def test_an_unreachable_cluster_never_makes_recovery_guess_its_decision(failing: str) -> None:
     rig = Rig().keeping(SESSION, {T0: 10})
     rig.control.failures[failing] = KafkaUnavailableError("broker b:1: timed out")
     with pytest.raises(KafkaUnavailableError, match="b:1"):
@@ -264,9 +264,7 @@ def test_a_prepared_transaction_is_completed_by_its_own_state_alone(anchored: bo
         (PrepareFailedError("the transaction was aborted"), KafkaError._PURGE_QUEUE),
     ],
 )
-def test_delivery_callbacks_hear_of_errors_as_confluent_kafka_tells_them(
-    default: bool, error: Exception, code: int
-) -> None:
+def test_delivery_callbacks_get_errors_in_confluent_kafkas_form(default: bool, error: Exception, code: int) -> None:
     heard: list[tuple[Any, Any]] = []
 
     def hear(reason: Any, message: Any) -> None:

@@ -69,7 +69,7 @@ def made(chosen: ProducerChoice) -> type:
         (2, V5, LibrdkafkaProducer, "does not offer KIP-939's InitProducerId"),
     ],
 )
-def test_where_nobody_says_which_the_cluster_decides_and_the_log_says_why(
+def test_the_cluster_determines_the_default_producer_and_the_reason_is_logged(
     broker: ScriptedBroker,
     caplog: pytest.LogCaptureFixture,
     version: int | None,
@@ -109,12 +109,12 @@ def test_a_setting_that_only_librdkafka_knows_is_reason_enough_to_take_it(
     assert not broker.requests(ApiKey.API_VERSIONS) or broker.seen[0].client_id != "dualwrite"
 
 
-def test_a_setting_that_nobody_knows_is_refused_all_the_same(broker: ScriptedBroker) -> None:
+def test_a_setting_unknown_to_both_producers_is_refused(broker: ScriptedBroker) -> None:
     with pytest.raises(ConfigurationError, match="lingr"):
         choice(broker, lingr=1).participant("app-0")
 
 
-def test_a_wrong_value_is_told_by_the_name_that_the_user_has_given(broker: ScriptedBroker) -> None:
+def test_a_wrong_value_is_reported_under_the_users_name_of_the_setting(broker: ScriptedBroker) -> None:
     """librdkafka calls it queue.buffering.max.ms."""
     with pytest.raises(ConfigurationError, match=r"; the native producer: linger.ms 'abc': allowed: 0 to 900000$"):
         choice(broker, **{"linger.ms": "abc"}).participant("app-0")
@@ -150,7 +150,7 @@ def test_native_is_taken_where_it_works(broker: ScriptedBroker) -> None:
     assert made(choice(broker, "native")) is NativeProducer
 
 
-def test_while_nobody_answers_nothing_is_chosen(broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_producer_is_chosen_while_no_broker_answers(broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producers, "PROBE_TIMEOUT", 0.05)
     chosen = ProducerChoice({"bootstrap.servers": "127.0.0.1:1", "transactional.id": "app-0"})
     with pytest.raises(KafkaUnavailableError, match=r"127\.0\.0\.1:1"):
@@ -167,7 +167,7 @@ def test_while_nobody_answers_nothing_is_chosen(broker: ScriptedBroker, monkeypa
         ({"delivery.timeout.ms": 90_000}, "30 s"),
     ],
 )
-def test_a_cluster_has_the_delivery_timeout_to_say_what_it_speaks(
+def test_the_version_probe_waits_for_the_delivery_timeout(
     config: dict[str, Any], seconds: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[float] = []
@@ -184,17 +184,17 @@ def test_a_cluster_has_the_delivery_timeout_to_say_what_it_speaks(
 
 
 @pytest.mark.parametrize("wanted", ["Native", "kafka-python", ""])
-def test_a_producer_that_there_is_not_is_refused_with_those_that_there_are(sqlite_engine: Engine, wanted: str) -> None:
+def test_an_unknown_producer_name_is_refused_with_the_valid_names(sqlite_engine: Engine, wanted: str) -> None:
     with pytest.raises(ConfigurationError, match=f"producer '{wanted}': use 'native' or 'librdkafka'"):
         DualWrite(sqlite_engine, CONFIG, application="a", producer=wanted)
 
 
-def test_a_producer_and_a_participant_are_two_answers_to_one_question(sqlite_engine: Engine) -> None:
+def test_producer_and_participant_cannot_be_given_together(sqlite_engine: Engine) -> None:
     with pytest.raises(ConfigurationError, match="give one of the two"):
         DualWrite(sqlite_engine, CONFIG, application="a", producer="native", participant=FakeKafka().participant)
 
 
-def test_a_dual_write_says_which_producer_it_has(sqlite_engine: Engine, broker: ScriptedBroker) -> None:
+def test_a_dual_write_names_its_producer(sqlite_engine: Engine, broker: ScriptedBroker) -> None:
     config = {"bootstrap.servers": broker.bootstrap_servers}
     with DualWrite(sqlite_engine, config, application="a") as asking:
         assert asking.producer is None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from sqlalchemy import Engine, insert
 
 from dualwrite import EmbeddedBroker
@@ -24,12 +24,12 @@ from dualwrite.ids import PreparedTxnState
 from dualwrite.records.outgoing import OutgoingRecord
 from dualwrite.testing.kafka import KafkaBroker
 from dualwrite.wire.apis import ApiKey
-from tests.broker.raw import eventually
-from tests.crash.world import free_port
+from tests.support.coordinator.consumed_topics import BROKER, fill, reading, values_of
 from tests.support.coordinator.event_table import events, stored_values
+from tests.support.crash.world import free_port
 from tests.support.servers.holding_proxy import HoldingProxy
+from tests.support.waiting import eventually
 
-BROKER = {"group.min.session.timeout.ms": "100", "group.initial.rebalance.delay.ms": "0"}
 PARTICIPANTS: list[Callable[[Any], KafkaParticipant]] = [NativeProducer, LibrdkafkaProducer]
 producers = pytest.mark.parametrize("producer", ["native", "librdkafka"])
 
@@ -40,33 +40,6 @@ def broker(tmp_path: Path) -> Iterator[KafkaBroker]:
         broker.create_topic("in")
         fill(broker.bootstrap_servers, 0, 6)
         yield broker
-
-
-def fill(servers: str, begin: int, end: int) -> None:
-    producer = Producer({"bootstrap.servers": servers})
-    for number in range(begin, end):
-        producer.produce("in", str(number))
-    assert producer.flush(30) == 0
-
-
-@contextmanager
-def reading(servers: str, group: str = "group", **settings: Any) -> Iterator[Any]:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": servers,
-            "group.id": group,
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "earliest",
-            "fetch.wait.max.ms": 50,
-            "log_level": 0,
-            **settings,
-        }
-    )
-    try:
-        yield consumer
-    finally:
-        consumer.close()
 
 
 def polled(consumer: Any, count: int) -> list[str]:
@@ -91,10 +64,6 @@ def with_offsets_alone(dual_write: DualWrite, consumer: Any, values: list[str]) 
         tx.send_offsets(consumer)
 
 
-def values_of(broker: KafkaBroker, minimum: int) -> list[str]:
-    return [(record.value or b"").decode() for record in broker.read("out", minimum=minimum)]
-
-
 def committed(servers: str, group: str = "group") -> int:
     """Where a new member of ``group`` would begin."""
     with reading(servers, group) as consumer:
@@ -103,7 +72,9 @@ def committed(servers: str, group: str = "group") -> int:
 
 @pytest.mark.slow_cases
 @producers
-def test_a_unit_of_work_takes_its_offsets_along(broker: KafkaBroker, sqlite_engine: Engine, producer: Any) -> None:
+def test_offsets_are_committed_with_their_unit_of_work(
+    broker: KafkaBroker, sqlite_engine: Engine, producer: Any
+) -> None:
     with (
         DualWrite(sqlite_engine, broker.client_config, application="worker", producer=producer) as dual_write,
         reading(broker.bootstrap_servers) as consumer,
@@ -167,7 +138,7 @@ def test_offsets_alone_are_named_so_that_no_other_transaction_is_taken_for_them(
 @pytest.mark.slow
 @producers
 @pytest.mark.parametrize("method", ["send_offsets", "store_offsets"])
-def test_a_consumer_that_was_thrown_out_commits_nothing_though_it_still_has_its_partitions(
+def test_a_consumer_removed_from_its_group_commits_nothing(
     broker: KafkaBroker, sqlite_engine: Engine, producer: Any, method: str
 ) -> None:
     settings = {"max.poll.interval.ms": 1000, "session.timeout.ms": 1000, "heartbeat.interval.ms": 200}
@@ -189,7 +160,7 @@ def test_a_consumer_that_was_thrown_out_commits_nothing_though_it_still_has_its_
 
 @pytest.mark.slow_cases
 @pytest.mark.parametrize("make", PARTICIPANTS)
-def test_kafka_takes_the_offsets_of_who_says_not_to_be_a_member(
+def test_kafka_accepts_offsets_without_a_member_id(
     broker: KafkaBroker, make: Callable[[Any], KafkaParticipant]
 ) -> None:
     """Which is why a unit of work must not send them: this is what would become of them."""
@@ -208,7 +179,7 @@ def test_kafka_takes_the_offsets_of_who_says_not_to_be_a_member(
     assert committed(broker.bootstrap_servers) == 5
 
 
-def test_a_librdkafka_that_was_fenced_says_so_whichever_call_finds_out(broker: KafkaBroker) -> None:
+def test_a_fenced_librdkafka_raises_fenced_error_from_any_call(broker: KafkaBroker) -> None:
     """Its first refusal is told at a poll, and before that each record is refused for a fatal error without a name."""
     config = {**broker.client_config, "transactional.id": "app-0", "log_level": 0}
     with closing(LibrdkafkaProducer(config)) as fenced, closing(LibrdkafkaProducer(config)) as heir:
@@ -250,7 +221,9 @@ def test_librdkafka_goes_back_by_itself_behind_what_its_group_has_committed(tmp_
         eventually(lambda: values.extend(polled(consumer, 1)), lambda _: "0" in values)
 
 
-def test_where_on_assign_puts_a_consumer_it_has_nothing_to_ask(tmp_path: Path, sqlite_engine: Engine) -> None:
+def test_librdkafka_asks_for_no_offsets_of_a_consumer_positioned_by_on_assign(
+    tmp_path: Path, sqlite_engine: Engine
+) -> None:
     proxy = HoldingProxy()
     with (
         behind(tmp_path, proxy) as servers,
@@ -311,7 +284,7 @@ def test_offsets_that_come_late_reach_no_later_unit(tmp_path: Path, sqlite_engin
 
 
 @pytest.mark.slow
-def test_a_librdkafka_that_does_not_come_back_is_replaced(
+def test_a_hanging_librdkafka_is_replaced(
     tmp_path: Path, sqlite_engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its question for the group's coordinator has no answer, and no limit in time."""

@@ -11,18 +11,13 @@ from dualwrite.client.protocol.requests import GroupMember
 from dualwrite.coordinator.aio.awaited_slot import AwaitedParticipant
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.unit.transaction import Transaction
-from dualwrite.errors import (
-    InvalidTransactionStateError,
-    KafkaRefusedError,
-    KafkaUnavailableError,
-    RebalancedError,
-)
+from dualwrite.errors import InvalidTransactionStateError, KafkaRefusedError, KafkaUnavailableError, RebalancedError
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.error_codes import ErrorCode
-from tests.coordinator.unit.test_unit_of_work import fail_at, recovered, write
 from tests.support.coordinator.event_table import stored_values
 from tests.support.coordinator.fake_consumer import FakeConsumer, FakeGroup, Position, positions
 from tests.support.coordinator.fake_kafka import FakeKafka
+from tests.support.coordinator.usual_unit import fail_at, recovered, write
 
 P, Q = TopicPartition("in", 0), TopicPartition("in", 1)
 MEMBER = GroupMember("group", 1, "member")
@@ -74,7 +69,7 @@ def test_without_a_record_read_kafka_is_not_asked(dual_write: DualWrite, kafka: 
     assert kafka.requests == before
 
 
-def test_offsets_may_be_given(dual_write: DualWrite, kafka: FakeKafka) -> None:
+def test_explicit_offsets_may_be_given(dual_write: DualWrite, kafka: FakeKafka) -> None:
     with dual_write.transaction() as tx:
         tx.send_offsets(reading(P), [Position("in", 0, 7), Position("in", 1, -1001)])
     assert kafka.committed == [(MEMBER, {P: 7})]
@@ -109,7 +104,7 @@ def test_a_member_whose_generation_is_over_commits_nothing(
 
 @pytest.mark.parametrize("is_caught", [False, True])
 @pytest.mark.parametrize("member", [GroupMember("group"), GroupMember("group", -1, "left"), GroupMember("group", 4)])
-def test_who_is_no_member_commits_nothing_though_kafka_would_take_it(
+def test_a_consumer_that_is_not_a_member_commits_nothing(
     dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka, member: GroupMember, is_caught: bool
 ) -> None:
     consumer = reading(P)
@@ -138,7 +133,7 @@ def test_an_authorization_error_of_the_group_is_raised_unchanged(
 
 
 @pytest.mark.parametrize("is_caught", [False, True])
-def test_offsets_that_nobody_took_undo_the_unit(
+def test_offsets_that_kafka_does_not_accept_roll_the_unit_back(
     dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka, is_caught: bool
 ) -> None:
     consumer = reading(P)
@@ -197,7 +192,7 @@ def test_the_records_in_hand_may_be_sent_again(dual_write: DualWrite, kafka: Fak
     assert kafka.committed == ["one", (MEMBER, {P: 3}), (MEMBER, {P: 4})]
 
 
-def test_a_unit_that_is_decided_and_on_its_way_is_not_gone_back_behind(dual_write: DualWrite, kafka: FakeKafka) -> None:
+def test_a_consumer_is_not_rewound_behind_a_decided_unit(dual_write: DualWrite, kafka: FakeKafka) -> None:
     consumer = reading(P)
     consumer.poll(P, 3)
     fail_at(kafka, "commit")
@@ -212,7 +207,7 @@ def test_a_unit_that_is_decided_and_on_its_way_is_not_gone_back_behind(dual_writ
 
 
 @pytest.mark.parametrize(("reset", "begin"), [("earliest", 7), ("latest", 50)])
-def test_without_a_committed_offset_it_goes_back_to_the_beginning(
+def test_without_a_committed_offset_the_consumer_starts_at_the_beginning(
     dual_write: DualWrite, reset: Any, begin: int
 ) -> None:
     consumer = reading(P)
@@ -226,7 +221,7 @@ def test_without_a_committed_offset_it_goes_back_to_the_beginning(
 
 
 @pytest.mark.parametrize("is_cooperative", [False, True])
-def test_an_assigned_consumer_is_put_where_its_group_is(
+def test_an_assigned_consumer_is_positioned_at_its_groups_offset(
     dual_write: DualWrite, kafka: FakeKafka, caplog: pytest.LogCaptureFixture, is_cooperative: bool
 ) -> None:
     consumer = FakeConsumer(FakeGroup())
@@ -241,7 +236,7 @@ def test_an_assigned_consumer_is_put_where_its_group_is(
     assert not caplog.messages
 
 
-def test_another_assignment_begins_behind_nothing_that_is_done(dual_write: DualWrite, kafka: FakeKafka) -> None:
+def test_a_new_assignment_starts_no_earlier_than_the_decided_offsets(dual_write: DualWrite, kafka: FakeKafka) -> None:
     consumer = FakeConsumer(FakeGroup())
     dual_write.seek_to_committed(consumer, positions(P))
     consumer.poll(P, 3)
@@ -251,7 +246,7 @@ def test_another_assignment_begins_behind_nothing_that_is_done(dual_write: DualW
     assert consumer.next == {P: 3, Q: 0}
 
 
-def test_a_consumer_that_librdkafka_has_put_somewhere_is_warned_of_once(
+def test_a_consumer_positioned_by_librdkafka_is_warned_about_once(
     dual_write: DualWrite, kafka: FakeKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     for consumer in (reading(P), reading(Q)):
@@ -263,7 +258,7 @@ def test_a_consumer_that_librdkafka_has_put_somewhere_is_warned_of_once(
     assert len(caplog.messages) == 1
 
 
-def test_a_consumer_that_could_not_be_put_there_is_known_to_be_nowhere(
+def test_a_consumer_that_could_not_be_positioned_counts_as_unpositioned(
     dual_write: DualWrite, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Silent(FakeConsumer):
@@ -280,13 +275,13 @@ def test_a_consumer_that_could_not_be_put_there_is_known_to_be_nowhere(
     assert any("librdkafka may hand out" in text for text in caplog.messages)
 
 
-def test_nobody_seeks_inside_a_unit(dual_write: DualWrite) -> None:
+def test_seek_is_refused_inside_a_unit(dual_write: DualWrite) -> None:
     with dual_write.transaction(), pytest.raises(InvalidTransactionStateError, match="a unit of work is open"):
         dual_write.seek_to_committed(reading(P))
 
 
 @pytest.mark.parametrize("consumer", [None, "group", object(), FakeGroup()], ids=lambda given: type(given).__name__)
-def test_what_is_no_consumer_is_named_and_the_unit_goes_on(
+def test_an_invalid_consumer_is_refused_by_its_type_and_the_unit_continues(
     dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka, consumer: Any
 ) -> None:
     message = f"a consumer of type {type(consumer).__name__}: give a confluent_kafka.Consumer"

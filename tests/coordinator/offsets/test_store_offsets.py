@@ -134,7 +134,7 @@ def test_the_next_consumer_of_a_partition_starts_at_the_stored_offset(
 
 @pytest.mark.parametrize("is_caught", [False, True])
 @pytest.mark.parametrize("zombie_first", [False, True])
-def test_of_two_consumers_with_the_same_records_only_one_commits_them(
+def test_only_one_of_two_consumers_with_the_same_records_commits_them(
     make: Make, engine: Engine, group: FakeGroup, zombie_first: bool, is_caught: bool
 ) -> None:
     zombie_dw, owner_dw = make(), make()
@@ -271,7 +271,9 @@ def test_a_partition_that_is_new_begins_where_kafka_says(
     assert rows(engine) == {("group", P): begin}
 
 
-def test_of_two_that_begin_a_partition_the_first_says_where(dw: DualWrite, engine: Engine, group: FakeGroup) -> None:
+def test_the_first_of_two_processes_to_begin_a_partition_sets_its_position(
+    dw: DualWrite, engine: Engine, group: FakeGroup
+) -> None:
     consumer = FakeConsumer(group)
 
     def told(partition: Any, timeout: float) -> tuple[int, int]:
@@ -346,7 +348,7 @@ def test_partitions_that_are_not_fetched_yet_are_assigned_again(lite: DualWrite,
     use(lite, consumer, P, 1)
 
 
-def test_what_cannot_be_sought_for_another_reason_is_raised(lite: DualWrite) -> None:
+def test_an_unexpected_seek_error_is_raised(lite: DualWrite) -> None:
     consumer = assigned(lite, FakeGroup(), P)
     consumer.poll(P, 3)
 
@@ -358,7 +360,7 @@ def test_what_cannot_be_sought_for_another_reason_is_raised(lite: DualWrite) -> 
         lite.seek_to_stored(consumer)
 
 
-def test_a_cluster_that_does_not_answer_is_told_as_elsewhere(lite: DualWrite) -> None:
+def test_an_unanswered_offset_request_raises_kafka_unavailable_error(lite: DualWrite) -> None:
     consumer = FakeConsumer(FakeGroup())
 
     def nothing(partitions: Any, timeout: float) -> list[Any]:
@@ -397,7 +399,7 @@ def test_a_callback_that_failed_leaves_nothing_that_could_be_stored(lite: DualWr
         ([Position("in", 0, -2)], ValueError),
     ],
 )
-def test_offsets_that_are_none_are_refused_and_the_unit_goes_on(
+def test_invalid_offsets_are_refused_and_the_unit_continues(
     lite: DualWrite, sqlite_engine: Engine, method: str, offsets: Any, error: type[Exception]
 ) -> None:
     consumer = assigned(lite, FakeGroup(), P)
@@ -413,7 +415,7 @@ def test_offsets_that_are_none_are_refused_and_the_unit_goes_on(
         lite.seek_to_stored(consumer, [("in", 0)])
 
 
-def test_a_consumer_that_was_put_nowhere_stores_nothing(lite: DualWrite, sqlite_engine: Engine) -> None:
+def test_a_consumer_without_a_position_stores_no_offsets(lite: DualWrite, sqlite_engine: Engine) -> None:
     consumer = FakeConsumer(FakeGroup())
     consumer.next = {P: 0}
     with pytest.raises(InvalidTransactionStateError, match="on_assign"):
@@ -454,7 +456,7 @@ def test_records_in_hand_may_be_used_again(lite: DualWrite, sqlite_engine: Engin
     assert used(sqlite_engine) == [f"in-0@{record}" for record in range(4)]
 
 
-def test_a_savepoint_is_no_place_to_store_offsets_in(lite: DualWrite, sqlite_engine: Engine) -> None:
+def test_storing_offsets_inside_a_savepoint_is_refused(lite: DualWrite, sqlite_engine: Engine) -> None:
     consumer = assigned(lite, FakeGroup(), P)
     consumer.poll(P, 1)
     with lite.transaction() as tx:
@@ -477,17 +479,17 @@ def test_a_unit_may_store_twice(lite: DualWrite, sqlite_engine: Engine) -> None:
     assert rows(sqlite_engine) == {("group", P): 3, ("group", Q): 4}
 
 
-def test_nobody_seeks_inside_a_unit(lite: DualWrite) -> None:
+def test_seek_is_refused_inside_a_unit(lite: DualWrite) -> None:
     with lite.transaction(), pytest.raises(InvalidTransactionStateError, match="a unit of work is open"):
         lite.seek_to_stored(FakeConsumer(FakeGroup()))
 
 
-def test_there_are_two_ways_to_begin(lite: DualWrite) -> None:
+def test_an_unknown_auto_offset_reset_is_refused(lite: DualWrite) -> None:
     with pytest.raises(ConfigurationError, match="auto_offset_reset='none'"):
         lite.seek_to_stored(FakeConsumer(FakeGroup()), auto_offset_reset="none")  # type: ignore[arg-type]
 
 
-def test_without_its_table_it_says_what_to_run(lite: DualWrite, sqlite_engine: Engine) -> None:
+def test_without_the_offset_table_the_error_names_the_upgrade_command(lite: DualWrite, sqlite_engine: Engine) -> None:
     table.drop(sqlite_engine)
     with pytest.raises(DatabaseNotReadyError, match="dualwrite db upgrade"):
         lite.seek_to_stored(FakeConsumer(FakeGroup()), positions(P))

@@ -165,7 +165,7 @@ def test_each_step_is_done_for_all_slots_before_the_next_is_done_for_any(world: 
         assert world.journal.names(step) == names
 
 
-def test_nobody_can_take_a_slot_over_while_kafka_is_asked(server: World) -> None:
+def test_no_slot_can_be_taken_over_while_recovery_asks_kafka(server: World) -> None:
     """With the lock given up earlier, it would be a successor's transaction that is ended."""
     leases = server.leases(3)
     successor = TakingStore(server.engine, patience=0)
@@ -204,7 +204,7 @@ def test_kafka_out_of_reach_ends_the_sweep(world: World) -> None:
     assert len(settling.errors) <= THREADS, "each thread has asked once"
 
 
-def test_what_is_fenced_when_kafka_gets_out_of_reach_is_completed_all_the_same(world: World) -> None:
+def test_slots_fenced_before_kafka_became_unreachable_are_completed(world: World) -> None:
     """One of several coordinators may be away for long: each sweep ends what the others answer for."""
     leases = world.leases(MANY)
     world.journal.on["fence", "a-3"] = KafkaUnavailableError("its coordinator is away")
@@ -215,7 +215,7 @@ def test_what_is_fenced_when_kafka_gets_out_of_reach_is_completed_all_the_same(w
     assert [type(error) for error in settling.errors] == [KafkaUnavailableError]
 
 
-def test_kafka_out_of_reach_once_all_is_fenced_ends_the_sweep(world: World) -> None:
+def test_kafka_becoming_unreachable_after_all_fencing_ends_the_sweep(world: World) -> None:
     leases = world.leases(MANY)
     for lease in leases:
         for end in ("commit", "abort"):
@@ -269,7 +269,7 @@ def test_a_lease_that_is_out_of_date_is_not_touched_in_kafka(world: World) -> No
     assert token == newer.fencing_token
 
 
-def test_what_others_have_locked_is_waited_for_after_the_rest(server: World) -> None:
+def test_slots_locked_by_others_are_recovered_last(server: World) -> None:
     leases = server.leases(MANY)
     dead, ended = server.engine.connect(), threading.Event()
     dead.execute(text("UPDATE kafka_transaction_state SET anchor = 'x:0:1' WHERE transactional_id IN ('a-3', 'a-5')"))
@@ -306,7 +306,7 @@ def test_an_interrupt_leaves_threads_that_begin_nothing_more(world: World) -> No
     assert world.journal.names("commit") == world.journal.names("abort") == []
 
 
-def test_a_thread_that_an_interrupt_leaves_does_not_fence_whoever_has_the_slot_next(world: World) -> None:
+def test_an_interrupted_recovery_thread_does_not_fence_the_slots_next_owner(world: World) -> None:
     """It is in the middle of a question to Kafka when the locks are given up, and the leases after them."""
     leases = world.leases(MANY)
     order = [lease.transactional_id for lease in leases]
@@ -374,14 +374,14 @@ def test_an_interrupt_is_not_lost_in_closing_what_a_thread_is_adding_to(world: W
         settling.recover_without_producer(leases)
 
 
-def test_nothing_is_begun_once_it_is_stopped(world: World) -> None:
+def test_a_stopped_recovery_begins_nothing(world: World) -> None:
     leases = world.leases(MANY)
     world.is_stopped = True
     assert world.recover_without_producer(leases).found == {}
     assert world.journal.names("fence") == []
 
 
-def test_a_row_that_cannot_be_read_costs_its_own_slot_alone(world: World) -> None:
+def test_an_unreadable_row_prevents_the_recovery_of_its_own_slot_only(world: World) -> None:
     leases = world.leases(MANY)
     with world.engine.begin() as connection:
         unreadable = update(table).where(table.c.transactional_id == "a-3").values(prepared_txn_state="scribble")

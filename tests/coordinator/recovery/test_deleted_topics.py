@@ -1,6 +1,5 @@
 """Topics that are deleted, or deleted and made anew, around the commit of a unit of work, on the bundled broker."""
 
-import uuid
 from pathlib import Path
 
 import pytest
@@ -10,38 +9,8 @@ from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.operations.listing import describe_transaction
-from tests.broker.kafka_helpers import create_topic
-from tests.support.coordinator.broker_application import HasServers, Place
-from tests.support.coordinator.event_table import slot_rows
-
-
-class TwoTopics(Place):
-    """A unit of work writes to ``topic`` and to ``other``."""
-
-    def __init__(self, engine: Engine, broker: HasServers, producer: str) -> None:
-        super().__init__(engine, broker, producer)
-        self.other = f"o{uuid.uuid4().hex[:8]}"
-        create_topic(broker.bootstrap_servers, self.other, 2)
-
-    def write(self, dual_write: DualWrite, *values: str) -> None:
-        with dual_write.transaction() as tx:
-            for value in values:
-                tx.produce(self.topic, value, partition=0)
-                tx.produce(self.other, value, partition=0)
-
-    @property
-    def slot(self) -> str:
-        return f"{self.application}-0"
-
-    def first(self) -> str:
-        """The topic of the stored state's anchor, or first record."""
-        row = slot_rows(self.engine)[self.slot]
-        return self.topic if self.topic in f"{row.anchor} {row.first_record}" else self.other
-
-    def doomed(self, which: str) -> list[str]:
-        first = self.first()
-        (second,) = {self.topic, self.other} - {first}
-        return {"the first": [first], "the second": [second], "both": [first, second]}[which]
+from tests.support.coordinator.two_topics import TwoTopics, write_into
+from tests.support.peer_clients.kafka_helpers import create_topic
 
 
 @pytest.fixture(params=["native", "librdkafka"])
@@ -86,7 +55,7 @@ def assert_all_is_on_both_sides(place: TwoTopics, dual_write: DualWrite) -> None
 @pytest.mark.slow_cases
 @which_topics
 @anew_or_not
-def test_a_topic_that_vanishes_from_a_living_unit_holds_nothing_up(place: TwoTopics, which: str, anew: bool) -> None:
+def test_a_topic_deleted_under_a_living_unit_blocks_no_other_topic(place: TwoTopics, which: str, anew: bool) -> None:
     begun: list[str] = []
     gone: list[str] = []
 
@@ -106,11 +75,6 @@ def test_a_topic_that_vanishes_from_a_living_unit_holds_nothing_up(place: TwoTop
         # librdkafka does not know that a topic was made anew: its first record there fails, and then it begins anew.
         dual_write.transactional(retries=3)(lambda tx: write_into(place, tx))()
         assert_all_is_on_both_sides(place, dual_write)
-
-
-def write_into(place: TwoTopics, tx: object) -> None:
-    for topic in (place.topic, place.other):
-        tx.produce(topic, "next", partition=0)  # type: ignore[attr-defined]
 
 
 @pytest.mark.slow_cases
@@ -138,7 +102,7 @@ def with_one_topic(place: TwoTopics) -> None:
 
 @pytest.mark.slow_cases
 @anew_or_not
-def test_a_topic_that_is_deleted_long_after_a_unit_says_nothing_of_it(place: TwoTopics, anew: bool) -> None:
+def test_deleting_a_topic_long_after_a_unit_reports_no_outcome(place: TwoTopics, anew: bool) -> None:
     with place.dual_write() as dual_write:
         for number in range(3):
             place.write(dual_write, f"number {number}")
@@ -163,7 +127,9 @@ def test_an_open_transaction_can_be_described_though_a_topic_of_it_is_gone(place
 @pytest.mark.slow_cases
 @which_topics
 @pytest.mark.parametrize("two_phase", ["keep-prepared", "resume"])
-def test_a_sweep_commits_it_in_the_topics_that_are_left_too(place: TwoTopics, which: str, two_phase: str) -> None:
+def test_a_sweep_commits_a_decided_unit_in_the_topics_that_are_left(
+    place: TwoTopics, which: str, two_phase: str
+) -> None:
     """Of a slot that is nobody's any more, without a producer."""
     place.options = {"two_phase": two_phase}
     place.leave("decided")

@@ -9,8 +9,8 @@ from dualwrite import DualWrite, EmbeddedBroker
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.demo.check import read_topic
 from dualwrite.errors import PrepareFailedError
-from tests.broker.raw import eventually
 from tests.support.coordinator.event_table import events, stored_values
+from tests.support.waiting import eventually
 
 EXPIRING = {
     # long enough for what comes between a producer's start and its first record
@@ -28,13 +28,13 @@ def write(dual_write: DualWrite, value: str) -> None:
 def wait_until_forgotten(bootstrap_servers: str, transactional_id: str) -> None:
     control = ControlPlane({"bootstrap.servers": bootstrap_servers})
     assert control.describe_transaction(transactional_id) is not None
-    eventually(lambda: control.describe_transaction(transactional_id), lambda described: described is None)
+    assert eventually(lambda: control.describe_transaction(transactional_id) is None)
     control.close()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("producer", ["native", "librdkafka"])
-def test_the_first_unit_of_work_after_a_long_silence_may_be_run_again_and_the_next_succeeds(
+def test_the_first_unit_after_an_id_expired_fails_retriably_and_the_next_succeeds(
     tmp_path: Path, sqlite_engine: Engine, producer: str
 ) -> None:
     with EmbeddedBroker(tmp_path / "broker", config=EXPIRING) as broker:

@@ -110,7 +110,7 @@ def hazard(engine: Engine) -> list[tuple[str, Outcome]]:
     return [(decided_in(engine), Outcome.HEURISTIC_HAZARD)]
 
 
-def test_what_another_database_may_have_decided_is_on_record(
+def test_a_transaction_that_another_database_may_have_decided_is_on_record(
     make: Make, kafka: FakeKafka, engine: Engine, other_engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
     die_at(make, "COMMIT_KAFKA", other_engine)
@@ -175,7 +175,9 @@ def test_a_first_start_records_nothing(make: Make, engine: Engine) -> None:
     assert (states(here), marks(engine), here.counters.heuristic) == ([], [None], 0)
 
 
-def test_the_mark_is_gone_before_a_transaction_begins(make: Make, kafka: FakeKafka, engine: Engine) -> None:
+def test_the_unrecovered_mark_is_removed_before_a_transaction_begins(
+    make: Make, kafka: FakeKafka, engine: Engine
+) -> None:
     seen: list[str | None] = []
     kafka.before_effect = lambda request: seen.extend(marks(engine)) if request == "begin" else None
     write(make(), "one")
@@ -183,7 +185,7 @@ def test_the_mark_is_gone_before_a_transaction_begins(make: Make, kafka: FakeKaf
 
 
 @pytest.mark.parametrize("step", ["PREPARE_KAFKA", "STORE_STATE", "COMMIT_DATABASE"])
-def test_an_undecided_transaction_of_the_rows_own_is_no_hazard(
+def test_an_undecided_transaction_of_the_same_row_is_not_reported_as_a_hazard(
     make: Make, kafka: FakeKafka, engine: Engine, step: str
 ) -> None:
     """The process dies in the first unit of work of a row that it has made itself."""
@@ -196,7 +198,7 @@ def test_an_undecided_transaction_of_the_rows_own_is_no_hazard(
 
 
 @pytest.mark.parametrize("request_", ["init-keep", "complete"])
-def test_who_dies_before_the_first_recovery_has_ended_leaves_the_evidence(
+def test_a_death_during_the_first_recovery_keeps_the_evidence(
     make: Make, kafka: FakeKafka, engine: Engine, other_engine: Engine, request_: str
 ) -> None:
     die_at(make, "COMMIT_KAFKA", other_engine)
@@ -209,7 +211,7 @@ def test_who_dies_before_the_first_recovery_has_ended_leaves_the_evidence(
 
 
 @pytest.mark.parametrize("is_locked", [False, True], ids=["with others", "alone"])
-def test_a_sweep_puts_it_on_record(
+def test_a_sweep_records_a_transaction_that_another_database_may_have_decided(
     make: Make,
     kafka: FakeKafka,
     engine: Engine,

@@ -12,11 +12,11 @@ from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import InvalidTransactionStateError
 from dualwrite.wire.error_codes import ErrorCode
-from tests.broker.marker_calls import marker
-from tests.broker.marker_calls import write as write_markers
-from tests.broker.raw import RawClient
 from tests.support.coordinator.broker_application import Place
 from tests.support.coordinator.event_table import events, ready_engine, slot_rows, stored_values
+from tests.support.requests.marker_calls import marker
+from tests.support.requests.marker_calls import write as write_markers
+from tests.support.requests.raw_client import RawClient
 
 Meddle = Callable[["Place"], None]
 
@@ -71,7 +71,7 @@ def test_an_abort_between_the_two_commits_of_a_living_application(place: Place, 
 
 @pytest.mark.slow_cases
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_commit_by_somebody_else_is_what_was_decided(place: Place, version: int) -> None:
+def test_a_commit_by_another_client_matches_the_decision(place: Place, version: int) -> None:
     place.leave("one")
     end(place, committed=True, version=version)
     with place.dual_write() as dual_write:
@@ -100,7 +100,7 @@ def test_an_abort_by_hand_in_one_partition_is_refused_and_recovery_commits_all(p
 
 @pytest.mark.slow_cases
 @pytest.mark.parametrize("error", [None, ValueError("no")])
-def test_what_is_committed_past_the_library_is_on_record_by_its_producers_identity(
+def test_a_commit_past_the_library_is_on_record_with_its_producers_identity(
     place: Place, error: Exception | None
 ) -> None:
     def unit(dual_write: DualWrite) -> None:
@@ -129,7 +129,7 @@ def test_what_is_committed_past_the_library_is_on_record_by_its_producers_identi
 
 @pytest.mark.slow_cases
 @pytest.mark.parametrize("two_phase", ["keep-prepared", "resume"])
-def test_what_another_database_has_decided_is_on_record_before_it_is_aborted(
+def test_another_databases_decision_is_on_record_before_its_transaction_is_aborted(
     place: Place, tmp_path: Path, two_phase: str
 ) -> None:
     """Another database under the same application name begins with a row of its own."""

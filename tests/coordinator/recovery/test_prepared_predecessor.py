@@ -54,7 +54,7 @@ ABORTED = log((SESSION.producer_id, 0))
     ],
     ids=["committed", "another's was aborted", "a later one was aborted", "aborted", "not there", "no topic"],
 )
-def test_what_is_not_open_any_more_is_looked_for_in_the_log(
+def test_a_transaction_that_is_not_open_is_looked_up_in_the_log(
     state: PreparedTxnState, found: LogSlice | None, outcome: Outcome
 ) -> None:
     transaction, control = kept()
@@ -63,7 +63,7 @@ def test_what_is_not_open_any_more_is_looked_for_in_the_log(
     assert control.ended == []
 
 
-def test_what_was_aborted_for_another_transaction_is_looked_for_as_well() -> None:
+def test_the_stored_transaction_is_looked_up_after_another_one_was_aborted() -> None:
     transaction, control = kept(InitializedProducer(ProducerIdentity(7, 9), ProducerIdentity(7, 8)))
     control.log.slice = ABORTED
     assert transaction.complete(NATIVE) is Outcome.HEURISTIC_ABORT
@@ -71,14 +71,16 @@ def test_what_was_aborted_for_another_transaction_is_looked_for_as_well() -> Non
 
 
 @pytest.mark.parametrize(("found", "outcome"), [(log(), Outcome.COMMITTED), (ABORTED, Outcome.HEURISTIC_MIXED)])
-def test_a_commit_of_what_was_aborted_by_hand_in_a_partition_is_mixed(found: LogSlice, outcome: Outcome) -> None:
+def test_committing_a_transaction_aborted_by_hand_in_a_partition_is_heuristic_mixed(
+    found: LogSlice, outcome: Outcome
+) -> None:
     transaction, control = kept(KEPT)
     control.log.slice = found
     assert transaction.complete(NATIVE) is outcome
     assert control.ended == [(NOW, True, True)]
 
 
-def test_a_commit_is_believed_where_somebody_looks_again() -> None:
+def test_a_commit_is_not_checked_in_the_log_if_another_look_follows() -> None:
     transaction, control = kept(KEPT)
     control.log.slice = ABORTED
     assert transaction.complete(NATIVE, is_last=False) is Outcome.COMMITTED
@@ -95,7 +97,7 @@ def test_a_commit_is_believed_where_somebody_looks_again() -> None:
         (NO_PRODUCER, ProducerIdentity(7, 0), Outcome.NOTHING),
     ],
 )
-def test_a_state_that_is_ahead_of_the_cluster_is_another_clusters(
+def test_a_state_ahead_of_the_cluster_belongs_to_another_cluster(
     stored: ProducerIdentity, now: ProducerIdentity, outcome: Outcome
 ) -> None:
     transaction, _ = kept(InitializedProducer(now, None))
@@ -116,7 +118,7 @@ def test_a_transaction_that_its_coordinator_ended_without_a_marker_hangs(
     assert transaction.complete(NATIVE) is outcome
 
 
-def test_a_log_that_may_not_be_read_tells_nothing_and_that_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreadable_log_leaves_the_outcome_unknown_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     transaction, control = kept()
     control.log.fails = KafkaRefusedError("Fetch of t-0", 29, "TOPIC_AUTHORIZATION_FAILED")
     with caplog.at_level(logging.WARNING, "dualwrite"):
@@ -126,7 +128,7 @@ def test_a_log_that_may_not_be_read_tells_nothing_and_that_is_said(caplog: pytes
     assert "grant READ" in caplog.text
 
 
-def test_a_topic_that_is_gone_is_nothing_to_be_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_deleted_topic_leaves_the_outcome_unknown_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     transaction, control = kept()
     control.log.fails = KafkaRefusedError("Fetch of t-0", 3, "UNKNOWN_TOPIC_OR_PARTITION")
     with caplog.at_level(logging.WARNING, "dualwrite"):
@@ -142,7 +144,7 @@ def test_a_log_that_cannot_be_read_now_keeps_the_state_from_being_overwritten() 
     assert control.log.timeouts == [None], "as patiently as for everything else"
 
 
-def test_a_sweep_does_not_wait_for_it_but_what_is_open_is_ended() -> None:
+def test_a_sweep_ends_open_transactions_without_waiting_for_the_log() -> None:
     transaction, control = kept(InitializedProducer(ProducerIdentity(7, 9), ProducerIdentity(7, 8)))
     control.log.fails = KafkaUnavailableError("partition t-0: LEADER_NOT_AVAILABLE")
     with pytest.raises(
@@ -153,7 +155,7 @@ def test_a_sweep_does_not_wait_for_it_but_what_is_open_is_ended() -> None:
     assert control.log.timeouts == [2.0]
 
 
-def test_an_empty_state_is_looked_for_nowhere() -> None:
+def test_an_empty_state_is_not_looked_up_in_the_log() -> None:
     transaction, control = kept()
     assert transaction.complete(PreparedTxnState()) is Outcome.NOTHING
     assert control.log.timeouts == []

@@ -227,7 +227,7 @@ def test_an_interrupt_closes_the_participant(world: World) -> None:
     assert world.kafka.open_participants() == 0
 
 
-def test_a_fenced_recoverer_says_nothing_to_kafka(world: World) -> None:
+def test_a_fenced_recovery_sends_nothing_to_kafka(world: World) -> None:
     lease = world.take_over("a")
     world.take_over("b")
     with pytest.raises(FencedError):
@@ -256,7 +256,7 @@ def test_whether_a_commit_happened_is_read_from_the_row_under_the_lease(world: W
         was_committed(world.store, lease, before)
 
 
-def test_a_state_that_began_at_another_time_is_another_units(world: World) -> None:
+def test_a_state_with_another_start_time_belongs_to_another_unit(world: World) -> None:
     """A topic that was made anew between two units of a session gives the anchor's offset again."""
     lease = world.take_over("a")
     anchor = Anchor("t", 0, 0)
@@ -358,7 +358,7 @@ def test_without_the_lock_around_kafka_a_write_would_be_lost(world: World, momen
 
 
 @pytest.mark.parametrize("moment", [moment for moment in EVERY_MOMENT if moment != "before init"])
-def test_a_lock_lost_during_recovery_costs_nothing(world: World, moment: str) -> None:
+def test_a_lock_lost_during_recovery_loses_no_write(world: World, moment: str) -> None:
     interleave(world, moment, recover, lock_lost=True)
     assert "successor's" in world.rows
     assert world.both_sides_are_equal()
@@ -375,6 +375,6 @@ def test_without_reading_the_token_again_a_lost_lock_would_lose_a_write(
     assert not world.both_sides_are_equal()
 
 
-def test_what_stays_exposed_is_a_lost_lock_right_before_the_plain_init(world: World) -> None:
+def test_a_lock_lost_right_before_the_plain_init_is_the_remaining_gap(world: World) -> None:
     interleave(world, "before init", recover, lock_lost=True)
     assert not world.both_sides_are_equal(), "if this holds now, recovery's docstring should no longer warn of it"

@@ -9,10 +9,10 @@ from sqlalchemy import Engine
 
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.rules.recovery_decision import Outcome
-from tests.broker.kafka_helpers import create_topic, visible
-from tests.crash.forked import ForkedBroker
-from tests.crash.world import free_port
 from tests.support.coordinator.event_table import slot_rows
+from tests.support.crash.forked import ForkedBroker
+from tests.support.crash.world import free_port
+from tests.support.peer_clients.kafka_helpers import create_topic, visible
 
 BEFORE, AFTER = "before", "after"
 """Topics that are written to before the copy is made, and after it."""
@@ -75,7 +75,7 @@ def on_record(dual_write: DualWrite) -> list[tuple[str, Outcome, str]]:
 
 
 @pytest.mark.slow_cases
-def test_of_two_slots_the_one_whose_unit_is_missing_is_named(world: Restored) -> None:
+def test_only_the_slot_whose_unit_is_missing_is_reported(world: Restored) -> None:
     with world.dual_write(2) as first, world.dual_write(2) as second:
         write(first, BEFORE, "first")
         write(second, BEFORE, "second")
@@ -115,7 +115,7 @@ def test_a_cluster_that_is_set_back_under_a_living_application_is_found(world: R
 
 
 @pytest.mark.slow_cases
-def test_a_cluster_that_is_restarted_as_it_was_is_blamed_for_nothing(world: Restored) -> None:
+def test_a_cluster_restarted_unchanged_reports_no_outcome(world: Restored) -> None:
     with world.dual_write() as dual_write:
         for number in range(3):
             write(dual_write, BEFORE, f"number {number}")

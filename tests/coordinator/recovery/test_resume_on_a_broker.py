@@ -17,9 +17,10 @@ from dualwrite.cli.main import main
 from dualwrite.client.admin.control_plane import ControlPlane, TransactionDescription
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import ConfigurationError, DualWriteError, KafkaRefusedError
-from tests.broker.kafka_helpers import fresh_name, visible
-from tests.crash.world import free_port
 from tests.support.coordinator.event_table import events, expire_leases, ready_engine, stored_values
+from tests.support.crash.world import free_port
+from tests.support.peer_clients.kafka_helpers import fresh_name, visible
+from tests.support.waiting import eventually
 
 LONG_MS, SHORT_MS = 60_000, 1_500
 PATIENCE = 20.0
@@ -94,12 +95,8 @@ class World:
         )
 
     def until_it_times_out(self) -> None:
-        pause = threading.Event()
-        for _ in range(int(PATIENCE / 0.02)):
-            if self.described().state == "CompleteAbort":
-                return
-            pause.wait(0.02)
-        raise AssertionError(f"it did not time out: {self.described()}")
+        described = eventually(self.described, lambda seen: seen.state == "CompleteAbort", PATIENCE)
+        assert described.state == "CompleteAbort", f"it did not time out: {described}"
 
     @property
     def in_kafka(self) -> list[str]:
@@ -131,7 +128,7 @@ def make_world(broker: EmbeddedBroker, control: ControlPlane, tmp_path: Path) ->
 
 @pytest.mark.slow_cases
 @either_producer
-def test_its_transactions_have_a_timeout(make_world: Callable[[str], World], producer: str) -> None:
+def test_transactions_of_resume_mode_have_a_timeout(make_world: Callable[[str], World], producer: str) -> None:
     world = make_world(producer)
     seen: list[TransactionDescription] = []
     with world.start(timeout_ms=None) as dual_write, dual_write.transaction() as tx:
@@ -151,7 +148,7 @@ def test_its_transactions_have_a_timeout(make_world: Callable[[str], World], pro
         ("COMMIT_KAFKA", Outcome.COMMITTED),
     ],
 )
-def test_what_a_dead_process_left_is_ended_as_the_database_decided(
+def test_a_dead_processs_transaction_is_ended_as_the_database_decided(
     make_world: Callable[[str], World], producer: str, step: str, found: Outcome
 ) -> None:
     world = make_world(producer)
@@ -166,7 +163,9 @@ def test_what_a_dead_process_left_is_ended_as_the_database_decided(
 
 
 @either_producer
-def test_either_ends_what_the_other_left(make_world: Callable[[str], World], producer: str) -> None:
+def test_each_producer_recovers_the_other_producers_transaction(
+    make_world: Callable[[str], World], producer: str
+) -> None:
     world = make_world(producer)
     (other,) = {"native", "librdkafka"} - {producer}
     world.die_at("COMMIT_KAFKA", "one")
@@ -195,7 +194,7 @@ def test_an_abort_after_the_decision_is_replayed_or_on_record(
 
 @pytest.mark.slow
 @either_producer
-def test_so_is_a_timeout(make_world: Callable[[str], World], producer: str) -> None:
+def test_a_timeout_after_the_decision_is_replayed(make_world: Callable[[str], World], producer: str) -> None:
     world = make_world(producer)
     world.die_at("COMMIT_KAFKA", "lost", replay=True, timeout_ms=SHORT_MS)
     world.until_it_times_out()
@@ -248,7 +247,7 @@ def test_a_broker_that_has_lost_the_last_unit_is_found(tmp_path: Path, producer:
 
 @either_producer
 @pytest.mark.parametrize("replay", [True, False])
-def test_the_caller_of_a_unit_that_is_aborted_after_the_decision_is_not_told_to_run_it_again(
+def test_a_unit_aborted_by_force_after_its_decision_counts_as_committed(
     make_world: Callable[[str], World], producer: str, replay: bool
 ) -> None:
     world = make_world(producer)
@@ -288,14 +287,14 @@ def test_a_timeout_that_the_cluster_does_not_take_is_named(make_world: Callable[
         world.write(world.start(timeout_ms=900_001), "never")
 
 
-def test_a_timeout_that_is_none_is_refused(make_world: Callable[[str], World]) -> None:
+def test_an_invalid_timeout_is_refused(make_world: Callable[[str], World]) -> None:
     with pytest.raises(ConfigurationError, match=r"transaction\.timeout\.ms"):
         make_world("librdkafka").start(timeout_ms="soon").recover()  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match=r"transaction\.timeout\.ms"):
         make_world("native").start(timeout_ms="soon")  # type: ignore[arg-type]
 
 
-def test_where_nobody_says_which_the_producer_is_the_native_one(make_world: Callable[[str], World]) -> None:
+def test_the_default_producer_is_the_native_one(make_world: Callable[[str], World]) -> None:
     world = make_world("native")
     with world.start(producer=None) as dual_write:
         world.write(dual_write, "one")
@@ -303,7 +302,7 @@ def test_where_nobody_says_which_the_producer_is_the_native_one(make_world: Call
 
 
 @pytest.mark.parametrize("command", ["recover", "resolve"])
-def test_an_operator_says_how_the_application_runs(
+def test_an_operator_gives_the_mode_of_the_application(
     make_world: Callable[[str], World], capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     world = make_world("native")
@@ -315,7 +314,7 @@ def test_an_operator_says_how_the_application_runs(
     assert world.in_kafka == world.in_database == ["one"]
 
 
-def test_a_load_runs_where_nothing_is_kept(
+def test_a_load_runs_on_a_cluster_without_keep_prepared(
     make_world: Callable[[str], World], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world = make_world("native")

@@ -97,7 +97,7 @@ def write(dual_write: DualWrite, value: str) -> None:
 
 @pytest.mark.slow_cases
 @pytest.mark.parametrize("step", STEPS)
-def test_a_zombie_that_goes_on_after_the_recovery_changes_nothing(engine: Engine, step: str) -> None:
+def test_a_zombie_resuming_after_recovery_changes_nothing(engine: Engine, step: str) -> None:
     kafka = ResumingKafka()
     zombie = Zombie(engine, kafka, step)
     zombie.pause()
@@ -112,9 +112,7 @@ def test_a_zombie_that_goes_on_after_the_recovery_changes_nothing(engine: Engine
 
 @pytest.mark.slow_cases
 @pytest.mark.parametrize("request_name", ["look", "end"])
-def test_one_that_goes_on_while_it_is_recovered_begins_nothing_that_is_committed_for_another(
-    engine: Engine, request_name: str
-) -> None:
+def test_a_zombie_resuming_during_recovery_gets_no_second_unit_committed(engine: Engine, request_name: str) -> None:
     """It has decided for its first unit, and is paused before it says so to Kafka. Its successor sees that transaction
     open. Now the zombie ends it, and would go on to its second unit under the same epoch; and then the successor's
     EndTxn arrives."""
@@ -123,7 +121,7 @@ def test_one_that_goes_on_while_it_is_recovered_begins_nothing_that_is_committed
 
 
 @pytest.mark.postgresql
-def test_without_a_look_at_its_lease_its_second_unit_would_be_committed(
+def test_without_the_lease_check_a_zombies_second_unit_would_be_committed(
     postgresql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control of the test above."""

@@ -41,31 +41,31 @@ def asked(**options: Any) -> DualWrite:
         ({"replay": True, "two_phase": "keep-prepared"}, "replay: only with two_phase='resume'"),
     ],
 )
-def test_what_is_no_mode_is_refused_in_one_line(options: dict[str, Any], complaint: str) -> None:
+def test_an_invalid_two_phase_mode_is_refused_with_one_line(options: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigurationError, match=complaint) as caught:
         asked(**options)
     assert "\n" not in str(caught.value)
 
 
-def test_nothing_is_resumed_unasked() -> None:
+def test_keep_prepared_mode_changes_no_producer_setting() -> None:
     assert producer_settings(CONFIG, KEEP_PREPARED) == CONFIG
     assert predecessor_transactions(CONFIG, THIS_PROCESS) is PreparedPredecessor
 
 
-def test_who_resumes_has_the_longest_timeout_that_a_cluster_takes() -> None:
+def test_resume_mode_defaults_to_the_longest_timeout_that_a_cluster_accepts() -> None:
     settings = producer_settings(CONFIG, RESUME)
     assert settings == {**CONFIG, TIMEOUT_KEY: LONGEST_TIMEOUT_MS, TWO_PHASE_KEY: False}
     made: Any = predecessor_transactions(settings, THIS_PROCESS)
     assert made.func is UnpreparedPredecessor
 
 
-def test_or_the_one_that_the_user_gives() -> None:
+def test_resume_mode_honours_the_users_timeout() -> None:
     assert producer_settings({**CONFIG, TIMEOUT_KEY: 2000}, RESUME)[TIMEOUT_KEY] == 2000
 
 
 @pytest.mark.parametrize("key", sorted(OWNED_SETTINGS - {TIMEOUT_KEY}))
 @pytest.mark.parametrize("mode", [KEEP_PREPARED, RESUME])
-def test_what_follows_from_the_recipe_is_refused_in_either_mode(mode: str, key: str) -> None:
+def test_settings_that_dualwrite_owns_are_refused_in_either_mode(mode: str, key: str) -> None:
     with pytest.raises(ConfigurationError, match=f'"{key}" is set by DualWrite itself'):
         producer_settings({**CONFIG, key: "x"}, mode)
 

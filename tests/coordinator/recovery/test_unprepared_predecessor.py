@@ -78,7 +78,7 @@ def in_log(marker: Marker, producer: ProducerIdentity = SESSION) -> LogSlice:
 
 
 @pytest.mark.parametrize("state", [NATIVE, ANCHORED], ids=["native", "librdkafka"])
-def test_what_the_database_has_decided_is_committed_as_who_wrote_it(state: PreparedTxnState) -> None:
+def test_a_decided_transaction_is_committed_under_its_own_identity(state: PreparedTxnState) -> None:
     coordinator = Coordinator(("Ongoing", SESSION))
     assert coordinator.left().complete(state) is Outcome.COMMITTED
     assert coordinator.end_txns == [COMMITS]
@@ -95,21 +95,21 @@ def test_what_the_database_has_decided_is_committed_as_who_wrote_it(state: Prepa
     ],
     ids=["nothing decided", "another identity", "a later one of the session", "at another time", "another partition"],
 )
-def test_anything_else_is_aborted(state: PreparedTxnState, starts: dict[TopicPartition, int]) -> None:
+def test_an_undecided_transaction_is_aborted(state: PreparedTxnState, starts: dict[TopicPartition, int]) -> None:
     coordinator = Coordinator(("Ongoing", SESSION))
     coordinator.starts, coordinator.started_ms = starts, 2000
     assert coordinator.left().complete(state) is Outcome.ABORTED
     assert coordinator.end_txns == [ABORTS]
 
 
-def test_what_the_database_has_decided_is_known_by_its_start_where_the_anchors_topic_is_gone() -> None:
+def test_a_decided_transaction_is_recognised_by_its_start_if_the_anchors_topic_is_gone() -> None:
     coordinator = Coordinator(("Ongoing", SESSION))
     coordinator.starts, coordinator.started_ms = {}, DATED.started_ms
     assert coordinator.left().complete(DATED) is Outcome.COMMITTED
     assert coordinator.end_txns == [COMMITS]
 
 
-def test_what_may_be_the_decided_one_is_aborted_and_put_on_record() -> None:
+def test_a_transaction_that_may_be_the_decided_one_is_aborted_and_put_on_record() -> None:
     """A state of the former release has no start time, and nothing else is left to know the transaction by."""
     coordinator = Coordinator(("Ongoing", SESSION))
     coordinator.starts, coordinator.started_ms = {}, 2000
@@ -118,7 +118,7 @@ def test_what_may_be_the_decided_one_is_aborted_and_put_on_record() -> None:
 
 
 @pytest.mark.parametrize(("version", "fences"), [(2, True), (1, False), (0, False)])
-def test_the_end_fences_who_wrote_it_where_that_is_known(version: int, fences: bool) -> None:
+def test_recovery_fences_the_writer_where_end_txn_supports_it(version: int, fences: bool) -> None:
     """EndTxn v5 raises the epoch, also of a transaction that librdkafka began; it needs transaction version 2."""
     coordinator = Coordinator(("Ongoing", SESSION), version=version)
     coordinator.left().complete(NATIVE)
@@ -126,7 +126,7 @@ def test_the_end_fences_who_wrote_it_where_that_is_known(version: int, fences: b
 
 
 @pytest.mark.parametrize("state", ["Empty", "CompleteCommit", "CompleteAbort", "Dead"])
-def test_where_nothing_is_open_nothing_is_ended(state: str) -> None:
+def test_no_end_txn_is_sent_if_no_transaction_is_open(state: str) -> None:
     coordinator = Coordinator((state, NEXT))
     assert coordinator.left().complete(PreparedTxnState()) is Outcome.NOTHING
     assert coordinator.end_txns == []
@@ -137,14 +137,14 @@ def test_a_transactional_id_that_is_not_known_has_nothing_open() -> None:
 
 
 @pytest.mark.parametrize("state", ["PrepareCommit", "PrepareAbort", "PrepareEpochFence"])
-def test_an_end_that_is_under_way_is_waited_for(state: str) -> None:
+def test_recovery_waits_for_an_end_that_is_under_way(state: str) -> None:
     coordinator = Coordinator((state, SESSION), (state, SESSION), ("CompleteCommit", NEXT))
     assert coordinator.left().complete(NATIVE) is Outcome.NOTHING
     assert coordinator.now > 0
     assert coordinator.end_txns == []
 
 
-def test_but_not_for_ever() -> None:
+def test_recovery_stops_waiting_for_an_end_at_its_deadline() -> None:
     coordinator = Coordinator(("PrepareCommit", SESSION))
     with pytest.raises(KafkaUnavailableError, match=r"app-0: still PrepareCommit"):
         coordinator.left().complete(NATIVE)
@@ -159,7 +159,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize("refusal", REFUSALS, ids=["state", "fenced", "id"])
-def test_what_somebody_else_has_ended_meanwhile_is_looked_at_again(refusal: Exception) -> None:
+def test_a_refused_end_txn_makes_recovery_look_again(refusal: Exception) -> None:
     """The zombie commits what it has decided, right between the look and this EndTxn."""
     coordinator = Coordinator(("Ongoing", SESSION), ("CompleteCommit", NEXT), refuses=refusal)
     assert coordinator.left().complete(NATIVE) is Outcome.NOTHING
@@ -173,7 +173,7 @@ def test_a_timeout_between_the_look_and_the_end_is_a_heuristic_rollback(refusal:
     assert coordinator.left().complete(NATIVE) is Outcome.HEURISTIC_ABORT
 
 
-def test_any_other_refusal_is_raised() -> None:
+def test_any_other_refusal_of_end_txn_is_raised() -> None:
     refusal = KafkaRefusedError("EndTxn", ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "not yours")
     with pytest.raises(KafkaRefusedError, match="not yours"):
         Coordinator(("Ongoing", SESSION), refuses=refusal).left().complete(NATIVE)
@@ -188,7 +188,7 @@ def test_a_transaction_that_a_broker_keeps_for_another_identity_is_not_tried_for
 @pytest.mark.parametrize("state", [NATIVE, ANCHORED], ids=["native", "librdkafka"])
 @pytest.mark.parametrize("is_last", [True, False])
 @pytest.mark.parametrize("said", ["CompleteAbort", "Empty"])
-def test_what_was_aborted_though_it_was_decided_is_told_by_the_log(
+def test_a_decided_transaction_found_aborted_in_the_log_is_a_heuristic_abort(
     said: str, is_last: bool, state: PreparedTxnState
 ) -> None:
     coordinator = Coordinator((said, NEXT))
@@ -197,7 +197,7 @@ def test_what_was_aborted_though_it_was_decided_is_told_by_the_log(
 
 
 @pytest.mark.parametrize("now", [SESSION, NEXT, ProducerIdentity(8, 0)], ids=["the same", "the next", "another id"])
-def test_what_was_committed_is_told_by_the_log_too(now: ProducerIdentity) -> None:
+def test_a_decided_transaction_found_committed_in_the_log_needs_nothing(now: ProducerIdentity) -> None:
     coordinator = Coordinator(("Empty", now))
     coordinator.log.slice = in_log(Marker.COMMIT)
     assert coordinator.left().complete(NATIVE) is Outcome.NOTHING

@@ -63,7 +63,7 @@ def test_a_record_is_kept_with_the_time_at_which_it_was_produced_and_where_it_we
     assert keeper.of("a-0")[0].partition == 3
 
 
-def test_a_record_that_was_not_acknowledged_is_known_to_be_nowhere() -> None:
+def test_an_unacknowledged_record_keeps_its_requested_partition() -> None:
     inner, participant, keeper = recording()
     participant.produce(OutgoingRecord("t", partition=1))
     inner.reports[0]("error", Message())

@@ -170,9 +170,7 @@ def test_without_replay_no_record_is_kept(engine: Engine, make: Make) -> None:
     assert kept(engine) == []
 
 
-def test_what_timed_out_is_produced_again_before_the_slot_is_used(
-    engine: Engine, make: Make, kafka: ResumingKafka
-) -> None:
+def test_a_timed_out_unit_is_replayed_before_its_slot_is_used(engine: Engine, make: Make, kafka: ResumingKafka) -> None:
     die_after_the_decision(make, kafka, engine, "lost", timestamp=5)
     assert kafka.committed == []
     survivor = make()
@@ -183,7 +181,7 @@ def test_what_timed_out_is_produced_again_before_the_slot_is_used(
     assert (survivor.counters.heuristic, survivor.counters.replayed, survivor.counters.committed) == (1, 1, 1)
 
 
-def test_the_sweep_replays_in_slots_that_nobody_uses(engine: Engine, make: Make, kafka: ResumingKafka) -> None:
+def test_the_sweep_replays_in_unused_slots(engine: Engine, make: Make, kafka: ResumingKafka) -> None:
     die_after_the_decision(make, kafka, engine, "lost")
     survivor = make()
     found, errors = manager_of(survivor).process.sweeper.attempt(free_too=False)
@@ -193,7 +191,7 @@ def test_the_sweep_replays_in_slots_that_nobody_uses(engine: Engine, make: Make,
     assert kafka.open_participants() <= 2  # the dead process's, and the survivor's one
 
 
-def test_a_sweep_that_cannot_replay_leaves_the_slot_to_whoever_looks_next(
+def test_a_sweep_that_cannot_replay_leaves_the_slot_to_the_next_sweep(
     engine: Engine, make: Make, kafka: ResumingKafka
 ) -> None:
     die_after_the_decision(make, kafka, engine, "lost")
@@ -207,7 +205,7 @@ def test_a_sweep_that_cannot_replay_leaves_the_slot_to_whoever_looks_next(
     assert (found, errors, kafka.committed) == ({"a-0": Outcome.REPLAYED}, [], ["lost"])
 
 
-def test_what_timed_out_under_a_living_process_is_replayed_by_it(
+def test_a_unit_that_timed_out_under_a_living_process_is_replayed_by_it(
     engine: Engine, make: Make, kafka: ResumingKafka
 ) -> None:
     """Its caller has been told that the unit of work succeeded, and it did."""
@@ -248,7 +246,7 @@ def test_a_database_that_fails_in_the_replay_leaves_it_to_be_done(
     assert kafka.committed == stored_values(engine) == ["lost", "later"]
 
 
-def test_a_record_that_is_refused_for_good_is_said_and_the_slot_goes_on(
+def test_a_permanently_refused_replay_is_logged_and_the_slot_continues(
     engine: Engine, make: Make, kafka: ResumingKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
     die_after_the_decision(make, kafka, engine, "lost")
@@ -262,7 +260,7 @@ def test_a_record_that_is_refused_for_good_is_said_and_the_slot_goes_on(
     assert on_record(engine) == [("heuristic abort", None)]
 
 
-def test_what_was_refused_is_kept_beside_what_follows_until_it_is_taken(
+def test_refused_records_are_kept_beside_later_ones_until_kafka_accepts_them(
     engine: Engine, make: Make, kafka: ResumingKafka
 ) -> None:
     die_after_the_decision(make, kafka, engine, "lost")
@@ -282,7 +280,9 @@ def test_what_was_refused_is_kept_beside_what_follows_until_it_is_taken(
 
 
 @pytest.mark.parametrize("is_refused", [True, False])
-def test_more_than_one_may_be_lost(engine: Engine, make: Make, kafka: ResumingKafka, is_refused: bool) -> None:
+def test_several_lost_units_are_replayed_unless_refused(
+    engine: Engine, make: Make, kafka: ResumingKafka, is_refused: bool
+) -> None:
     die_after_the_decision(make, kafka, engine, "one")
     kafka.before_effect = refusing(kafka, "one")
     die_after_the_decision(make, kafka, engine, "two")
@@ -297,9 +297,7 @@ def test_more_than_one_may_be_lost(engine: Engine, make: Make, kafka: ResumingKa
     assert survivor.counters.replayed == 2 - is_refused
 
 
-def test_of_what_was_replayed_nothing_stays_below_what_was_refused(
-    engine: Engine, make: Make, kafka: ResumingKafka
-) -> None:
+def test_replayed_records_are_deleted_and_refused_ones_kept(engine: Engine, make: Make, kafka: ResumingKafka) -> None:
     die_after_the_decision(make, kafka, engine, "one")
     kafka.before_effect = refusing(kafka, "one")
     die_after_the_decision(make, kafka, engine, "two")
@@ -309,7 +307,7 @@ def test_of_what_was_replayed_nothing_stays_below_what_was_refused(
     assert [row.record_value for row in kept(engine)] == [b"two", b"one"]
 
 
-def test_one_of_several_that_times_out_again_takes_nothing_from_the_others(
+def test_a_replay_that_times_out_again_does_not_affect_other_replays(
     engine: Engine, make: Make, kafka: ResumingKafka
 ) -> None:
     die_after_the_decision(make, kafka, engine, "one")
@@ -322,7 +320,7 @@ def test_one_of_several_that_times_out_again_takes_nothing_from_the_others(
 
 
 @on_servers
-def test_whoever_acknowledges_while_it_is_being_replayed_has_seen_to_it(
+def test_an_outcome_acknowledged_during_its_replay_is_not_replayed(
     engine: Engine, make: Make, kafka: ResumingKafka
 ) -> None:
     """They may have produced its records by hand."""
@@ -339,7 +337,7 @@ def test_whoever_acknowledges_while_it_is_being_replayed_has_seen_to_it(
     assert survivor.counters.replayed == 0
 
 
-def test_what_a_new_cluster_gives_the_name_of_a_lost_unit_is_not_taken_for_it(
+def test_a_new_clusters_unit_is_not_mistaken_for_a_lost_unit_of_the_same_identity(
     engine: Engine, make: Make, kafka: ResumingKafka
 ) -> None:
     """Nobody has acknowledged what was lost with the old cluster, where producer ids have begun anew."""
@@ -386,7 +384,7 @@ def test_the_first_units_of_many_slots_do_not_wait_for_each_other(engine: Engine
     assert len(kept(engine)) == len(stored_values(engine)) == SLOTS
 
 
-def test_what_an_operator_has_seen_to_is_not_replayed(engine: Engine, make: Make, kafka: ResumingKafka) -> None:
+def test_an_acknowledged_outcome_is_not_replayed(engine: Engine, make: Make, kafka: ResumingKafka) -> None:
     die_after_the_decision(make, kafka, engine, "lost")
     without = make(replay=False)
     without.recover()
@@ -397,7 +395,7 @@ def test_what_an_operator_has_seen_to_is_not_replayed(engine: Engine, make: Make
     assert kafka.committed == []
 
 
-def test_what_was_found_without_replay_is_replayed_later(engine: Engine, make: Make, kafka: ResumingKafka) -> None:
+def test_an_outcome_found_without_replay_is_replayed_later(engine: Engine, make: Make, kafka: ResumingKafka) -> None:
     die_after_the_decision(make, kafka, engine, "lost")
     without = make(replay=False)
     without.recover()

@@ -19,10 +19,10 @@ from dualwrite.coordinator.sql.tables import (
     kafka_transaction_record,
     kafka_transaction_state,
 )
-from tests.coordinator.unit.test_driver_search import NoBackground, NoHeartbeat, World, check, run_unit
 from tests.support.coordinator.event_table import CONFIG, events, expire_leases, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import Crash, Fault
 from tests.support.coordinator.fake_kafka_without_2pc import ResumingKafka
+from tests.support.coordinator.unit_search import NoBackground, NoHeartbeat, World, check, run_unit
 from tests.support.state_search import Chooser, every_run
 
 TABLES = (events, kafka_transaction_state, kafka_transaction_outcome, kafka_transaction_record)

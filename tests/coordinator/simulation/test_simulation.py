@@ -76,7 +76,7 @@ def test_commits_that_are_sent_and_not_awaited_are_complete_after_any_crashes() 
             assert seen[what] > 9, f"no run has {what}: {seen}"
 
 
-def test_the_simulation_notices_a_transaction_that_begins_before_the_last_commit_is_answered(
+def test_the_simulation_notices_a_begin_before_the_last_commit_is_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def hasty(self: FakeParticipant) -> None:

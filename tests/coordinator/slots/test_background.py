@@ -62,7 +62,7 @@ def test_waiting_wakes_it_from_its_backoff() -> None:
     assert len(calls) == 2
 
 
-def test_nothing_to_do_is_done() -> None:
+def test_a_background_without_work_is_idle_and_closes_at_once() -> None:
     background = Background(THIS_PROCESS, lambda: pytest.fail("ran"), "orders-0")
     assert background.wait(0)
     assert background.close(0)
@@ -120,16 +120,22 @@ def test_close_stops_it_in_its_backoff() -> None:
     assert 1 <= len(calls) <= 3
 
 
-def test_a_wait_that_is_too_short_says_so() -> None:
-    go_on = threading.Event()
-    background = Background(THIS_PROCESS, lambda: go_on.wait(LONG), "orders-0")
+def test_a_wait_shorter_than_the_work_returns_false() -> None:
+    entered, go_on = threading.Event(), threading.Event()
+
+    def act() -> None:
+        entered.set()
+        assert go_on.wait(LONG)
+
+    background = Background(THIS_PROCESS, act, "orders-0")
     background.start()
-    assert not background.wait(0.01)
+    assert entered.wait(LONG)
+    assert not background.wait(0.01), "the act goes on until it may end"
     go_on.set()
     assert background.wait(LONG)
 
 
-def test_whoever_waits_is_told_when_nothing_is_left_to_do() -> None:
+def test_the_idle_callback_is_called_when_no_work_is_left() -> None:
     told = threading.Event()
     act, _ = failing(2, KafkaUnavailableError("down"))
     background = Background(

@@ -19,9 +19,9 @@ from dualwrite.coordinator.sql.lease_transfer import Decided, TransferredLeases
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import FencedError, InvalidTransactionStateError, KafkaUnavailableError, NoFreeSlotError
 from dualwrite.records.outgoing import OutgoingRecord
-from tests.broker.kafka_helpers import create_topic, visible
 from tests.support.coordinator.event_table import CONFIG, await_sweeps, events, expire_leases, slot_rows, stored_values
 from tests.support.coordinator.fake_kafka import FakeCluster, Fault
+from tests.support.peer_clients.kafka_helpers import create_topic, visible
 
 pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
 

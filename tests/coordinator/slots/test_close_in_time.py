@@ -8,22 +8,15 @@ import pytest
 
 from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
-from tests.coordinator.aio.test_silent_database import dual_write as async_dual_write
-from tests.coordinator.aio.test_silent_database import proxy
-from tests.coordinator.interrupts.test_silent_database import (
-    LIMIT,
-    SLACK,
-    World,
-    error_of,
-    until,
-    world,
-    write,
-    write_unit,
-)
 from tests.support.coordinator.async_dual_writes import Place, run
 from tests.support.coordinator.async_dual_writes import write as write_async
+from tests.support.coordinator.async_silent_database import dual_write as async_dual_write
+from tests.support.coordinator.async_silent_database import proxy
 from tests.support.coordinator.event_table import slot_rows
+from tests.support.coordinator.silent_database import LIMIT, SLACK, World, error_of, world
+from tests.support.coordinator.usual_unit import write, write_unit
 from tests.support.servers.silent_proxy import COMMIT
+from tests.support.waiting import eventually
 
 __all__ = ["proxy", "world"]
 
@@ -103,7 +96,7 @@ def test_a_close_while_a_unit_hangs_in_its_commit_ends_in_time_and_recovery_fini
         recovering.recover()
         return world.is_alike("before")
 
-    until(is_finished)
+    assert eventually(is_finished)
 
 
 @pytest.mark.slow_cases

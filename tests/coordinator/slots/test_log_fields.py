@@ -66,7 +66,7 @@ def write(dual_write: DualWrite, value: str = "one") -> None:
         tx.produce("events", value=value)
 
 
-def test_a_step_that_fails_is_told_with_its_slot_its_step_and_its_state(
+def test_a_failed_step_is_logged_with_its_slot_step_and_state(
     dual_write: DualWrite, kafka: FakeKafka, lines: list[dict[str, Any]]
 ) -> None:
     kafka.fault = lambda request: Fault.BEFORE if request == "prepare" else Fault.NONE
@@ -83,7 +83,7 @@ def test_a_step_that_fails_is_told_with_its_slot_its_step_and_its_state(
     assert line.startswith("orders-0: PREPARE_KAFKA failed: KafkaUnavailableError("), "people read it as ever"
 
 
-def test_what_recovery_found_is_told_with_its_outcome(
+def test_a_recovered_transaction_is_logged_with_its_outcome(
     make_dual_write: Make, sqlite_engine: Engine, lines: list[dict[str, Any]]
 ) -> None:
     def die(step: str) -> None:
@@ -101,7 +101,7 @@ def test_what_recovery_found_is_told_with_its_outcome(
     assert about(lines, "taken over from")["transactional_id"] == "orders-0"
 
 
-def test_what_is_about_an_application_has_no_transactional_id(
+def test_log_lines_about_an_application_have_no_transactional_id(
     dual_write: DualWrite, monkeypatch: pytest.MonkeyPatch, lines: list[dict[str, Any]]
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
@@ -131,7 +131,7 @@ def record(message: str, *arguments: object, **known: object) -> logging.LogReco
         ("%s: no name", (7,), None, None),
     ],
 )
-def test_the_first_word_is_whom_a_line_is_about(
+def test_the_first_word_of_a_log_line_is_its_subject(
     message: str, arguments: tuple[object, ...], slot: str | None, application: str | None
 ) -> None:
     made = record(message, *arguments)

@@ -1,18 +1,14 @@
 """The pool: which slot a unit of work gets, how long it waits, and how lost leases are handled."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from dualwrite.coordinator.concurrency.waiting import Ticket
 from dualwrite.coordinator.process.this_process import THIS_PROCESS
 from dualwrite.coordinator.slots import pool as pools
-from dualwrite.coordinator.slots.lease_registry import LeaseRegistry
-from dualwrite.coordinator.slots.pool import Pool
-from dualwrite.coordinator.slots.slot import Counters, Slot
 from dualwrite.coordinator.slots.usage import PoolSettings
 from dualwrite.errors import (
     ConfigurationError,
@@ -21,93 +17,15 @@ from dualwrite.errors import (
     KafkaUnavailableError,
     NoFreeSlotError,
 )
-from tests.support.coordinator.fake_kafka import FakeKafka
-from tests.support.coordinator.memory_leases import MemoryLeases
+from tests.support.coordinator.memory_pools import LONG, World, until_waiting, used, world
 
-LONG = 20.0
-
-
-class Store:
-    """Of a DecisionStore, what the pool asks."""
-
-    def __init__(self, one_writer: bool = False) -> None:
-        self.one_writer = one_writer
-
-    def in_thread(self, act: Callable[[], Any]) -> Any:
-        return act()
-
-
-class NoSweeper:
-    """Of a Sweeper, what the pool asks; it recovers nothing."""
-
-    def look(self, *, again: bool) -> None:
-        """There is nothing to see."""
-
-    def stop(self, timeout: float) -> None:
-        """There is nothing to stop."""
-
-
-class World:
-    """Processes that share the leases of one application."""
-
-    def __init__(self) -> None:
-        self.leases = MemoryLeases()
-        self.kafka = FakeKafka()
-        self.pools: list[Pool] = []
-
-    def pool(self, owner: str = "me", size: int = 2, timeout: float = LONG, one_writer: bool = False) -> Pool:
-        settings = PoolSettings("a", size, timeout, 30.0)
-        store: Any = Store(one_writer)
-        registry = LeaseRegistry(THIS_PROCESS, self.leases, "a", owner, 30.0)
-        sweeper: Any = NoSweeper()
-        made = Pool(
-            THIS_PROCESS,
-            settings,
-            store,
-            registry,
-            sweeper,
-            self.kafka.participant,
-            Counters(THIS_PROCESS.lock()),
-            lambda step: None,
-        )
-        self.pools.append(made)
-        return made
-
-    def warm(self, slot: Slot) -> Slot:
-        """What recovery and a unit of work leave."""
-        slot.give_back(self.kafka.participant())
-        return slot
-
-
-@pytest.fixture
-def world() -> Iterator[World]:
-    made = World()
-    yield made
-    for pool in made.pools:
-        for slot in pool.slots():
-            pool.release(slot.user)
-        pool.close(0)
+__all__ = ["world"]
 
 
 @pytest.fixture
 def threads() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(8) as executor:
         yield executor
-
-
-def used(pool: Pool, world: World) -> str:
-    """A unit of work; which slot it used."""
-    slot = pool.acquire(object())
-    if not slot.is_warm:
-        world.warm(slot)
-    pool.release(slot.user)
-    return slot.transactional_id
-
-
-def until_waiting(pool: Pool, count: int) -> None:
-    """Return once ``count`` threads wait for a slot."""
-    while pool.waiting < count:
-        Ticket(THIS_PROCESS).wait(0.001)
 
 
 # What a unit of work gets.
@@ -147,7 +65,7 @@ def test_processes_share_the_slots_of_an_application(world: World) -> None:
         world.pool("three", timeout=0).acquire(object())
 
 
-def test_the_error_names_who_holds_the_slots_until_when_and_what_to_do(world: World) -> None:
+def test_the_error_names_the_owners_their_lease_times_and_the_remedy(world: World) -> None:
     other, pool = world.pool("web-1:17 boot 3 x", size=3), world.pool("me", size=3, timeout=0)
     for _ in range(2):
         other.acquire(object())
@@ -173,7 +91,7 @@ def test_the_error_names_no_more_than_five(world: World) -> None:
 # Who waits.
 
 
-def test_a_released_slot_goes_to_whoever_waits_at_once(world: World, threads: ThreadPoolExecutor) -> None:
+def test_a_released_slot_goes_to_a_waiting_thread_at_once(world: World, threads: ThreadPoolExecutor) -> None:
     pool = world.pool(size=1)
     slot = world.warm(pool.acquire(object()))
     waiting = threads.submit(used, pool, world)
@@ -277,9 +195,7 @@ def test_a_hundred_units_of_eight_threads_share_three_slots(world: World, thread
     assert not any(slot.user for slot in pool.slots())
 
 
-def test_whoever_was_interrupted_gives_back_what_it_had_got_and_nothing_else(
-    world: World, threads: ThreadPoolExecutor
-) -> None:
+def test_a_user_releases_its_own_slot_only(world: World, threads: ThreadPoolExecutor) -> None:
     pool = world.pool()
     others, user = threads.submit(pool.acquire, object()).result(), object()
     mine = pool.acquire(user)
@@ -418,7 +334,7 @@ def test_close_waits_for_units_and_refuses_those_that_wait_for_a_slot(
         pool.acquire(object())
 
 
-def test_a_lease_that_cannot_be_given_back_is_said_and_runs_out(
+def test_a_failed_give_back_is_logged_and_the_lease_expires(
     world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*arguments: Any, **options: Any) -> None:
@@ -446,7 +362,7 @@ def test_a_lease_that_cannot_be_given_back_is_said_and_runs_out(
         ({"lease_timeout": 0}, "lease_timeout 0"),
     ],
 )
-def test_settings_that_cannot_be_meant_are_refused_by_name(change: dict[str, Any], message: str) -> None:
+def test_senseless_settings_are_refused_by_name(change: dict[str, Any], message: str) -> None:
     settings = PoolSettings(**{"application": "a", "size": 1, "acquire_timeout": 1, "lease_timeout": 1, **change})
     with pytest.raises(ConfigurationError, match=message):
         settings.check()

@@ -13,9 +13,9 @@ from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.slots.lease_registry import LeaseRegistry
 from dualwrite.errors import DatabaseNotReadyError, DualWriteError, KafkaUnavailableError
-from tests.crash.world import free_port
 from tests.support.coordinator.event_table import CONFIG, await_sweeps, events, expire_leases, slot_rows, stored_values
 from tests.support.coordinator.fake_kafka import FakeCluster, Fault
+from tests.support.crash.world import free_port
 
 pytestmark = pytest.mark.slow_cases("mariadb")
 
@@ -75,7 +75,7 @@ def swept(dual_write: DualWrite) -> None:
     assert dual_write.wait_idle(20)
 
 
-def test_recover_ends_everything_that_nobody_holds_as_the_database_decided(
+def test_recover_ends_every_unowned_transaction_as_the_database_decided(
     engine: Engine, make: Make, cluster: FakeCluster
 ) -> None:
     die_on_two_slots(engine, make)
@@ -100,7 +100,7 @@ def test_the_first_unit_of_work_has_the_rest_recovered_in_the_background(
     assert cluster.committed == stored_values(engine) == ["one", "two"]
 
 
-def test_a_beat_recovers_what_has_been_left_since(engine: Engine, make: Make, cluster: FakeCluster) -> None:
+def test_a_heartbeat_recovers_slots_abandoned_since_the_start(engine: Engine, make: Make, cluster: FakeCluster) -> None:
     survivor = make()
     write(survivor, "zero")
     die(make, "one")
@@ -114,7 +114,7 @@ def test_a_beat_recovers_what_has_been_left_since(engine: Engine, make: Make, cl
     assert cluster.committed == sorted(stored_values(engine)) == ["one", "zero"]
 
 
-def test_a_sweep_that_cannot_begin_keeps_nobody_from_closing(
+def test_close_succeeds_after_a_sweep_that_could_not_begin(
     engine: Engine, make: Make, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No thread is to be had, or an interrupt comes just before it begins."""
@@ -172,7 +172,7 @@ def test_other_applications_are_not_touched(engine: Engine, make: Make, cluster:
     assert cluster.ongoing == []
 
 
-def test_a_slot_that_cannot_be_recovered_costs_itself_alone_and_is_tried_again(
+def test_an_unrecoverable_slot_blocks_no_other_and_is_tried_again(
     engine: Engine, make: Make, cluster: FakeCluster
 ) -> None:
     for value in ("one", "two", "three"):
@@ -234,7 +234,7 @@ def test_a_broker_that_is_down_is_waited_for_as_long_as_a_record(engine: Engine,
         survivor.recover()
 
 
-def test_of_two_that_recover_at_once_each_slot_is_recovered_by_one(
+def test_each_slot_is_recovered_by_one_of_two_concurrent_recoveries(
     engine: Engine, make: Make, cluster: FakeCluster
 ) -> None:
     die_on_two_slots(engine, make)
@@ -252,7 +252,7 @@ def test_of_two_that_recover_at_once_each_slot_is_recovered_by_one(
     assert cluster.committed == stored_values(engine) == ["one"]
 
 
-def test_what_was_ended_by_force_is_put_on_record_by_the_sweep(
+def test_the_sweep_records_transactions_that_were_ended_by_force(
     engine: Engine, make: Make, cluster: FakeCluster
 ) -> None:
     for value in ("one", "two", "three"):
@@ -270,7 +270,7 @@ def test_what_was_ended_by_force_is_put_on_record_by_the_sweep(
     assert cluster.committed == ["one"]
 
 
-def test_what_could_not_be_put_on_record_is_found_by_the_next_sweep(
+def test_an_outcome_that_could_not_be_recorded_is_found_by_the_next_sweep(
     engine: Engine, make: Make, cluster: FakeCluster
 ) -> None:
     die_on_two_slots(engine, make)
@@ -295,7 +295,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if "in the same database" in record.getMessage()]
 
 
-def test_a_start_under_another_name_warns_once_of_what_the_former_name_left(
+def test_a_start_under_another_name_warns_once_of_the_former_names_transactions(
     engine: Engine, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     for value in ("one", "two"):
@@ -312,7 +312,7 @@ def test_a_start_under_another_name_warns_once_of_what_the_former_name_left(
     assert [record.levelname for record in caplog.records if record.getMessage() == line] == ["WARNING"]
 
 
-def test_other_applications_that_are_alive_or_have_given_their_slots_back_are_not_warned_of(
+def test_living_and_cleanly_closed_applications_are_not_warned_about(
     engine: Engine, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     ended = make(application="ended")
@@ -329,7 +329,7 @@ def test_other_applications_that_are_alive_or_have_given_their_slots_back_are_no
     assert warnings(caplog) == []
 
 
-def test_a_look_at_other_applications_that_fails_costs_no_unit_of_work(
+def test_a_failed_check_of_other_applications_fails_no_unit(
     engine: Engine, make: Make, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_: object) -> None:

@@ -25,10 +25,10 @@ from dualwrite.operations.findings import Level
 from dualwrite.operations.resolving import plan
 from dualwrite.operations.terminating import foresee, terminate
 from dualwrite.schema import upgrade_engine
-from tests.broker.kafka_helpers import create_topic, visible
 from tests.support.coordinator.dying_application import die, dual_write, leave_decided, write
 from tests.support.coordinator.event_table import await_sweeps, events, ready_engine, slot_rows, stored_values
 from tests.support.coordinator.fake_kafka import FakeCluster
+from tests.support.peer_clients.kafka_helpers import create_topic, visible
 
 pytestmark = pytest.mark.slow_cases("mariadb")
 
@@ -88,7 +88,7 @@ def pair(engine: Engine, cluster: FakeCluster, tmp_path: Path) -> Iterator[Pair]
 
 
 @pytest.mark.slow_cases("mariadb")
-def test_a_copy_does_not_touch_what_the_original_has_decided(pair: Pair, cluster: FakeCluster) -> None:
+def test_a_copy_does_not_touch_the_originals_decisions(pair: Pair, cluster: FakeCluster) -> None:
     original, copy = pair
     requests = len(cluster.of("orders-0").requests)
     with dual_write(copy, cluster) as staging:
@@ -192,7 +192,7 @@ def test_a_renamed_sqlite_file_is_the_same_database(
     engine.dispose()
 
 
-def test_the_command_line_says_so_in_one_line(
+def test_the_commands_for_copies_report_in_one_line_each(
     sqlite_engine: Engine, cluster: FakeCluster, tmp_path: Path, capsys: Any
 ) -> None:
     leave_decided(sqlite_engine, cluster, "decided")
@@ -347,7 +347,7 @@ def test_a_copied_sqlite_file_beside_the_originals_broker_is_refused(tmp_path: P
     engine.dispose()
 
 
-def test_an_operator_cannot_end_what_the_original_has_decided_and_is_told_why(
+def test_an_operator_on_a_copy_cannot_end_the_originals_transactions(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     site = Site(tmp_path)
@@ -384,7 +384,9 @@ def test_an_operator_cannot_end_what_the_original_has_decided_and_is_told_why(
 
 
 @pytest.mark.slow
-def test_what_was_left_in_another_cluster_is_recovered_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_transactions_left_in_another_cluster_are_recovered_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     first, second = EmbeddedBroker(tmp_path / "first"), EmbeddedBroker(tmp_path / "second")
     engine = Site(tmp_path).engine()
     with first, second:
@@ -451,9 +453,7 @@ def test_a_cluster_that_is_replaced_under_a_living_process_recovers_nothing(
     engine.dispose()
 
 
-def test_the_directory_of_a_broker_on_another_machine_says_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_brokers_directory_on_another_machine_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def place(host: str) -> str | None:
         inspector = type("Asked", (), {"log_directories": lambda _: [LogDirectory(host, str(tmp_path))]})
         return clusters._log_directory_identity(inspector())

@@ -114,7 +114,7 @@ def test_a_zombie_can_neither_store_nor_lock(engine: Engine, store: TakingStore)
         pytest.fail("the zombie got the lock")
 
 
-def test_a_row_that_somebody_deleted_fences(engine: Engine, store: TakingStore) -> None:
+def test_a_deleted_row_fences_its_owner(engine: Engine, store: TakingStore) -> None:
     lease = store.take_over(ID, "a")
     with engine.begin() as connection:
         connection.execute(table.delete())
@@ -122,7 +122,7 @@ def test_a_row_that_somebody_deleted_fences(engine: Engine, store: TakingStore) 
         pytest.fail("there is no row to lock")
 
 
-def test_many_that_take_over_a_missing_row_at_once_all_get_their_turn(store: TakingStore) -> None:
+def test_concurrent_takeovers_of_a_missing_row_all_get_their_turn(store: TakingStore) -> None:
     together = threading.Barrier(8)
 
     def take_over(owner: int) -> int:
@@ -133,7 +133,7 @@ def test_many_that_take_over_a_missing_row_at_once_all_get_their_turn(store: Tak
         assert sorted(threads.map(take_over, range(8))) == list(range(1, 9))
 
 
-def test_while_the_row_is_held_nobody_takes_over_or_stores(
+def test_no_process_takes_over_or_stores_while_the_row_is_locked(
     engine: Engine, store: TakingStore, impatient: TakingStore
 ) -> None:
     lease = store.take_over(ID, "a")

@@ -105,7 +105,7 @@ def test_the_sessions_own_timeouts_come_back(engine: Engine) -> None:
     assert engine.pool.checkedin() == 1, "it was another connection"
 
 
-def test_a_table_that_somebody_changes_is_waited_for_no_longer_than_a_row(engine: Engine) -> None:
+def test_a_locked_table_is_waited_for_no_longer_than_a_locked_row(engine: Engine) -> None:
     store = TakingStore(engine, lock_timeout=0, patience=0)
     with engine.connect() as connection:
         connection.execute(text(f"LOCK TABLES {table.name} READ"))
@@ -114,7 +114,7 @@ def test_a_table_that_somebody_changes_is_waited_for_no_longer_than_a_row(engine
         connection.execute(text("UNLOCK TABLES"))
 
 
-def test_what_is_read_under_the_lock_was_put_on_the_disk_before(engine: Engine, store: TakingStore) -> None:
+def test_a_row_is_flushed_to_disk_before_it_is_read_under_the_lock(engine: Engine, store: TakingStore) -> None:
     """InnoDB shows a commit before its log is written; a later commit writes the log up to itself."""
     lease = store.take_over(ID, "a")
     seen: list[str] = []
@@ -259,7 +259,7 @@ def test_looking_for_a_slot_waits_for_no_row_at_serializable(mariadb_url: str) -
         ("SELEC", None),
     ],
 )
-def test_errors_are_told_apart_by_number(engine: Engine, statement: str, trouble: ErrorMeaning | None) -> None:
+def test_errors_are_classified_by_their_number(engine: Engine, statement: str, trouble: ErrorMeaning | None) -> None:
     with engine.connect() as connection, pytest.raises(Exception, match=r"\(pymysql") as raised:
         connection.execute(text(statement))
     assert Mysql().meaning_of(raised.value) is trouble  # type: ignore[arg-type]

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -21,19 +21,11 @@ from dualwrite.coordinator.sql.tables import (
     spark_progress,
 )
 from dualwrite.errors import ConfigurationError, DatabaseBusyError
-from tests.support.coordinator.event_table import HEAD
+from tests.support.coordinator.event_table import FREE, HEAD, NOW
 from tests.support.servers.databases import SERVERS
 
 pytestmark = pytest.mark.slow_cases("mariadb")
 
-NOW = datetime(2026, 1, 2, tzinfo=timezone.utc)
-FREE: Mapping[str, Any] = {
-    "transactional_id": "orders-0",
-    "prepared_txn_state": "7:3",
-    "fencing_token": 12,
-    "owner": "",
-    "updated_at": NOW,
-}
 SOME: Mapping[type, Any] = {str: "x", int: 1, datetime: NOW, bytes: b"x"}
 
 
@@ -111,9 +103,7 @@ def test_a_downgrade_leaves_tables_of_that_version_or_an_older_one_unchanged(dat
 
 @pytest.mark.slow_cases("mariadb", "postgresql")
 @pytest.mark.parametrize(("table", "revision", "words"), NEEDED, ids=lambda value: str(value)[:30])
-def test_rows_that_are_needed_are_dropped_only_if_that_is_said(
-    engine: Engine, table: Table, revision: str, words: str
-) -> None:
+def test_needed_rows_are_dropped_only_with_lose_rows(engine: Engine, table: Table, revision: str, words: str) -> None:
     put(engine, table, some_row(table))
     with pytest.raises(ConfigurationError, match=words) as refused:
         schema.downgrade_engine(engine, revision)
@@ -125,7 +115,7 @@ def test_rows_that_are_needed_are_dropped_only_if_that_is_said(
     assert table.name not in there(engine)
 
 
-def test_an_outcome_that_was_acknowledged_is_needed_no_more_and_records_alone_are_not(engine: Engine) -> None:
+def test_acknowledged_outcomes_and_mere_records_do_not_block_a_downgrade(engine: Engine) -> None:
     put(engine, kafka_transaction_record, some_row(kafka_transaction_record))
     put(
         engine,
@@ -136,7 +126,7 @@ def test_an_outcome_that_was_acknowledged_is_needed_no_more_and_records_alone_ar
 
 
 @pytest.mark.parametrize("revision", ["0001", "base"])
-def test_a_slot_that_was_not_given_back_forbids_it_whatever_is_said(engine: Engine, revision: str) -> None:
+def test_a_leased_slot_forbids_a_downgrade_even_with_lose_rows(engine: Engine, revision: str) -> None:
     for number in range(3):
         put(engine, kafka_transaction_state, {**FREE, "transactional_id": f"orders-{number}", "owner": "x" * number})
     with pytest.raises(ConfigurationError, match=r"slot orders-1 and 1 more was not given back: stop the programs"):
@@ -161,7 +151,7 @@ def waits(engine: Engine) -> bool:
     SERVERS,
     indirect=True,
 )
-def test_a_slot_that_is_taken_while_it_looks_is_seen(engine: Engine, database_url: str) -> None:
+def test_a_slot_leased_during_the_check_blocks_the_downgrade(engine: Engine, database_url: str) -> None:
     put(engine, kafka_transaction_state, FREE)
     refused: list[str] = []
 
@@ -187,9 +177,7 @@ def test_a_slot_that_is_taken_while_it_looks_is_seen(engine: Engine, database_ur
     SERVERS,
     indirect=True,
 )
-def test_it_does_not_wait_for_ever_for_a_transaction_that_stays_open(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_downgrade_gives_up_on_a_transaction_that_stays_open(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     put(engine, kafka_transaction_state, FREE)
     monkeypatch.setattr(schema, "LOCK_TIMEOUT", 1.0)
     with engine.begin() as connection:
@@ -211,7 +199,7 @@ def test_a_downgrade_that_died_halfway_goes_on_from_there_on_mariadb(mariadb_url
 
 
 @pytest.mark.mariadb
-def test_after_a_refusal_the_tables_are_locked_for_nobody_on_mariadb(mariadb_url: str) -> None:
+def test_a_refused_downgrade_leaves_no_table_locked_on_mariadb(mariadb_url: str) -> None:
     engine = create_engine(mariadb_url)
     schema.upgrade_engine(engine)
     put(engine, kafka_transaction_state, {**FREE, "owner": "somebody"})

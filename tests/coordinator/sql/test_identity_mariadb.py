@@ -127,7 +127,7 @@ def test_another_server_is_another_database(
     copy.dispose()
 
 
-def test_the_time_zone_of_a_session_is_no_part_of_it(shop: Engine, cluster: FakeCluster) -> None:
+def test_the_identity_does_not_depend_on_the_sessions_time_zone(shop: Engine, cluster: FakeCluster) -> None:
     with dual_write(shop, cluster) as made:
         write(made, "one")
     known = identities(shop)

@@ -45,13 +45,13 @@ def test_a_slot_is_taken_for_as_long_as_was_asked_by_the_databases_clock(leases:
     assert LONG - 100 < row.remaining <= LONG
 
 
-def test_what_is_held_is_not_taken_and_the_next_slot_is(leases: SqlLeases) -> None:
+def test_a_leased_slot_is_skipped(leases: SqlLeases) -> None:
     assert take(leases, "one") == [Lease("a-0", 1)]
     assert take(leases, "two") == [Lease("a-1", 1)]
     assert take(leases, "three") == []
 
 
-def test_several_are_taken_at_once(leases: SqlLeases) -> None:
+def test_several_slots_are_leased_at_once(leases: SqlLeases) -> None:
     assert take(leases, most=5) == [Lease("a-0", 1), Lease("a-1", 1)]
     leases.give_back([Lease("a-0", 1), Lease("a-1", 1)], finished=True)
     assert take(leases, most=1) == [Lease("a-0", 2)]
@@ -136,7 +136,7 @@ def test_other_applications_and_rows_that_are_no_slots_are_not_looked_at(engine:
     assert [row.transactional_id for row in leases.rows("a%")] == ["a%-0"]
 
 
-def test_many_that_take_at_once_get_a_slot_each(leases: SqlLeases) -> None:
+def test_concurrent_takers_get_a_slot_each(leases: SqlLeases) -> None:
     def take_until_there_is_one(number: int) -> str:
         while True:
             taken = leases.take(candidates(leases, str(number), 8), str(number), LONG, 1)
@@ -149,7 +149,7 @@ def test_many_that_take_at_once_get_a_slot_each(leases: SqlLeases) -> None:
 
 
 @pytest.mark.postgresql
-def test_a_row_that_is_locked_is_passed_over_by_takers_and_by_the_heartbeat(postgresql_url: str) -> None:
+def test_a_locked_row_is_skipped_by_takers_and_by_the_heartbeat(postgresql_url: str) -> None:
     engine = ready_engine(postgresql_url)
     store = SqlDecisionStore(engine)
     leases = SqlLeases(engine, store)

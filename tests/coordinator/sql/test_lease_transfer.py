@@ -86,7 +86,7 @@ def standings(place: Place, owner: str) -> list[SlotStanding]:
     return [observer.standing(row) for row in place.leases.rows("a")]
 
 
-def test_a_lease_that_was_handed_over_is_the_new_owners_for_as_long_as_was_said(place: Place) -> None:
+def test_a_transferred_lease_belongs_to_the_new_owner_for_the_given_time(place: Place) -> None:
     (lease,) = place.take(1)
     place.transfer([lease], seconds=10)
     (row,) = place.leases.rows("a")
@@ -103,7 +103,7 @@ def test_a_task_does_not_renew_a_lease_that_it_has_transferred(place: Place) -> 
     assert (row.remaining or 0) <= 10
 
 
-def test_a_lease_that_was_taken_over_cannot_be_handed_over(place: Place) -> None:
+def test_a_lease_that_was_taken_over_cannot_be_transferred(place: Place) -> None:
     (lease,) = place.take(1)
     place.take_over("a-0")
     with pytest.raises(LeaseLostError) as raised:
@@ -142,7 +142,7 @@ def test_a_row_that_is_not_decided_is_left_as_it_is(place: Place) -> None:
     assert place.owners() == {"a-0": "driver", "a-1": "task"}
 
 
-def test_one_lost_lease_is_the_end_of_all(place: Place) -> None:
+def test_one_lost_lease_fails_the_whole_store(place: Place) -> None:
     leases = place.transfer(place.take(CHUNK + 3))
     place.take_over("a-5")
     decided = [(lease, native(number)) for number, lease in enumerate(leases)]
@@ -167,7 +167,7 @@ ELSEWHERE = {
 
 
 @pytest.mark.parametrize("what", ELSEWHERE)
-def test_a_row_that_says_otherwise_than_the_task_knows_is_not_handed_over(place: Place, what: str) -> None:
+def test_a_row_that_contradicts_the_task_is_not_transferred(place: Place, what: str) -> None:
     """The database has forgotten something, or a copy of the task's process has written: the token is the same."""
     (lease,) = place.take(1)
     write_row(place, "a-0", **ELSEWHERE[what])
@@ -179,7 +179,7 @@ def test_a_row_that_says_otherwise_than_the_task_knows_is_not_handed_over(place:
 
 @pytest.mark.slow_cases("mariadb", "postgresql")
 @pytest.mark.parametrize("what", ELSEWHERE)
-def test_a_row_that_is_not_as_it_was_handed_over_is_the_end_of_all(place: Place, what: str) -> None:
+def test_a_row_changed_after_its_transfer_fails_the_whole_store(place: Place, what: str) -> None:
     leases = place.transfer(place.take(CHUNK + 3))
     write_row(place, "a-5", **ELSEWHERE[what])
     before = slot_rows(place.engine)
@@ -189,7 +189,7 @@ def test_a_row_that_is_not_as_it_was_handed_over_is_the_end_of_all(place: Place,
     assert slot_rows(place.engine) == before
 
 
-def test_a_row_that_is_gone_is_the_end_of_all(place: Place) -> None:
+def test_a_missing_row_fails_the_whole_store(place: Place) -> None:
     leases = place.transfer(place.take(2))
     with place.engine.begin() as connection:
         connection.execute(delete(table).where(table.c.transactional_id == "a-1"))
@@ -198,7 +198,7 @@ def test_a_row_that_is_gone_is_the_end_of_all(place: Place) -> None:
     assert place.states() == {"a-0": PreparedTxnState()}
 
 
-def test_a_database_that_forgot_that_a_lease_was_handed_over_is_noticed(place: Place) -> None:
+def test_a_database_that_forgot_a_transfer_is_noticed(place: Place) -> None:
     (lease,) = place.take(1)
     before = slot_rows(place.engine)["a-0"]
     (handed,) = place.transfer([lease])
@@ -207,14 +207,14 @@ def test_a_database_that_forgot_that_a_lease_was_handed_over_is_noticed(place: P
         place.store_all([(handed, native(7))])
 
 
-def test_what_is_handed_over_is_known_elsewhere_too(place: Place) -> None:
+def test_a_transferred_lease_survives_pickling(place: Place) -> None:
     """Spark carries it from the task's process to the driver's."""
     (handed,) = pickle.loads(pickle.dumps(place.transfer(place.take(1))))
     place.store_all([(handed, native(7))])
     assert place.states() == {"a-0": native(7)}
 
 
-def test_a_few_statements_write_two_hundred(place: Place) -> None:
+def test_two_hundred_states_are_stored_with_a_few_statements(place: Place) -> None:
     leases = place.take(200)
     said: list[str] = []
     with place.store.transaction(commit=True) as connection:
@@ -224,7 +224,7 @@ def test_a_few_statements_write_two_hundred(place: Place) -> None:
     assert len(said) <= 5, "and a setting of MariaDB's"
 
 
-def test_what_a_cause_has_signed_is_taken_back_and_nothing_else(place: Place) -> None:
+def test_a_transfer_back_returns_the_leases_of_one_owner_only(place: Place) -> None:
     leases = place.take(CHUNK + 3)
     place.transfer(leases[1:], "run 1")
     place.transfer(leases[:1], "run 10")
@@ -237,7 +237,7 @@ def test_what_a_cause_has_signed_is_taken_back_and_nothing_else(place: Place) ->
     assert tokens == {1}, "who sweeps them raises it"
 
 
-def test_what_was_rolled_back_was_not_written(place: Place) -> None:
+def test_a_rolled_back_transfer_and_store_leave_no_trace(place: Place) -> None:
     leases = place.take(2)
     with place.store.transaction(commit=False) as connection:
         place.handed.transfer(connection, leases[1], "run 1", LONG)

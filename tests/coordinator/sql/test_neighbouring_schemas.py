@@ -69,7 +69,7 @@ def broken_by(before: Tables, after: Tables) -> Iterator[str]:
                 yield f"{name}: its {what} changed"
 
 
-def test_these_are_all_versions(bare_engine: Engine) -> None:
+def test_the_tested_versions_end_with_the_newest_one(bare_engine: Engine) -> None:
     assert schema.upgrade_engine(bare_engine) == VERSIONS[-1]
 
 
@@ -83,7 +83,7 @@ def test_a_version_only_adds(bare_engine: Engine, former: str, following: str) -
     assert list(broken_by(before, described(bare_engine))) == []
 
 
-def test_a_version_that_does_more_would_be_noticed() -> None:
+def test_a_version_that_does_more_than_add_would_be_noticed() -> None:
     def table(**columns: Any) -> Mapping[str, Any]:
         return {"columns": columns, "key": ["a"], "unique": [], "checks": [], "foreign": []}
 

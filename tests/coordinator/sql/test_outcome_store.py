@@ -62,7 +62,7 @@ def test_the_longest_state_fits(engine: Engine, store: TakingStore) -> None:
     assert outcomes(engine)[0].state == f"{state.producer}:{place}"
 
 
-def test_the_place_of_an_older_state_is_of_no_use(engine: Engine, store: TakingStore) -> None:
+def test_the_first_record_of_an_older_state_is_ignored(engine: Engine, store: TakingStore) -> None:
     """A former release, which does not know the column, has written a later state."""
     lease = stored(engine, store, NATIVE)
     with engine.begin() as connection:
@@ -119,7 +119,7 @@ def test_an_identity_that_a_cluster_gives_again_is_another_units(
 
 
 @pytest.mark.parametrize("state", [NATIVE, LIBRDKAFKAS], ids=["native", "librdkafka"])
-def test_what_is_on_record_is_not_put_there_again_before_it_is_acknowledged(
+def test_an_outcome_is_recorded_once_until_it_is_acknowledged(
     engine: Engine, store: TakingStore, state: PreparedTxnState
 ) -> None:
     """A unit of work that two find out, each from what it knows."""
@@ -157,14 +157,14 @@ def test_a_process_whose_slot_was_taken_over_records_no_outcome(engine: Engine, 
     assert state_in(store, successor) == NATIVE
 
 
-def test_each_application_sees_its_own(engine: Engine, store: TakingStore) -> None:
+def test_each_application_sees_its_own_outcomes(engine: Engine, store: TakingStore) -> None:
     for name in ("orders-0", "orders-12", "orders-1-0", "others-0"):
         store.record(stored(engine, store, NATIVE, name), Outcome.HEURISTIC_ABORT)
     assert [each.transactional_id for each in outcomes(engine, "orders")] == ["orders-0", "orders-12"]
     assert len(outcomes(engine)) == 4
 
 
-def test_what_is_acknowledged_stays_on_record(engine: Engine, store: TakingStore) -> None:
+def test_an_acknowledged_outcome_stays_on_record(engine: Engine, store: TakingStore) -> None:
     for name in ("orders-0", "orders-1"):
         store.record(stored(engine, store, NATIVE, name), Outcome.HEURISTIC_ABORT)
     first, second = outcomes(engine)
@@ -185,7 +185,7 @@ def test_the_first_acknowledgement_counts(engine: Engine, store: TakingStore) ->
 
 @pytest.mark.slow_cases("mariadb", "postgresql")
 @pytest.mark.parametrize("by", ["", "  ", "x" * 256, None, 7, "A\x00", "A\nda", "\ud800"])
-def test_who_acknowledges_must_say_who(engine: Engine, store: TakingStore, by: Any) -> None:
+def test_an_acknowledgement_needs_a_name(engine: Engine, store: TakingStore, by: Any) -> None:
     store.record(stored(engine, store, NATIVE), Outcome.HEURISTIC_ABORT)
     (found,) = outcomes(engine)
     with pytest.raises(InputError, match="say who"):

@@ -189,7 +189,7 @@ def test_the_command_line_takes_the_schema(server: Server) -> None:
     assert server.tables(server.names[0]) == {VERSION_TABLE}
 
 
-def test_missing_tables_are_told_with_the_schema(server: Server, kafka: FakeKafka) -> None:
+def test_missing_tables_are_reported_with_the_schema(server: Server, kafka: FakeKafka) -> None:
     made = dual_write(server.engine, kafka, schema=server.names[0])
     with pytest.raises(DatabaseNotReadyError, match=f"--schema {server.names[0]}$"):
         made.recover()
@@ -204,7 +204,7 @@ def test_the_printed_statements_name_the_schema() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", 7])
-def test_what_is_no_schema_is_refused(server: Server, kafka: FakeKafka, wrong: Any) -> None:
+def test_an_invalid_schema_is_refused(server: Server, kafka: FakeKafka, wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="name the schema that dualwrite's tables are in"):
         dual_write(server.engine, kafka, schema=wrong)
 

@@ -38,7 +38,7 @@ def test_the_schema_is_part_of_the_command() -> None:
     assert command_on(engine, "db upgrade") == "dualwrite db upgrade --db postgresql+psycopg://h/x --schema 'my tables'"
 
 
-def test_what_an_async_engine_is_told_to_run_makes_its_tables(tmp_path: Path) -> None:
+def test_the_command_in_an_async_engines_error_creates_its_tables(tmp_path: Path) -> None:
     engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'a b&c.db'}")
 
     async def first_use() -> str:

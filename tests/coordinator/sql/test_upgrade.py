@@ -56,7 +56,7 @@ def test_the_tables_that_most_tests_have_are_those_of_an_upgrade(database_url: s
 
 
 @pytest.mark.postgresql
-def test_before_the_first_upgrade_there_is_no_version(postgresql_url: str) -> None:
+def test_an_empty_database_has_no_table_version(postgresql_url: str) -> None:
     assert db.current(postgresql_url) is None
 
 
@@ -77,7 +77,7 @@ def test_processes_that_upgrade_at_the_same_time_take_turns(database_url: str) -
         assert list(threads.map(lambda _: db.upgrade(database_url), range(4))) == [HEAD] * 4
 
 
-def test_an_upgrade_that_meets_a_table_of_somebody_elses_fails(database_url: str) -> None:
+def test_an_upgrade_fails_on_a_foreign_table_of_the_same_name(database_url: str) -> None:
     engine = create_engine(database_url)
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE dualwrite_load_position (id INTEGER)"))
@@ -88,7 +88,7 @@ def test_an_upgrade_that_meets_a_table_of_somebody_elses_fails(database_url: str
     assert halfway is database_url.startswith("mysql"), "where DDL is in a transaction, nothing is left"
 
 
-def test_whoever_has_upgraded_and_keeps_its_connections_holds_up_nobody(database_url: str) -> None:
+def test_an_upgraded_engine_with_open_connections_blocks_no_other_upgrade(database_url: str) -> None:
     first, second = create_engine(database_url), create_engine(database_url)
     assert [schema.upgrade_engine(first), schema.upgrade_engine(second)] == [HEAD] * 2
     first.dispose()
@@ -107,7 +107,7 @@ def test_a_release_that_is_older_than_the_tables_leaves_them_alone(database_url:
 
 
 @pytest.mark.parametrize("act", [db.upgrade, db.downgrade])
-def test_a_version_that_there_is_not_is_refused_before_anything_is_done(
+def test_an_unknown_version_is_refused_before_anything_is_done(
     act: Callable[[str, str], object], sqlite_url: str
 ) -> None:
     db.upgrade(sqlite_url, "0001")

@@ -114,7 +114,7 @@ def write_unit(database: Database, value: str) -> None:
         write(tx, value)
 
 
-def test_a_unit_whose_row_the_heartbeat_writes_before_it_is_locked_begins_again(database: Database) -> None:
+def test_a_unit_begins_again_if_the_heartbeat_writes_its_row_before_the_lock(database: Database) -> None:
     with database.begun(late=ATTEMPTS - 1) as begun:
         write_unit(database, "one")
     assert begun.count == ATTEMPTS
@@ -171,7 +171,7 @@ def test_another_error_of_the_beginning_is_raised_at_once(database: Database, mo
 
 
 @pytest.mark.slow_cases
-def test_no_heartbeat_between_the_beginning_and_the_commit_fails_a_unit(database: Database) -> None:
+def test_a_heartbeat_at_any_step_of_a_unit_does_not_fail_it(database: Database) -> None:
     """The library's own heartbeat, before each step and in the middle of the block."""
     beats: list[str] = []
 
@@ -220,7 +220,7 @@ def test_a_unit_of_a_task_begins_again(server_place: Place, level: str) -> None:
 
 @pytest.mark.postgresql
 @pytest.mark.parametrize("renews", [False, True])
-def test_a_level_that_the_block_chooses_is_for_units_shorter_than_a_heartbeat(
+def test_an_isolation_level_set_in_the_block_fails_if_a_heartbeat_comes_between(
     make_dual_write: Callable[..., DualWrite], postgresql_url: str, kafka: FakeKafka, renews: bool
 ) -> None:
     """As docs/databases.md says: the row is not locked at the beginning then."""

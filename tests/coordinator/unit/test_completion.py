@@ -16,14 +16,14 @@ from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as state_table
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 from dualwrite.wire.apis import ApiKey
-from tests.broker.consumers import consume
-from tests.broker.raw import eventually
 from tests.support.coordinator.async_dual_writes import LONG, Place, run
 from tests.support.coordinator.async_dual_writes import write_unit as write_async_unit
 from tests.support.coordinator.event_table import CONFIG, events, expire_leases, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka, Fault
 from tests.support.coordinator.usual_unit import write, write_unit
+from tests.support.peer_clients.consumers import consume
 from tests.support.servers.holding_proxy import HoldingProxy
+from tests.support.waiting import eventually
 
 Make = Callable[..., DualWrite]
 QUIET = 3600.0
@@ -108,7 +108,7 @@ def test_close_waits_for_the_answer_and_gives_the_slot_back_finished(
         assert connection.scalars(select(state_table.c.owner)).all() == [""]
 
 
-def test_the_heartbeat_collects_the_answer_of_a_slot_that_is_not_used(make_dual_write: Make, kafka: FakeKafka) -> None:
+def test_the_heartbeat_collects_the_answer_of_an_idle_slot(make_dual_write: Make, kafka: FakeKafka) -> None:
     kafka.is_slow = lambda: True
     dual_write = make_dual_write(completion="background", lease_timeout=0.3)
     write_unit(dual_write, "one")
@@ -131,7 +131,7 @@ def test_a_commit_that_was_lost_is_completed_by_recovery(
     assert kafka.committed == stored_values(sqlite_engine) == ["one", "two"]
 
 
-def test_a_loss_that_is_known_as_the_next_unit_begins_costs_that_unit_nothing(
+def test_a_lost_commit_known_before_the_next_unit_does_not_affect_that_unit(
     dual_write: DualWrite, kafka: FakeKafka, sqlite_engine: Engine
 ) -> None:
     kafka.is_slow = lambda: False
@@ -143,7 +143,7 @@ def test_a_loss_that_is_known_as_the_next_unit_begins_costs_that_unit_nothing(
     assert dual_write.counters.rolled_back == 0
 
 
-def test_a_loss_that_shows_inside_the_next_unit_rolls_that_unit_back_and_completes_the_earlier_one(
+def test_a_lost_commit_found_in_the_next_unit_rolls_it_back_and_is_completed(
     dual_write: DualWrite, kafka: FakeKafka, sqlite_engine: Engine
 ) -> None:
     write_unit(dual_write, "one")
@@ -194,7 +194,7 @@ def test_a_participant_that_is_given_up_after_it_has_sent_a_commit_is_recovered(
     assert kafka.committed == stored_values(sqlite_engine) == ["one"]
 
 
-def test_a_unit_without_records_that_gives_its_participant_up_leaves_the_earlier_commit_to_recovery(
+def test_a_unit_without_records_leaves_an_earlier_lost_commit_to_recovery(
     dual_write: DualWrite, kafka: FakeKafka, sqlite_engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_unit(dual_write, "one")
@@ -269,7 +269,9 @@ class Plain:
     ],
 )
 @pytest.mark.parametrize("cls", [DualWrite, AsyncDualWrite])
-def test_what_cannot_work_is_refused_at_once(options: dict[str, Any], message: str, cls: Any, sqlite_url: str) -> None:
+def test_impossible_completion_settings_are_refused_at_once(
+    options: dict[str, Any], message: str, cls: Any, sqlite_url: str
+) -> None:
     engine = ready_engine(sqlite_url)
     made = engine if cls is DualWrite else create_async_engine(sqlite_url.replace("sqlite", "sqlite+aiosqlite"))
     with pytest.raises(ConfigurationError, match=message):

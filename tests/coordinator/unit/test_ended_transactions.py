@@ -191,7 +191,7 @@ def test_an_error_that_the_application_handles_around_the_unit_hides_nothing(pla
     assert on_record(place) == expected(place, True, "4711:1:events:0:0")
 
 
-def test_what_is_committed_past_sqlalchemy_is_on_record_though_kafka_cannot_abort(place: Place) -> None:
+def test_a_commit_past_sqlalchemy_is_on_record_although_kafka_cannot_abort(place: Place) -> None:
     place.dual_write.recover()
     place.kafka.fault = lambda request: Fault.BEFORE if request == "abort" else Fault.NONE
     with pytest.raises(InvalidTransactionStateError, match="ended"):
@@ -333,7 +333,7 @@ ALLOWED_ON = {
 }
 
 
-def test_what_does_not_end_the_transaction_is_not_refused(place: Place) -> None:
+def test_statements_that_do_not_end_the_transaction_are_allowed(place: Place) -> None:
     statements = ["SAVEPOINT a", "ROLLBACK TO a", "ROLLBACK TO SAVEPOINT a", "RELEASE SAVEPOINT a", "SELECT 1"]
 
     def execute(tx: Transaction) -> None:
@@ -379,7 +379,7 @@ def test_the_isolation_level_can_be_chosen_by_the_first_statement(
 
 
 @pytest.mark.postgresql
-def test_what_the_connection_is_set_to_holds_in_a_unit_by_psycopg(postgresql_url: str, kafka: FakeKafka) -> None:
+def test_the_connections_own_settings_hold_in_a_unit_with_psycopg(postgresql_url: str, kafka: FakeKafka) -> None:
     seen = ready_engine(postgresql_url)
     engine = create_engine(postgresql_url, execution_options={"postgresql_deferrable": True})
     engine = engine.execution_options(isolation_level="SERIALIZABLE")

@@ -9,9 +9,9 @@ from sqlalchemy import Engine
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.rules.lease import Lease, LeaseLostError
 from dualwrite.errors import FencedError
-from tests.coordinator.unit.test_unit_of_work import in_both, recovered, run_unit, write, write_unit
 from tests.support.coordinator.event_table import expire_leases, slot_rows
 from tests.support.coordinator.fake_kafka import FakeKafka
+from tests.support.coordinator.usual_unit import in_both, recovered, run_unit, write, write_unit
 
 Make = Callable[..., DualWrite]
 
@@ -34,7 +34,7 @@ def late_copy_at(step: str, kafka: FakeKafka) -> Callable[[str], None]:
 
 
 @pytest.mark.parametrize("step", ["COMMIT_DATABASE", "COMMIT_KAFKA"])
-def test_a_unit_whose_producer_kafka_calls_fenced_after_its_commit_is_finished_in_the_background(
+def test_a_unit_fenced_in_kafka_after_its_commit_is_finished_in_the_background(
     make_dual_write: Make, sqlite_engine: Engine, kafka: FakeKafka, step: str
 ) -> None:
     dual_write = make_dual_write(on_step=late_copy_at(step, kafka))
@@ -48,7 +48,7 @@ def test_a_unit_whose_producer_kafka_calls_fenced_after_its_commit_is_finished_i
 
 
 @pytest.mark.parametrize("step", ["BEGIN_KAFKA", "PREPARE_KAFKA"])
-def test_a_unit_whose_producer_kafka_calls_fenced_before_its_commit_costs_no_other(
+def test_a_unit_fenced_in_kafka_before_its_commit_does_not_affect_the_next(
     make_dual_write: Make, sqlite_engine: Engine, kafka: FakeKafka, step: str
 ) -> None:
     dual_write = make_dual_write(on_step=late_copy_at(step, kafka))
@@ -92,7 +92,7 @@ def test_a_unit_that_the_database_calls_fenced_after_its_commit_is_left_to_the_s
 
 @pytest.mark.parametrize("error", [FencedError("of a producer"), LeaseLostError(Lease("invoices-0", 1))])
 @pytest.mark.parametrize("is_caught", [True, False])
-def test_a_callback_that_learns_of_another_fencing_costs_this_slot_nothing(
+def test_a_callbacks_own_fenced_error_does_not_fence_the_slot(
     make_dual_write: Make, sqlite_engine: Engine, kafka: FakeKafka, error: FencedError, is_caught: bool
 ) -> None:
     def on_delivery(*arguments: Any) -> None:

@@ -34,7 +34,7 @@ def asynchronous() -> AsyncDualWrite:
     return AsyncDualWrite(engine, CONFIG, application="a", participant=FakeKafka().participant)
 
 
-def test_a_unit_of_work_of_a_dual_write_is_no_async_block(blocking: Any) -> None:
+def test_async_with_is_refused_by_a_blocking_dual_write(blocking: Any) -> None:
     async def main() -> None:
         async with blocking.transaction():
             raise AssertionError
@@ -43,7 +43,7 @@ def test_a_unit_of_work_of_a_dual_write_is_no_async_block(blocking: Any) -> None
         asyncio.run(main())
 
 
-def test_a_unit_of_work_of_an_async_dual_write_is_no_plain_block(asynchronous: Any) -> None:
+def test_plain_with_is_refused_by_an_async_dual_write(asynchronous: Any) -> None:
     said = "a unit of work of an AsyncDualWrite is an `async with` block"
     with pytest.raises(TypeError, match=said), asynchronous.transaction():
         raise AssertionError

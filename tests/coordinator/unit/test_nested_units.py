@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,6 +16,7 @@ from dualwrite.errors import DatabaseBusyError, InvalidTransactionStateError
 from tests.support.coordinator.event_table import stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
 from tests.support.coordinator.usual_unit import write
+from tests.support.waiting import eventually
 
 
 def fail_inside(dual_write: DualWrite, value: str) -> None:
@@ -27,10 +27,7 @@ def fail_inside(dual_write: DualWrite, value: str) -> None:
 
 def await_waiting(dual_write: DualWrite) -> None:
     """Return once another thread waits for a slot."""
-    deadline = time.monotonic() + 20
-    while not manager_of(dual_write).process.pool.waiting:
-        assert time.monotonic() < deadline, "no other unit has begun"
-        time.sleep(0.001)
+    assert eventually(lambda: manager_of(dual_write).process.pool.waiting), "no other unit has begun"
 
 
 def in_both(engine: Engine, kafka: FakeKafka, *values: str) -> bool:

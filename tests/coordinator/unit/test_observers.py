@@ -2,55 +2,21 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 import pytest
-from sqlalchemy import Engine, insert
+from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
 from dualwrite.coordinator.dual_write import DualWrite
-from dualwrite.coordinator.rules.machine import Result, Step
+from dualwrite.coordinator.rules.machine import Result
 from dualwrite.coordinator.slots.usage import Usage
 from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import KafkaUnavailableError, NoFreeSlotError
 from tests.support.coordinator.async_dual_writes import write as write_async
-from tests.support.coordinator.event_table import CONFIG, events, ready_engine, stored_values
+from tests.support.coordinator.event_table import CONFIG, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka, Fault
-
-
-class Recorder:
-    """Notes what it is told. ``raises`` makes it a bad one."""
-
-    def __init__(self, raises: type[BaseException] | None = None) -> None:
-        self.told: list[Any] = []
-        self._raises = raises
-
-    def unit_began(self) -> "Recorder":
-        return self.note("began") or self
-
-    def slot_taken(self, transactional_id: str) -> None:
-        self.note(transactional_id)
-
-    def step_began(self, step: Step) -> None:
-        self.note(step.name)
-
-    def step_ended(self, step: Step, error: BaseException | None) -> None:
-        self.note(f"/{step.name}" if error is None else f"/{step.name}: {error}")
-
-    def ended(self, result: Result | None, error: BaseException | None) -> None:
-        self.note((result, error))
-
-    def note(self, what: Any) -> None:
-        self.told.append(what)
-        if self._raises is not None:
-            raise self._raises("of the observer")
-
-
-def write(dual_write: DualWrite, value: str = "one") -> None:
-    with dual_write.transaction() as tx:
-        tx.execute(insert(events).values(value=value))
-        tx.produce("events", value=value)
+from tests.support.coordinator.recorder import Recorder, write
 
 
 def both(*steps: str) -> list[str]:

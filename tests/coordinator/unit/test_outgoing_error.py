@@ -27,9 +27,9 @@ from dualwrite.errors import (
     UnitCommitted,
     committed_interrupt,
 )
-from tests.coordinator.unit.test_unit_of_work import recovered, write, write_unit
 from tests.support.coordinator.event_table import stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka, Fault
+from tests.support.coordinator.usual_unit import recovered, write, write_unit
 
 
 class LimitError(Exception):
@@ -88,7 +88,7 @@ def test_is_own_knows_a_steps_errors_from_limits() -> None:
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("limit", [LimitError("soft"), TimeoutError("soft")])
-def test_a_limit_that_strikes_the_kafka_commit_is_a_committed_error_and_kafka_is_finished_at_once(
+def test_a_limit_in_the_kafka_commit_raises_committed_error_and_kafka_is_finished(
     dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka, limit: Exception, after: bool
 ) -> None:
     write_unit(dual_write, "first")
@@ -102,7 +102,7 @@ def test_a_limit_that_strikes_the_kafka_commit_is_a_committed_error_and_kafka_is
     assert dual_write.counters.committed == 2
 
 
-def test_an_interrupt_that_strikes_the_kafka_commit_stays_of_its_class_and_says_that_the_unit_was_committed(
+def test_an_interrupt_in_the_kafka_commit_keeps_its_class_and_reports_the_commit(
     dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
 ) -> None:
     write_unit(dual_write, "first")
@@ -118,7 +118,7 @@ def test_an_interrupt_that_strikes_the_kafka_commit_stays_of_its_class_and_says_
 
 
 @pytest.mark.parametrize("request_name", ["prepare", "abort"])
-def test_a_limit_that_strikes_before_the_decision_or_in_the_abort_is_raised_itself(
+def test_a_limit_before_the_decision_or_in_the_abort_is_raised_unchanged(
     dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka, request_name: str
 ) -> None:
     write_unit(dual_write, "first")
@@ -171,7 +171,7 @@ def test_a_limit_in_the_commit_of_a_unit_without_records_is_in_doubt(
     assert raised.value.__cause__ is limit
 
 
-def test_a_limit_before_the_commit_of_a_unit_without_records_is_raised_itself(
+def test_a_limit_before_the_commit_of_a_unit_without_records_is_raised_unchanged(
     make_dual_write: Callable[..., DualWrite],
 ) -> None:
     armed: list[bool] = []
@@ -188,7 +188,7 @@ def test_a_limit_before_the_commit_of_a_unit_without_records_is_raised_itself(
     assert not isinstance(raised.value, UnitCommitted)
 
 
-def test_what_on_step_raises_in_the_kafka_commit_is_the_steps_failure_and_not_raised(
+def test_an_on_step_error_in_the_kafka_commit_is_recovered_and_not_raised(
     make_dual_write: Callable[..., DualWrite], sqlite_engine: Engine, kafka: FakeKafka
 ) -> None:
     failures = [LimitError("of a test")]
@@ -224,7 +224,7 @@ def test_a_committed_unit_is_not_run_again(dual_write: DualWrite, sqlite_engine:
     assert stored_values(sqlite_engine) == ["first", "one"]
 
 
-def test_a_limit_right_after_the_block_of_a_decorated_function_says_that_the_unit_is_committed(
+def test_a_limit_right_after_a_decorated_functions_block_raises_committed_error(
     dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CPython may raise it on the line of the ``with`` statement, once ``__exit__`` has returned."""
@@ -244,7 +244,7 @@ def test_a_limit_right_after_the_block_of_a_decorated_function_says_that_the_uni
     assert kafka.committed == stored_values(sqlite_engine) == ["one"]
 
 
-def test_a_limit_that_strikes_the_release_of_the_connection_is_raised_and_everything_is_given_back(
+def test_a_limit_in_the_release_of_the_connection_is_raised_and_leaks_nothing(
     dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_unit(dual_write, "first")
@@ -276,7 +276,7 @@ def test_a_committed_interrupt_survives_pickling() -> None:
     assert isinstance(again, KeyboardInterrupt)
 
 
-def test_an_interrupt_after_the_commit_says_so_in_words() -> None:
+def test_an_interrupt_after_the_commit_mentions_it_in_its_text() -> None:
     assert str(committed_interrupt(KeyboardInterrupt())) == (
         "the unit of work was committed before this was raised: do not run it again"
     )

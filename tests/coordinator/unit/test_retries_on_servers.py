@@ -109,7 +109,7 @@ def test_a_unit_in_doubt_is_not_run_again(
 
 
 @pytest.mark.parametrize("retries", [-1, "3", None])
-def test_a_number_of_retries_that_is_none_is_refused_at_once(dual_write: DualWrite, retries: Any) -> None:
+def test_an_invalid_number_of_retries_is_refused_at_once(dual_write: DualWrite, retries: Any) -> None:
     with pytest.raises(ConfigurationError, match="0 or more"):
         dual_write.transactional(retries=retries)
 

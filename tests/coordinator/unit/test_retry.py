@@ -99,7 +99,7 @@ def test_a_permanent_error_is_raised_without_a_retry(dialect: Dialect, error: Ba
     assert (attempts.count, slept) == (1, [])
 
 
-def test_every_error_of_the_library_is_run_again_exactly_if_it_says_so() -> None:
+def test_exactly_the_librarys_retriable_errors_are_retried() -> None:
     kinds: list[Any] = [kind for kind in vars(errors).values() if isinstance(kind, type)]
     kinds = [kind for kind in kinds if issubclass(kind, DualWriteError)]
     assert len(kinds) > 10
@@ -137,6 +137,6 @@ def test_no_retries_is_one_attempt() -> None:
 
 
 @pytest.mark.parametrize("retries", [-1, 1.5, "3", True, None])
-def test_what_is_no_number_of_retries_is_refused(retries: Any) -> None:
+def test_an_invalid_number_of_retries_is_refused(retries: Any) -> None:
     with pytest.raises(ConfigurationError, match="0 or more"):
         Retrying(retries, lambda error: True, [].append, lambda: 1.0)

@@ -42,7 +42,7 @@ def proxy(request: pytest.FixtureRequest) -> Iterator[TurnsProxy]:
     made.close()
 
 
-def test_a_unit_costs_a_server_little_more_than_its_rows_do(proxy: TurnsProxy, kafka: FakeKafka) -> None:
+def test_a_unit_adds_few_round_trips_to_those_of_its_rows(proxy: TurnsProxy, kafka: FakeKafka) -> None:
     """PostgreSQL: the state's UPDATE, beside BEGIN, the INSERT and COMMIT, which a plain transaction has, too. MariaDB:
     the savepoint and its release as well; it needs no BEGIN, and SQLAlchemy's pool sends it a ROLLBACK."""
     engine = ready_engine(proxy.url.render_as_string(hide_password=False))
@@ -65,7 +65,7 @@ def test_a_unit_costs_a_server_little_more_than_its_rows_do(proxy: TurnsProxy, k
     engine.dispose()
 
 
-def test_a_unit_costs_sqlite_six_statements(sqlite_url: str, kafka: FakeKafka) -> None:
+def test_a_unit_takes_six_statements_on_sqlite(sqlite_url: str, kafka: FakeKafka) -> None:
     statements: list[str] = []
     ready_engine(sqlite_url).dispose()
     engine = create_engine(sqlite_url)
@@ -103,7 +103,7 @@ def test_a_unit_costs_sqlite_six_statements(sqlite_url: str, kafka: FakeKafka) -
         ),
     ],
 )
-def test_a_unit_costs_kafka_few_requests(
+def test_a_unit_takes_few_kafka_requests(
     tmp_path: Path, sqlite_url: str, producer: str, requests: tuple[ApiKey, ...]
 ) -> None:
     engine = ready_engine(sqlite_url)

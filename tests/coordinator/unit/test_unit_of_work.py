@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, event, insert, select, text
 from sqlalchemy.exc import IntegrityError, OperationalError
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.orm import Session
 
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
@@ -28,66 +28,22 @@ from dualwrite.errors import (
     KafkaUnavailableError,
     NoFreeSlotError,
 )
-from tests.broker.raw import eventually
 from tests.support.coordinator.event_table import CONFIG, events, expire_leases, is_closed, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka, Fault
-from tests.support.coordinator.usual_unit import write
+from tests.support.coordinator.usual_unit import (
+    EventModel,
+    fail_at,
+    in_both,
+    raising,
+    recovered,
+    run_unit,
+    write,
+    write_unit,
+    writing,
+)
+from tests.support.waiting import eventually
 
 Make = Callable[..., DualWrite]
-
-
-class Base(DeclarativeBase):
-    """The user's ORM models."""
-
-
-class EventModel(Base):
-    __tablename__ = "events"
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    value: Mapped[str] = mapped_column(unique=True)
-
-
-def run_unit(dual_write: DualWrite, *acts: Callable[[Transaction], object]) -> None:
-    """A unit of work that does ``acts`` one after the other."""
-    with dual_write.transaction() as tx:
-        for act in acts:
-            act(tx)
-
-
-def writing(value: str) -> Callable[[Transaction], None]:
-    return lambda tx: write(tx, value)
-
-
-def raising(error: BaseException) -> Callable[[Transaction], None]:
-    def act(tx: Transaction) -> None:
-        raise error
-
-    return act
-
-
-def write_unit(dual_write: DualWrite, value: str) -> None:
-    run_unit(dual_write, writing(value))
-
-
-def fail_at(kafka: FakeKafka, request: str, fault: Fault = Fault.BEFORE, times: int = 1) -> None:
-    left = [times]
-
-    def fault_at(name: str) -> Fault:
-        if name != request or left[0] == 0:
-            return Fault.NONE
-        left[0] -= 1
-        return fault
-
-    kafka.fault = fault_at
-
-
-def recovered(dual_write: DualWrite) -> bool:
-    """Wait until the background is done."""
-    return dual_write.wait_idle(20)
-
-
-def in_both(engine: Engine, kafka: FakeKafka, *values: str) -> bool:
-    return stored_values(engine) == kafka.committed == list(values) and kafka.ongoing is None
 
 
 # The plain way.
@@ -215,7 +171,7 @@ def test_a_transaction_that_sqlite_ended_in_the_block_is_rolled_back_on_both_sid
     assert in_both(sqlite_engine, kafka, "one", "four")
 
 
-def test_the_error_after_a_commit_past_sqlalchemy_says_that_the_rows_are_in_the_database_without_their_records(
+def test_the_error_after_a_commit_past_sqlalchemy_reports_rows_without_records(
     dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
 ) -> None:
     write_unit(dual_write, "one")
@@ -399,7 +355,7 @@ def test_a_constraint_that_fails_only_at_commit_rolls_both_back(
 
 
 @pytest.mark.parametrize("fault", [Fault.BEFORE, Fault.AFTER])
-def test_a_kafka_failure_after_the_commit_is_not_the_callers_error(
+def test_a_kafka_failure_after_the_commit_is_not_raised_to_the_caller(
     dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka, fault: Fault
 ) -> None:
     fail_at(kafka, "commit", fault)
@@ -506,7 +462,7 @@ def test_an_unknown_commit_that_cannot_be_looked_up_is_in_doubt_until_recovery(
     write_unit(dual_write, "two")
 
 
-def test_a_session_that_refused_to_commit_goes_on(
+def test_a_refused_session_commit_leaves_the_unit_intact(
     dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
 ) -> None:
     with dual_write.transaction() as tx:
@@ -888,7 +844,7 @@ def test_a_postgresql_connection_killed_around_commit_settles_the_unit_by_the_ro
     engine.dispose()
 
 
-def test_an_operator_who_fences_the_producer_in_kafka_costs_the_unit_and_no_other(
+def test_an_operators_fencing_in_kafka_fails_the_current_unit_only(
     dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
 ) -> None:
     write_unit(dual_write, "one")
@@ -960,7 +916,7 @@ def test_coroutines_and_generators_are_refused_as_they_would_run_after_the_commi
             dual_write.transactional(function)  # type: ignore[arg-type]
 
 
-def test_what_is_no_function_is_not_decorated(dual_write: DualWrite) -> None:
+def test_transactional_refuses_to_decorate_anything_but_a_function(dual_write: DualWrite) -> None:
     with pytest.raises(
         ConfigurationError, match=r"3 is not a function: write @transactional, or @transactional\(retries=3"
     ):
@@ -996,7 +952,7 @@ def test_a_missing_or_invalid_argument_is_named_in_the_error(
         DualWrite(sqlite_engine, kafka, application=application)
 
 
-def test_an_engine_that_is_none_is_named() -> None:
+def test_an_invalid_engine_is_refused_by_its_type() -> None:
     with pytest.raises(ConfigurationError, match="engine is a str"):
         DualWrite("sqlite:///x.db", CONFIG, application="a")  # type: ignore[arg-type]
 
@@ -1013,7 +969,7 @@ def test_the_participant_gets_the_users_configuration_and_the_transactional_id(m
     assert seen == [{**CONFIG, "transactional.id": "orders-0"}]
 
 
-def test_a_database_that_was_not_upgraded_says_so_before_kafka_is_asked(
+def test_a_database_without_the_tables_is_refused_before_kafka_is_asked(
     make_dual_write: Make, tmp_path: Any, kafka: FakeKafka
 ) -> None:
     engine = create_engine(f"sqlite:///{tmp_path / 'new.db'}")

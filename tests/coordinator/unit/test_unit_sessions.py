@@ -79,9 +79,7 @@ def closed_and_used_again(tx: Transaction) -> None:
 
 
 @pytest.mark.parametrize("act", [in_a_block, closed, reset, closed_and_used_again])
-def test_what_is_pending_in_the_units_session_is_flushed_when_it_is_closed(
-    unit: Callable[..., list[str]], act: Act
-) -> None:
+def test_pending_objects_are_flushed_when_the_units_session_is_closed(unit: Callable[..., list[str]], act: Act) -> None:
     assert unit(act) == ["there", "one"]
 
 
@@ -146,7 +144,7 @@ def test_an_applications_own_session_is_flushed_at_the_blocks_end(
 
 
 @pytest.mark.parametrize("made", MADE)
-def test_what_an_applications_own_session_changes_and_deletes_is_flushed(
+def test_changes_and_deletions_of_an_applications_own_session_are_flushed(
     unit: Callable[..., list[str]], made: Callable[[Transaction], Any], sqlite_engine: Engine
 ) -> None:
     with sqlite_engine.begin() as connection:
@@ -207,7 +205,7 @@ def test_a_session_that_is_closed_in_a_savepoint_with_something_pending_dooms_th
     assert in_neither(sqlite_engine, kafka)
 
 
-def test_what_is_expunged_or_rolled_back_to_a_savepoint_is_not_kept(unit: Callable[..., list[str]]) -> None:
+def test_expunged_and_rolled_back_objects_are_not_flushed(unit: Callable[..., list[str]]) -> None:
     def discard(tx: Transaction) -> None:
         session = Session(tx.connection)
         expunged = Event(value="expunged")
@@ -221,7 +219,7 @@ def test_what_is_expunged_or_rolled_back_to_a_savepoint_is_not_kept(unit: Callab
     assert unit(discard) == ["there", "one"]
 
 
-def test_what_a_flush_leaves_pending_is_flushed_too(unit: Callable[..., list[str]]) -> None:
+def test_objects_added_during_a_flush_are_flushed_too(unit: Callable[..., list[str]]) -> None:
     def audit(tx: Transaction) -> None:
         session = Session(tx.connection)
 

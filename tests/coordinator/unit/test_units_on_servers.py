@@ -161,7 +161,7 @@ def test_units_with_rows_of_their_own_do_not_fail_each_other_at_serializable(pos
 
 
 @pytest.mark.mariadb
-def test_a_lease_that_is_renewed_during_a_unit_does_not_fail_it_where_mariadb_isolates_snapshots(
+def test_a_lease_renewal_does_not_fail_a_unit_under_mariadbs_snapshot_isolation(
     make_dual_write: Make, mariadb_url: str, kafka: FakeKafka
 ) -> None:
     options = {"connect_args": {"init_command": "SET innodb_snapshot_isolation = ON"}}

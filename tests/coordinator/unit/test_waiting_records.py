@@ -83,7 +83,7 @@ def on_record(dual_write: DualWrite) -> list[tuple[str, str, bool]]:
 
 
 @pytest.mark.parametrize("name", TROUBLES)
-def test_what_the_database_does_not_take_at_once_is_put_on_record_by_the_heartbeat(
+def test_the_heartbeat_records_an_outcome_that_the_database_refused_at_first(
     make_dual_write: Make, engine: Engine, kafka: FakeKafka, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     dual_write = make_dual_write(engine, lease_timeout=3600)
@@ -103,7 +103,9 @@ def test_what_the_database_does_not_take_at_once_is_put_on_record_by_the_heartbe
     assert (stored_values(engine), kafka.committed, kafka.ongoing) == (["one"], [], None)
 
 
-def test_the_next_unit_of_work_puts_it_on_record_too(make_dual_write: Make, engine: Engine) -> None:
+def test_the_next_unit_records_an_outcome_that_the_database_refused_at_first(
+    make_dual_write: Make, engine: Engine
+) -> None:
     dual_write = make_dual_write(engine, lease_timeout=3600)
     dual_write.recover()
     trouble = refusing(engine)
@@ -115,7 +117,7 @@ def test_the_next_unit_of_work_puts_it_on_record_too(make_dual_write: Make, engi
     assert on_record(dual_write) == [("orders-0", STATE, True)]
 
 
-def test_close_puts_it_on_record(make_dual_write: Make, engine: Engine) -> None:
+def test_close_records_an_outcome_that_the_database_refused_at_first(make_dual_write: Make, engine: Engine) -> None:
     dual_write = make_dual_write(engine, lease_timeout=3600)
     dual_write.recover()
     trouble = refusing(engine)
@@ -133,7 +135,7 @@ def lost_records(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("name", TROUBLES)
-def test_close_says_what_the_database_has_never_taken_and_how_to_insert_it(
+def test_close_logs_an_unrecorded_outcome_and_the_statement_to_insert_it(
     make_dual_write: Make, engine: Engine, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     dual_write = make_dual_write(engine, lease_timeout=3600)

@@ -11,10 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.conformance.kafka_jars import SPARK_VERSION, JarsError, spark_source_jars
-from tests.examples.programs import EXAMPLES, environment
-from tests.spark.sessions import JAVA
+from tests.support.apache_kafka.jars import SPARK_VERSION, JarsError, spark_source_jars
+from tests.support.examples.programs import EXAMPLES, environment
 from tests.support.servers.postgresql import children, status
+from tests.support.spark.sessions import JAVA
 
 EXECUTORS = 2
 _EXECUTOR_CLASS = b"CoarseGrainedExecutorBackend"

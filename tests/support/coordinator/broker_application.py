@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.coordinator.dual_write import DualWrite
-from tests.broker.kafka_helpers import create_topic, visible
+from tests.support.peer_clients.kafka_helpers import create_topic, visible
 
 
 class HasServers(Protocol):

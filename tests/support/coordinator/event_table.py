@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
@@ -27,9 +28,16 @@ events = Table(
 )
 CONFIG = {"bootstrap.servers": "nowhere:9092"}
 
-
 _made_by: dict[str, list[tuple[str, Any]]] = {}
 """By dialect, the statements that made the tables in an empty database."""
+NOW = datetime(2026, 1, 2, tzinfo=timezone.utc)
+FREE: Mapping[str, Any] = {
+    "transactional_id": "orders-0",
+    "prepared_txn_state": "7:3",
+    "fencing_token": 12,
+    "owner": "",
+    "updated_at": NOW,
+}
 
 
 def ready_engine(url: str, **options: Any) -> Engine:

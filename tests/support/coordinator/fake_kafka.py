@@ -173,6 +173,11 @@ class FakeParticipant:
         if on_delivery is not None:
             on_delivery(None, (topic, partition, timestamp, key, headers))
 
+    def send_records(self) -> None:
+        self._usable()
+        assert self.begun, "sent outside a transaction"
+        self.kafka.request("send", lambda: self.kafka.check(self.identity))
+
     def send_offsets_to_transaction(self, positions: Sequence[Any], group_metadata: Any) -> None:
         self._usable()
         assert self.begun, "offsets outside a transaction"

@@ -15,10 +15,10 @@ from sqlalchemy.pool import NullPool
 
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.errors import DualWriteError, InDoubtError, UnitCommitted
-from tests.coordinator.unit.test_unit_of_work import recovered, write_unit
 from tests.support.coordinator import fake_kafka as fakes
 from tests.support.coordinator.event_table import CONFIG, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeCluster
+from tests.support.coordinator.usual_unit import recovered, write_unit
 
 THREADS = 3
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 
-from tests.crash.world import free_port
+from tests.support.crash.world import free_port
 from tests.support.servers.mariadb import MariaDB, find_program
 
 SECONDS = 60

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from sqlalchemy import URL, Engine, create_engine, make_url, text
 
-from tests.broker.raw import eventually
-from tests.crash.world import free_port
+from tests.support.crash.world import free_port
 from tests.support.servers.postgresql import DataDirectory, PostgreSQL
+from tests.support.waiting import eventually
 
 
 class Standby(DataDirectory):

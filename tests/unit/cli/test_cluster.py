@@ -68,7 +68,7 @@ def test_a_mistake_in_a_file_is_named_by_its_line(tmp_path: Path) -> None:
         parsed("--command-config", str(file))
 
 
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigurationError, match="it is not UTF-8"):

@@ -53,7 +53,7 @@ def test_the_directory_of_a_file_must_be_there(tmp_path: Path) -> None:
         upgrade(f"sqlite:///{tmp_path}/nowhere/orders.db")
 
 
-def test_postgres_is_no_sqlalchemy_url() -> None:
+def test_a_postgres_url_is_refused_with_the_correct_scheme() -> None:
     said = r"'postgres://' is not a SQLAlchemy URL: write postgresql\+psycopg://…"
     with pytest.raises(ConfigurationError, match=said):
         use("postgres://user:secret@host/x")

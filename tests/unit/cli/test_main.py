@@ -100,7 +100,7 @@ def test_wrong_arguments_give_one_line_and_exit_code_2(
 
 
 @pytest.mark.parametrize("words", [("--name", "b\udcff"), ("one", "b\udcff")])
-def test_a_name_that_is_no_text_is_refused(
+def test_a_name_that_is_not_utf_8_is_refused(
     verb: ModuleType, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
 ) -> None:
     def configure(parser: argparse.ArgumentParser) -> None:

@@ -23,11 +23,11 @@ def test_a_duration_is_printed_in_its_largest_unit(seconds: int, words: str) -> 
     assert since(NOW - timedelta(seconds=seconds), NOW) == words
 
 
-def test_no_moment_is_no_duration() -> None:
+def test_the_duration_since_no_moment_is_empty() -> None:
     assert since(None) == ""
 
 
-def test_counting() -> None:
+def test_counts_are_singular_or_plural() -> None:
     assert (counted(0, "slot"), counted(1, "slot"), counted(2, "slot")) == ("0 slots", "1 slot", "2 slots")
 
 

@@ -38,7 +38,7 @@ def test_a_thread_that_the_system_refuses_is_the_systems_error(monkeypatch: pyte
         start_thread(print, "refused")
 
 
-def test_a_thread_that_the_system_refuses_in_an_except_block_is_not_the_error_that_the_block_handles(
+def test_a_refused_thread_in_an_except_block_raises_the_systems_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(*_: Any) -> None:

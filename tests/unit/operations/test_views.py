@@ -60,7 +60,7 @@ def view(known: RowView | None, said: KafkaView | None, name: str = "a-0") -> Tr
         ),
     ],
 )
-def test_situation_and_verdict(
+def test_the_situation_and_the_verdict_follow_from_row_and_transaction(
     known: RowView | None, said: KafkaView | None, situation: Situation, verdict: RecoveryDecision | None
 ) -> None:
     assert (view(known, said).situation, view(known, said).verdict) == (situation, verdict)
@@ -78,7 +78,7 @@ def test_situation_and_verdict(
         (view(row(SlotStanding.EXPIRED), kafka("Ongoing"), "no-slot"), "the id is not the name of a slot"),
     ],
 )
-def test_what_keeps_a_transactional_id_from_being_resolved(seen: TransactionView, words: str) -> None:
+def test_obstacles_to_resolving_are_named(seen: TransactionView, words: str) -> None:
     assert obstacle(seen).startswith(words)
     assert bool(obstacle(seen)) is bool(words)
     assert (Intention(seen, obstacle(seen)).action is None) is bool(words)
@@ -87,7 +87,7 @@ def test_what_keeps_a_transactional_id_from_being_resolved(seen: TransactionView
 @pytest.mark.parametrize(
     ("name", "application"), [("a-0", "a"), ("a-1-20", "a-1"), ("a", None), ("a-x", None), ("-0", None), ("a-01", None)]
 )
-def test_whose_slot_it_is(name: str, application: str | None) -> None:
+def test_a_slots_application_follows_from_its_name(name: str, application: str | None) -> None:
     assert view(None, None, name).application == application
 
 

@@ -11,7 +11,7 @@ LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(HOME)))
-def test_every_relative_link_leads_somewhere(document: Path) -> None:
+def test_every_relative_link_has_a_target(document: Path) -> None:
     links = [link for link in LINK.findall(document.read_text(encoding="utf-8")) if "://" not in link]
     assert [link for link in links if not (document.parent / link).exists()] == []
 

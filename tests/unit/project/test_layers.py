@@ -13,9 +13,11 @@ from tests.support.layers import (
     ORDER,
     PURE,
     RULES,
+    THROUGH_LOOP,
     THROUGH_PORTS,
     Module,
     Rule,
+    brokers_tier_t_does_io_through_loop_and_ports,
     class_names_are_unique,
     databases_differ_behind_one_interface,
     every_module_has_a_docstring,
@@ -79,7 +81,7 @@ def test_a_sound_house_breaks_no_rule(tmp_path: Path) -> None:
         "wire/codec.py": "from dualwrite.ids import X\nfrom kafka.protocol import Y",
         "broker/core/rules.py": "from dualwrite.broker.facts import transactions",
         "broker/facts/transactions.py": "from dualwrite.ids import X",
-        "broker/log/segment.py": "import os\nfrom dualwrite.broker.facts import transactions",
+        "broker/log/segment.py": "from threading import Lock\nfrom dualwrite.broker.facts import transactions",
         "broker/runtime/loop.py": "import asyncio\nfrom dualwrite.broker.core import rules\n"
         "from dualwrite.broker.log import segment",
         "coordinator/kafka/native.py": "from dualwrite.client.admin.control_plane import X",
@@ -147,13 +149,13 @@ def test_a_sound_house_breaks_no_rule(tmp_path: Path) -> None:
         ),
         (
             rooms_know_only_what_they_stand_on,
-            {"broker/a.py": "from dualwrite.coordinator.unit.b import X", "coordinator/unit/b.py": ""},
-            "broker.a imports coordinator.unit.b",
+            {"broker/net/a.py": "from dualwrite.coordinator.unit.b import X", "coordinator/unit/b.py": ""},
+            "broker.net.a imports coordinator.unit.b",
         ),
         (
             rooms_know_only_what_they_stand_on,
-            {"coordinator/unit/b.py": "import dualwrite.broker.a", "broker/a.py": ""},
-            "coordinator.unit.b imports broker.a",
+            {"coordinator/unit/b.py": "import dualwrite.broker.net.a", "broker/net/a.py": ""},
+            "coordinator.unit.b imports broker.net.a",
         ),
         (
             rooms_know_only_what_they_stand_on,
@@ -229,6 +231,30 @@ def test_a_house_that_breaks_a_rule_is_reported(
     tmp_path: Path, rule: Rule, files: Mapping[str, str], sentence: str
 ) -> None:
     assert broken(tmp_path / "dualwrite", files) == {rule.__name__: [sentence]}
+
+
+@pytest.mark.parametrize("room", THROUGH_LOOP)
+@pytest.mark.parametrize(
+    "line", ["import os", "import random", "import socket", "import time", "from threading import Thread"]
+)
+def test_each_room_of_the_brokers_tier_t_is_held_to_it(tmp_path: Path, room: str, line: str) -> None:
+    found = broken(tmp_path / "dualwrite", {f"{room.replace('.', '/')}/a.py": line})
+    imported = line.replace("from ", "").replace(" import ", ".").replace("import ", "")
+    rule = brokers_tier_t_does_io_through_loop_and_ports.__name__
+    assert found[rule] == [f"{room}.a is of tier T and imports {imported}"]
+
+
+@pytest.mark.parametrize("call", ["open('x')", "path.read_bytes()", "datetime.now()"])
+def test_the_brokers_tier_t_calls_nothing_that_does_io(tmp_path: Path, call: str) -> None:
+    found = broken(tmp_path / "dualwrite", {"broker/log/a.py": call})
+    name = call.partition("(")[0].rpartition(".")[2]
+    rule = brokers_tier_t_does_io_through_loop_and_ports.__name__
+    assert found[rule] == [f"broker.log.a is of tier T and calls {name} at line 2"]
+
+
+def test_the_brokers_tier_t_may_use_the_files_port_and_its_loop(tmp_path: Path) -> None:
+    text = "import asyncio\nfrom pathlib import Path\nfiles.open(Path('x'))"
+    assert broken(tmp_path / "dualwrite", {"broker/log/a.py": text}) == {}
 
 
 @pytest.mark.parametrize("pair", NEVER, ids=" to ".join)

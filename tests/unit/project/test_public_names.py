@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import dualwrite
-from dualwrite import errors
+from dualwrite import errors, version
 
 _WITHOUT_EXTRAS = """
 import sys
@@ -32,9 +32,16 @@ def test_all_names_can_be_imported_without_the_extras() -> None:
     assert done.stdout.startswith("DualWrite AsyncDualWrite: greenlet is not installed"), done.stderr
 
 
-@pytest.mark.parametrize("name", [*dualwrite.__all__, "AsyncDualWrite", "AsyncTransaction"])
-def test_every_public_name_is_there(name: str) -> None:
-    assert getattr(dualwrite, name) is not None
+@pytest.mark.parametrize(
+    "name", [name for name in [*dualwrite.__all__, "AsyncDualWrite", "AsyncTransaction"] if name != "__version__"]
+)
+def test_every_public_name_is_that_of_a_class_of_this_package(name: str) -> None:
+    public = getattr(dualwrite, name)
+    assert (public.__name__, public.__module__.partition(".")[0]) == (name, "dualwrite")
+
+
+def test_the_version_is_public() -> None:
+    assert dualwrite.__version__ == version.__version__
 
 
 def test_every_error_is_public() -> None:
@@ -42,7 +49,7 @@ def test_every_error_is_public() -> None:
     assert raised <= set(dualwrite.__all__)
 
 
-def test_there_is_no_other_name() -> None:
+def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'dualwrite' has no attribute 'Nothing'"):
         dualwrite.Nothing  # noqa: B018
 
@@ -54,7 +61,7 @@ def test_importing_it_imports_no_library() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_whoever_makes_errors_of_warnings_can_import_all_of_it() -> None:
+def test_the_package_imports_without_warnings() -> None:
     code = "import dualwrite; print(len([getattr(dualwrite, name) for name in dualwrite.__all__]))"
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout == f"{len(dualwrite.__all__)}\n", done.stderr

@@ -58,6 +58,6 @@ def test_every_seed_and_section_is_there() -> None:
     assert len(rows()) > 60
 
 
-def test_a_test_that_is_none_would_be_noticed() -> None:
+def test_a_missing_test_would_be_noticed() -> None:
     assert "rows" in defined_in(Path(__file__))
     assert "test_that_was_renamed" not in defined_in(Path(__file__))

@@ -62,7 +62,7 @@ def test_the_table_of_failures_has_each_state_and_says_where_the_decision_is(dra
     assert decided == {UnitState.COMMITTING_KAFKA, UnitState.LEAVING_COMMIT}
 
 
-def test_links_to_what_is_no_page_lead_to_the_page_made_of_it() -> None:
+def test_links_to_sources_lead_to_their_generated_pages() -> None:
     pytest.importorskip("mkdocs")
     page_of = runpy.run_path(str(DOCS / "site_hooks.py"))["page_of"]
     assert page_of("README.md") == "index.md"

@@ -58,7 +58,7 @@ FAST = {
 }
 
 
-def test_the_cases_that_the_marker_names_are_slow_and_all_of_them_run_somewhere(
+def test_cases_named_by_the_marker_are_slow_and_every_case_runs_somewhere(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")

@@ -1,12 +1,11 @@
 """Record batches: what is built here kafka-python reads, and the other way round; nothing malformed gets through."""
 
 import struct
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+from kafka.record.default_records import DefaultRecordBatch
 from kafka.record.memory_records import MemoryRecords
 
 from dualwrite.ids import NO_PRODUCER, ProducerIdentity
@@ -24,24 +23,10 @@ from dualwrite.records.header import (
     place_batch,
     seal_batch,
 )
+from tests.support.oracle_batches import oracle_batch
 from tests.support.strategies import attempt, batch_fields, placed, record_lists
 
 GZIP, LZ4_BITS = 1, 3
-
-
-def oracle_batch(records: Sequence[Record], compression: int = 0, headers: Sequence[tuple[str, bytes]] = ()) -> bytes:
-    builder = DefaultRecordBatchBuilder(
-        magic=2,
-        compression_type=compression,
-        is_transactional=True,
-        producer_id=9,
-        producer_epoch=2,
-        base_sequence=5,
-        batch_size=1 << 20,
-    )
-    for delta, record in enumerate(records):
-        builder.append(delta, record.timestamp, record.key, record.value, list(headers))
-    return bytes(builder.build())
 
 
 @given(record_lists, st.integers(0, 2**40), batch_fields)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from dualwrite.records.batch import Record
 from dualwrite.records.compression import Codec, batch_body, compress, decompress
 from dualwrite.records.header import HEADER_SIZE, MalformedBatchError, peek_header
+from tests.support.oracle_batches import oracle_batch
 from tests.support.strategies import attempt, placed
-from tests.unit.records.test_batches import oracle_batch
 
 CODECS = [codec for codec in Codec if codec is not Codec.NONE]
 PLAIN = b"".join(b"%d plain " % number for number in range(40_000))

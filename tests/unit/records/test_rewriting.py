@@ -20,8 +20,8 @@ from dualwrite.records.header import (
     stamp_append_time,
 )
 from dualwrite.records.rewriting import Span, empty_batch, iterate_spans, recompressed, with_records
+from tests.support.oracle_batches import oracle_batch
 from tests.support.strategies import batch_fields, placed, record_lists
-from tests.unit.records.test_batches import oracle_batch
 
 OFFSET = 40
 

@@ -41,7 +41,7 @@ def drawn_response(data: st.DataObject) -> tuple[ApiKey, int, Any]:
     return key, version, data.draw(messages(APIS[key].response, version), label="message")
 
 
-def test_authorized_operations_of_the_lowest_number_are_none() -> None:
+def test_authorized_operations_with_the_lowest_number_are_read_as_none() -> None:
     """-2147483648 is Kafka's word for "not asked": bit 31 alone and null are the same on the wire."""
     api = ApiKey.METADATA
     given = [APIS[api].response(topics=[], authorized_operations=value) for value in ({31}, None)]

@@ -5,6 +5,10 @@ the topic requires keys, limits timestamps, or has its own codec (compression.ty
 clock stamps the batch. acks 1 and -1 are answered once the batch is on disk. acks 0 gets no answer, and an error then
 closes the connection. v13 names topics by id. Clients cannot write to the broker's own topics.
 
+A producer id that was given to a transactional id writes transactional batches only. With an authorizer, a producer id
+that no client was given writes none (INVALID_PRODUCER_ID_MAPPING): such batches would stand in for those of the
+transaction that gets the id. Kafka takes both.
+
 A transactional batch must belong to the ongoing transaction of its transactional id. From v12 on (KIP-890, TV2) its
 partition joins the transaction implicitly; before that the client must have added it, so no hanging transaction can
 begin. All partitions of a request join at once, with one fsync. A request with a
@@ -108,7 +112,19 @@ def _examine(data: Message, topic: str | None, acks: int, version: int, broker: 
         raise RefusedBatchError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     config, now_ms = broker.cluster.config(topic), broker.clock.wall_ms()
     header = checked_header(data.records, config, now_ms, version >= _FIRST_WITH_ZSTD)
+    if header.producer_id >= 0:
+        _require_own_producer_id(header, broker)
     return _Batch(name, *as_kept(header, data.records, config))
+
+
+def _require_own_producer_id(header: BatchHeader, broker: BrokerContext) -> None:
+    if not header.is_transactional and broker.coordinator.table.owner_of(header.producer_id) is not None:
+        message = f"producer id {header.producer_id} is of a transactional id, and the batch is not transactional"
+        raise RefusedBatchError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, message)
+    if broker.access.is_enabled and header.producer_id >= broker.cluster.next_producer_id:
+        raise RefusedBatchError(
+            ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"no client has producer id {header.producer_id}"
+        )
 
 
 async def _join_transaction(

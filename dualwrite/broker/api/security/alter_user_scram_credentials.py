@@ -7,9 +7,9 @@ UNACCEPTABLE_CREDENTIAL, RESOURCE_NOT_FOUND.
 """
 
 from dualwrite.broker.access.acls import AclOperation
-from dualwrite.broker.access.credential_changes import DeleteCredential, SetCredential
 from dualwrite.broker.access.needs import on_cluster
 from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.core.credential_changes import DeleteCredential, SetCredential
 from dualwrite.wire.apis import AlterUserScramCredentialsResponse, ApiKey, Message
 
 KEY = ApiKey.ALTER_USER_SCRAM_CREDENTIALS

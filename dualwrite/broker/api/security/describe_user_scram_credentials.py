@@ -5,10 +5,10 @@ DUPLICATE_RESOURCE for a user that the request names twice.
 """
 
 from dualwrite.broker.access.acls import AclOperation
-from dualwrite.broker.access.credential_changes import DescribedUser, describe_users
 from dualwrite.broker.access.needs import on_cluster
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.api.turns import in_turns
+from dualwrite.broker.core.credential_changes import DescribedUser, describe_users
 from dualwrite.wire.apis import ApiKey, DescribeUserScramCredentialsResponse, Message
 from dualwrite.wire.error_codes import ErrorCode
 

@@ -6,15 +6,17 @@ marker's producer epoch must not be lower than that of the records (INVALID_PROD
 lower than that of the producer's last marker (TRANSACTION_COORDINATOR_FENCED). v2 has the transaction version: a marker
 of TV2 has a higher epoch than the records (KIP-1228).
 
-Unlike Kafka, the broker refuses a marker for an unfinished transaction of two-phase commit with INVALID_TXN_STATE. The
-owner may have prepared the transaction, and after the marker its commit would still be answered with success. End such
-a transaction by its transactional id (kafka-transactions forceTerminateTransaction).
+Unlike Kafka, the broker refuses a marker for an unfinished transaction with INVALID_TXN_STATE if it is of two-phase
+commit or was kept. The owner may have prepared the transaction, and after the marker its commit would still be answered
+with success. End such a transaction by its transactional id (kafka-transactions forceTerminateTransaction). The
+coordinator's own topic takes no markers (INVALID_TOPIC_EXCEPTION).
 """
 
 from dualwrite.broker.access.acls import AclOperation
 from dualwrite.broker.access.needs import on_cluster
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.api.turns import in_turns
+from dualwrite.broker.core.cluster import TRANSACTION_STATE
 from dualwrite.ids import ProducerIdentity, TopicPartition
 from dualwrite.records.control import Marker
 from dualwrite.wire.apis import ApiKey, Message, WriteTxnMarkersResponse
@@ -50,6 +52,8 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
 
 
 def _write(marker: Message, name: TopicPartition, broker: BrokerContext) -> ErrorCode:
+    if name.topic == TRANSACTION_STATE:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
     partition = broker.cluster.partition(name)
     if partition is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

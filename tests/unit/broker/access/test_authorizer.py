@@ -109,7 +109,7 @@ def test_a_super_user_may_do_everything_whatever_is_denied() -> None:
     ("acls", "may"),
     [([], True), ([acl(name="other")], True), ([acl(principal=BOB)], False), ([acl(WRITE)], False)],
 )
-def test_a_resource_without_acls_is_everybodys_if_the_setting_says_so(acls: list[Acl], may: bool) -> None:
+def test_a_resource_without_acls_is_open_to_everyone_if_so_configured(acls: list[Acl], may: bool) -> None:
     decides = authorizer(*acls, allows_unprotected=True)
     assert decides.may(ANN, HERE, READ, TOPIC, "t") == may
 
@@ -144,7 +144,7 @@ def test_replaced_acls_are_forgotten() -> None:
         ([acl(kind=GROUP)], False),
     ],
 )
-def test_whether_something_of_a_type_may_be_read(acls: list[Acl], may: bool) -> None:
+def test_may_somewhere_follows_from_the_acls_of_a_resource_type(acls: list[Acl], may: bool) -> None:
     assert authorizer(*acls).may_somewhere(ANN, HERE, READ, TOPIC) == may
 
 
@@ -195,7 +195,7 @@ def test_the_index_finds_what_a_look_at_every_acl_finds(
 
 
 @given(st.lists(acls_of_all_kinds, max_size=6), st.sampled_from(["a", "ab", "abc", "b", "*", "zzz"]))
-def test_who_may_read_a_topic_may_read_something(acls: list[Acl], name: str) -> None:
+def test_may_somewhere_is_true_if_any_one_topic_may_be_read(acls: list[Acl], name: str) -> None:
     decides = authorizer(*acls)
     if decides.may(ANN, HERE, READ, TOPIC, name) and not any(
         each.permission is Permission.DENY and (each.pattern_type, each.resource_name) == (PatternType.LITERAL, "*")

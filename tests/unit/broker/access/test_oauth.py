@@ -16,7 +16,7 @@ from dualwrite.broker.access.oauth_tokens import (
 )
 from dualwrite.broker.access.oauthbearer import OAuthBearerExchange
 from dualwrite.broker.access.verdicts import Challenge, Denied, Granted, Verdict
-from tests.unit.broker.access.token_makers import SECOND_MS, public_jwk, token
+from tests.support.broker.token_makers import SECOND_MS, public_jwk, token
 
 NOW_MS = SECOND_MS * 1000 + 500
 END_MS = (SECOND_MS + 3600) * 1000
@@ -124,7 +124,7 @@ def test_without_a_key_a_signed_token_is_refused() -> None:
             check_token(token(), None, rules, NOW_MS)
 
 
-def test_an_unsecured_token_is_accepted_only_where_that_is_said() -> None:
+def test_an_unsecured_token_is_accepted_only_where_it_is_configured() -> None:
     unsecured = token(algorithm="none", iat=None)
     assert read_header(unsecured).is_unsecured
     assert check_token(unsecured, None, UNSECURED, NOW_MS) == ValidToken("ann", END_MS)
@@ -144,7 +144,7 @@ def test_where_unsecured_tokens_are_accepted_signatures_still_count() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a", "a.b", "a.b.c", "...", "e30.e30.", "bnVsbA.e30.AA", "eyJhbGciOjF9.e30.AA"])
-def test_other_text_is_no_token(text: str) -> None:
+def test_malformed_text_is_not_a_token(text: str) -> None:
     with pytest.raises(InvalidTokenError):
         check_token(text, public_jwk("RSA"), UNSECURED, NOW_MS)
 

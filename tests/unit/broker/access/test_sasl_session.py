@@ -118,7 +118,7 @@ def test_nothing_is_taken_after_a_failure(key: ApiKey) -> None:
         other.admits(key, 0)
 
 
-def test_a_failure_says_the_same_whatever_the_reason_and_logs_who_it_claimed_to_be() -> None:
+def test_a_failure_hides_its_reason_from_the_client_and_logs_the_claimed_name() -> None:
     one = session()
     one.choose("ONE", has_headers=True)
     send(one, b"?")
@@ -131,7 +131,7 @@ def test_a_failure_says_the_same_whatever_the_reason_and_logs_who_it_claimed_to_
     assert answer.failure == ("ONE", "a reason", "claimed")
 
 
-def test_a_refusal_that_the_client_must_acknowledge_is_told_for_the_log() -> None:
+def test_a_refusal_awaiting_acknowledgement_is_reported_for_the_log() -> None:
     one = session()
     answer = log_in(one, b"-")
     assert (answer.auth_bytes, answer.error, answer.failure) == (b"no", ErrorCode.NONE, None)
@@ -241,7 +241,7 @@ def test_a_renewal_may_not_change_the_mechanism() -> None:
     )
 
 
-def test_a_failed_renewal_says_so() -> None:
+def test_a_failed_renewal_is_reported_as_re_authentication() -> None:
     one = session(5000)
     log_in(one)
     answer = log_in(one, b"!", now=2.0)

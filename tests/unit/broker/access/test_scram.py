@@ -10,7 +10,7 @@ from dualwrite.broker.access.plain import PlainExchange
 from dualwrite.broker.access.scram import ScramExchange
 from dualwrite.broker.access.scram_credentials import ScramCredential, ScramHash, UserCredentials
 from dualwrite.broker.access.verdicts import Challenge, Denied, Granted, Verdict
-from tests.unit.broker.access.scram_clients import exchange, users
+from tests.support.broker.scram_clients import exchange, users
 
 SCRAMS = list(ScramHash)
 NONCE = "0123456789abcdef"

@@ -14,7 +14,7 @@ from dualwrite.broker.access.scram_credentials import (
     ScramHash,
     UserCredentials,
 )
-from tests.unit.broker.access.scram_clients import SALT, users
+from tests.support.broker.scram_clients import SALT, users
 
 SCRAMS = list(ScramHash)
 
@@ -117,7 +117,7 @@ def test_a_decoy_looks_like_the_most_usual_credential() -> None:
 
 
 @pytest.mark.parametrize("scrams", [[ScramHash.SHA_256], [ScramHash.SHA_512], SCRAMS], ids=["256", "512", "both"])
-def test_the_password_of_an_unknown_user_costs_as_much_as_that_of_a_known_one(scrams: list[ScramHash]) -> None:
+def test_checking_an_unknown_users_password_takes_as_many_iterations_as_a_known_users(scrams: list[ScramHash]) -> None:
     known = UserCredentials()
     for scram in scrams:
         known.put("ann", credential(scram))

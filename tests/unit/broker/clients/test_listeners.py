@@ -168,7 +168,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("listeners", "advertised", "why"), REFUSED)
-def test_what_no_client_could_use_is_refused_with_the_reason(listeners: str, advertised: str | None, why: str) -> None:
+def test_unusable_listeners_are_refused_with_the_reason(listeners: str, advertised: str | None, why: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(why)) as raised:
         parse(listeners, advertised)
     assert "\n" not in str(raised.value)

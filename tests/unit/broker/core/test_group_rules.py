@@ -51,14 +51,14 @@ def test_a_refused_request_creates_no_group(command: object, error: ErrorCode) -
         (join("unknown", "static"), ErrorCode.FENCED_INSTANCE_ID),
     ],
 )
-def test_who_does_not_fit_into_a_group_is_refused(command: object, error: ErrorCode) -> None:
+def test_a_join_that_does_not_fit_the_group_is_refused(command: object, error: ErrorCode) -> None:
     world = World()
     world.stable(join(), join(instance_id="static"))
     assert world.joined(world.ask(command)).error is error  # type: ignore[arg-type]
     assert world.state is STABLE
 
 
-def test_who_has_no_member_id_is_given_one_and_has_a_session_to_come_back_with_it() -> None:
+def test_a_client_without_a_member_id_gets_one_and_a_session_to_join_with_it() -> None:
     world = World()
     reply = world.joined(world.ask(join(needs_member_id=True)))
     assert (reply.error, reply.member_id) == (ErrorCode.MEMBER_ID_REQUIRED, "client-id1")
@@ -170,7 +170,7 @@ def test_a_new_member_starts_a_rebalance_that_the_last_join_completes() -> None:
     assert world.delay(JOIN) is None
 
 
-def test_who_does_not_join_in_time_is_left_out_and_a_static_member_is_not() -> None:
+def test_a_late_dynamic_member_is_removed_and_a_late_static_member_is_kept() -> None:
     world = World()
     one, dynamic, static = world.stable(join(), join(), join(instance_id="static"))
     world.ask(join())
@@ -181,7 +181,7 @@ def test_who_does_not_join_in_time_is_left_out_and_a_static_member_is_not() -> N
     assert world.heartbeat(dynamic, generation=2) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_leader_that_does_not_join_is_replaced_by_one_who_has() -> None:
+def test_a_leader_that_does_not_join_is_replaced() -> None:
     world = World()
     leader, other = world.stable(join(instance_id="leader"), join())
     world.ask(join())
@@ -226,7 +226,7 @@ def test_a_rebalance_waits_for_clients_that_got_a_member_id() -> None:
     assert world.joined(again).generation == 2
 
 
-def test_a_leader_that_joins_again_or_a_member_that_says_something_else_begins_a_rebalance() -> None:
+def test_a_rejoining_leader_or_a_changed_member_begins_a_rebalance() -> None:
     world = World()
     leader, follower = world.stable(join(protocols=BOTH), join(protocols=BOTH))
     reply = world.joined(world.ask(join(follower, protocols=BOTH)))
@@ -297,7 +297,7 @@ def test_a_sync_is_of_a_member_in_its_generation_and_protocol(more: dict[str, ob
     assert world.synced(world.ask(command)).error is error
 
 
-def test_a_generation_that_is_too_large_to_be_remembered_is_none() -> None:
+def test_a_generation_that_is_too_large_to_store_is_refused() -> None:
     world = World()
     said = ("range", b"r" * (LARGEST_GROUP_BYTES // 2))
     leader, follower = world.with_members(join(protocols=(said,)), join(protocols=(said,)))
@@ -312,7 +312,7 @@ def test_a_generation_that_is_too_large_to_be_remembered_is_none() -> None:
     assert world.synced(world.sync(follower, {follower: b"all"})).assignment == b"all", "one is not too large"
 
 
-def test_who_waits_for_its_assignment_when_a_rebalance_begins_joins_again() -> None:
+def test_a_member_waiting_for_its_assignment_must_rejoin_when_a_rebalance_begins() -> None:
     world = World()
     leader, follower = world.with_members(join(), join())
     waiting = world.sync(follower)
@@ -323,7 +323,7 @@ def test_who_waits_for_its_assignment_when_a_rebalance_begins_joins_again() -> N
     assert world.synced(world.sync(leader, {leader: b""})).error is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_who_does_not_ask_for_its_assignment_is_left_out() -> None:
+def test_a_member_that_does_not_ask_for_its_assignment_is_removed() -> None:
     world = World()
     leader, follower = world.with_members(join(), join())
     waiting = world.sync(follower)
@@ -336,7 +336,7 @@ def test_who_does_not_ask_for_its_assignment_is_left_out() -> None:
 # --- life and death
 
 
-def test_a_session_is_as_long_as_its_member_wants_and_begins_anew_with_each_heartbeat() -> None:
+def test_a_session_has_the_requested_length_and_restarts_with_each_heartbeat() -> None:
     world = World()
     ticket = world.ask(join(session_timeout_ms=7_000))
     member = next(iter(world.group.members))
@@ -394,7 +394,7 @@ def test_a_member_that_waits_lives_but_a_new_one_may_have_gone_unseen() -> None:
     assert world.joined(waiting).generation == 2
 
 
-def test_the_last_one_to_go_leaves_an_empty_group() -> None:
+def test_the_last_member_to_leave_leaves_an_empty_group() -> None:
     world = World()
     (member,) = world.stable(join())
     assert world.leave((member, None)) == [ErrorCode.NONE]
@@ -404,7 +404,7 @@ def test_the_last_one_to_go_leaves_an_empty_group() -> None:
     assert world.group.protocol_type == "connect", "it may be of another kind then"
 
 
-def test_many_can_leave_at_once_and_each_is_answered() -> None:
+def test_many_members_can_leave_at_once_and_each_is_answered() -> None:
     world = World()
     _, two, three = world.stable(join(), join(), join(instance_id="static"))
     pending = world.joined(world.ask(join(needs_member_id=True))).member_id
@@ -460,7 +460,7 @@ def test_a_static_member_that_changes_the_protocol_begins_a_rebalance() -> None:
     assert (world.state, world.group.protocol) == (COMPLETING, "sticky")
 
 
-def test_a_static_member_that_comes_back_during_a_rebalance_fences_the_client_with_its_old_id() -> None:
+def test_a_static_member_returning_during_a_rebalance_fences_its_old_client() -> None:
     world = World()
     leader, static = world.with_members(join(), join(instance_id="static"))
     syncing = world.sync(static)

@@ -110,7 +110,7 @@ FENCED, REBALANCING = ErrorCode.FENCED_INSTANCE_ID, ErrorCode.REBALANCE_IN_PROGR
         (commit(), UNKNOWN, NONE),
     ],
 )
-def test_who_may_commit_in_a_group_with_members(
+def test_only_current_members_may_commit_in_a_group_with_members(
     command: CommitOffsets, plain: ErrorCode, transactional: ErrorCode
 ) -> None:
     """KIP-447: a transaction of a consumer that is not in the present generation any more cannot commit."""
@@ -167,7 +167,7 @@ def test_a_transactions_offsets_are_pending_until_its_marker() -> None:
     assert offsets(table) == {P0: 2, P1: 3}, "a marker that is written again changes nothing"
 
 
-def test_of_a_pending_and_a_plain_offset_the_later_in_the_log_wins() -> None:
+def test_the_later_of_a_pending_and_a_plain_offset_wins() -> None:
     table = GroupTable()
     table.apply(at(P0, 2), 1, producer_id=7)
     table.apply(at(P0, 5), 2)

@@ -103,7 +103,7 @@ def test_no_client_commits_in_a_generation_of_a_group_without_members(generation
 
 
 @pytest.mark.parametrize("generation", [-1, -2, -(2**31)])
-def test_every_negative_generation_is_none(generation: int) -> None:
+def test_every_negative_generation_counts_as_no_generation(generation: int) -> None:
     assert decide(GroupTable(), commit({P0: CommittedPosition(8)}, generation=generation)).errors == {
         P0: ErrorCode.NONE
     }
@@ -122,7 +122,7 @@ def test_a_group_may_have_any_name_that_fits_on_disk(group: str, error: ErrorCod
     assert decide(GroupTable(), commit({P0: CommittedPosition(8)}, group)).errors == {P0: error}
 
 
-def test_a_commit_of_nothing_is_nothing() -> None:
+def test_an_empty_commit_changes_nothing() -> None:
     table = GroupTable()
     assert decide(table, commit({})) == CommitDecision({}, ())
     assert table.offsets.groups == {}

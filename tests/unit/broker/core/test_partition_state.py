@@ -95,22 +95,46 @@ def test_only_the_same_batch_is_a_duplicate(state: PartitionState) -> None:
 
 
 def test_a_new_epoch_begins_at_sequence_zero(state: PartitionState) -> None:
-    send(state, A, 0, count=3)
+    send(state, A, 0, count=3, transactional=False)
     assert offer(state, batch(A_NEXT, 3)) == OUT_OF_ORDER
     send(state, A_NEXT, 0)
     send(state, A_NEXT, 1)
 
 
 def test_an_old_epoch_is_fenced_even_for_a_duplicate(state: PartitionState) -> None:
-    send(state, A, 0)
+    send(state, A, 0, transactional=False)
     send(state, A_NEXT, 0)
     for sequence in (0, 1):
         assert offer(state, batch(A, sequence)) == FENCED
 
 
-def test_a_batch_of_a_new_epoch_is_no_duplicate_of_the_old_epochs(state: PartitionState) -> None:
-    send(state, A, 0)
+def test_a_batch_of_a_new_epoch_is_not_a_duplicate_of_the_old_epochs_batch(state: PartitionState) -> None:
+    send(state, A, 0, transactional=False)
     assert send(state, A_NEXT, 0) == 1
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_no_later_epoch_writes_while_a_transaction_is_open(state: PartitionState, transactional: bool) -> None:
+    send(state, A, 0)
+    assert offer(state, batch(A_NEXT, 0, transactional=transactional)) == FENCED
+    mark(state, A, Marker.COMMIT)
+    send(state, A_NEXT, 0, transactional=transactional)
+
+
+def test_the_first_batch_of_a_transaction_is_no_duplicate_of_a_batch_outside_it(state: PartitionState) -> None:
+    """Its client would take the earlier batch for its own, and commit a transaction without its record."""
+    send(state, A, 0, transactional=False)
+    assert offer(state, batch(A, 0, transactional=True)) == OUT_OF_ORDER
+
+
+def test_a_batch_of_the_open_transaction_is_recognised_after_one_of_an_earlier_transaction(
+    state: PartitionState,
+) -> None:
+    send(state, A, 0)
+    mark(state, A, Marker.COMMIT)
+    send(state, A, 1)
+    assert offer(state, batch(A, 0, transactional=True)) == OUT_OF_ORDER
+    assert offer(state, batch(A, 1, transactional=True)) == duplicate(2)
 
 
 def test_a_marker_fences_the_epoch_before_it(state: PartitionState) -> None:
@@ -130,7 +154,7 @@ def test_a_marker_of_the_same_epoch_leaves_the_sequence_alone(state: PartitionSt
     """A client of the older protocol keeps its epoch, and its sequences go on."""
     send(state, A, 0)
     mark(state, A, Marker.COMMIT)
-    assert offer(state, batch(A, 0, transactional=True)) == duplicate(0)
+    assert offer(state, batch(A, 0, transactional=True)) == OUT_OF_ORDER
     send(state, A, 1)
 
 
@@ -156,7 +180,7 @@ def test_an_offset_is_never_given_twice(state: PartitionState) -> None:
         state.apply(batch(B, 0), None)
 
 
-def test_what_describe_producers_reports_of_a_producer(state: PartitionState) -> None:
+def test_the_state_that_describe_producers_reports_follows_batches_and_markers(state: PartitionState) -> None:
     send(state, B, 0)
     first = send(state, A, 0, count=2)
     send(state, A, 2)

@@ -66,7 +66,7 @@ def test_a_marker_lets_readers_on_only_once_it_is_durable_itself(state: Partitio
     assert state.last_stable_offset == marker + 1
 
 
-def test_of_several_markers_that_are_not_durable_the_earliest_transaction_holds(state: PartitionState) -> None:
+def test_the_earliest_transaction_without_a_durable_marker_bounds_committed_readers(state: PartitionState) -> None:
     first_of_a, first_of_b = send(state, A, 0), send(state, B, 0)
     marker_of_b, marker_of_a = mark(state, B, Marker.COMMIT), mark(state, A, Marker.ABORT)
     state.advance(marker_of_b + 1)

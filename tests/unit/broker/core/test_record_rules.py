@@ -10,7 +10,7 @@ from dualwrite.records.batch import Record
 from dualwrite.records.compression import Codec
 from dualwrite.records.header import HEADER_SIZE, BatchFields, peek_header, rebuild_batch, seal_batch
 from dualwrite.wire.error_codes import ErrorCode
-from tests.unit.records.test_batches import oracle_batch
+from tests.support.oracle_batches import oracle_batch
 
 NOW = 10_000_000
 HOUR = 3_600_000

@@ -133,7 +133,7 @@ def test_two_phase_commit_transaction_with_two_epoch_overflows() -> None:
     assert world.entry.timeout_ms == NO_TIMEOUT
 
 
-def test_a_client_whose_commit_was_not_answered_gets_the_same_answer_again_after_each_example() -> None:
+def test_an_unanswered_commit_retried_after_each_example_gets_the_same_answer() -> None:
     """KIP-939: "if the commit operation times out and the client retries with the previous ProducerId and
     ProducerEpoch we can detect the retry and return success".
     """

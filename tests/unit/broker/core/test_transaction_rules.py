@@ -102,7 +102,7 @@ def test_a_timeout_of_int_max_asks_for_two_phase_commit() -> None:
     assert world.entry.timeout_ms == NO_TIMEOUT
 
 
-def test_a_decided_transaction_blocks_every_client_before_the_expected_identity_is_checked() -> None:
+def test_a_decided_transaction_blocks_inits_before_the_expected_identity_is_checked() -> None:
     decision = SITUATIONS["prepare-commit-2"]().decide(init(expected=who(7, 0)))
     assert refusal(decision) is ErrorCode.CONCURRENT_TRANSACTIONS
 
@@ -331,7 +331,7 @@ def test_fencing_at_the_last_but_one_epoch_takes_a_fresh_id() -> None:
     assert world.execute(init()).producer == who(85, 1)
 
 
-def test_a_late_end_of_a_transaction_that_timed_out_at_the_last_but_one_epoch_changes_nothing() -> None:
+def test_a_late_end_after_a_timeout_at_the_last_but_one_epoch_changes_nothing() -> None:
     """KAFKA-20090: the abort takes a fresh producer id, and the late EndTxn must not end what that id begins."""
     old = who(42, MAX - 1)
     world = World(85).begin_at(ongoing(producer=old))
@@ -365,7 +365,7 @@ def test_a_retry_over_an_overflow_is_known_after_a_restart() -> None:
     assert restarted(ended).decide(end(old, COMMIT)) == Decision(Reply(producer=who(85, 0)))
 
 
-def test_a_transaction_that_was_decided_at_an_overflow_goes_on_with_the_fresh_id_after_a_restart() -> None:
+def test_after_a_restart_a_decision_at_an_overflow_continues_with_the_fresh_id() -> None:
     """KAFKA-20310: the log keeps the next identity."""
     old = who(42, MAX - 1)
     world = World(85).begin_at(ongoing(producer=old))
@@ -427,7 +427,7 @@ def test_the_first_partition_starts_the_clock_and_later_ones_do_not() -> None:
     assert (world.entry.started_ms, world.entry.updated_ms) == (START_MS + 10, START_MS + 20)
 
 
-def test_partitions_that_are_known_cost_no_fact() -> None:
+def test_adding_known_partitions_records_no_fact() -> None:
     world = SITUATIONS["ongoing"]()
     assert world.decide(add(C5, P0)) == Decision(Reply())
 

@@ -274,7 +274,7 @@ ENDINGS: list[tuple[str, Command, TransactionStatus, ProducerIdentity, ProducerI
 
 
 @pytest.mark.parametrize(("situation", "command", "status", "marker_producer", "client"), ENDINGS)
-def test_an_ending_writes_markers_to_every_partition_under_an_identity_that_fences_the_records_owner(
+def test_an_ending_writes_markers_that_fence_the_owner_to_every_partition(
     situation: str,
     command: Command,
     status: TransactionStatus,

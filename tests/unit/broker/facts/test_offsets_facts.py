@@ -52,9 +52,7 @@ def test_a_tombstone_takes_the_key_of_the_fact_that_it_ends(fact: OffsetCommitte
 
 
 @given(facts, facts)
-def test_facts_about_one_group_and_partition_share_their_key_so_that_a_journal_can_be_compacted(
-    one: OffsetCommitted, other: OffsetCommitted
-) -> None:
+def test_facts_about_one_group_and_partition_share_their_key(one: OffsetCommitted, other: OffsetCommitted) -> None:
     same = (one.group, one.partition) == (other.group, other.partition)
     assert (encode_fact(one)[0] == encode_fact(other)[0]) == same
 

@@ -41,7 +41,7 @@ from dualwrite.broker.settings.properties import PropertiesError, parse_properti
         ("a=-----BEGIN X-----\\n\\\n  abc\\n\\\n  -----END X-----", {"a": "-----BEGIN X-----\nabc\n-----END X-----"}),
     ],
 )
-def test_it_is_read_as_java_reads_it(text: str, properties: dict[str, str]) -> None:
+def test_properties_are_read_as_java_reads_them(text: str, properties: dict[str, str]) -> None:
     assert parse_properties(text) == properties
 
 
@@ -60,12 +60,12 @@ def test_a_mistake_is_named_by_its_line_and_shows_no_value(text: str, why: str) 
 
 
 @given(st.dictionaries(st.text(max_size=8), st.text(max_size=20), max_size=5))
-def test_what_is_written_is_read_again(properties: dict[str, str]) -> None:
+def test_written_properties_are_read_back(properties: dict[str, str]) -> None:
     assert parse_properties(write_properties(properties)) == properties
 
 
 @given(st.text(alphabet="ab\\=: \t\n\r#!u0f", max_size=30))
-def test_no_text_breaks_it(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     try:
         parse_properties(text)
     except PropertiesError as error:

@@ -147,7 +147,9 @@ def test_a_topics_own_setting_covers_the_brokers_and_that_kafkas_default() -> No
     ("policy", "compacts", "deletes", "roll_ms"),
     [("delete", False, True, 9), ("compact", True, False, 3), ("compact,delete", True, True, 3), ("", False, False, 9)],
 )
-def test_what_a_cleanup_policy_means(policy: str, compacts: bool, deletes: bool, roll_ms: int) -> None:
+def test_a_cleanup_policy_sets_compaction_deletion_and_roll_time(
+    policy: str, compacts: bool, deletes: bool, roll_ms: int
+) -> None:
     config = topic_config({"cleanup.policy": policy, "segment.ms": "9", "max.compaction.lag.ms": "3"})
     assert (config.compacts, config.deletes, config.roll_ms) == (compacts, deletes, roll_ms)
 

@@ -161,7 +161,7 @@ def test_a_lost_answer_is_not_asked_for_again_otherwise() -> None:
         assert clock.pauses == []
 
 
-def test_what_was_never_sent_is_sent_even_if_it_is_not_repeatable() -> None:
+def test_an_unrepeatable_request_that_was_never_executed_is_sent_again() -> None:
     with scripted() as broker:
         broker.answer(ApiKey.FIND_COORDINATOR, HANG_UP, coordinator_is(broker.endpoint))
         broker.answer(ApiKey.END_TXN, ended(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), ended())

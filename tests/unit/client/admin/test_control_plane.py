@@ -19,8 +19,6 @@ from dualwrite.wire.apis import ApiKey
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.client.scripted_broker import (
     HANG_UP,
-    FakeClock,
-    ScriptedBroker,
     coordinator_is,
     described,
     ended,
@@ -29,25 +27,11 @@ from tests.support.client.scripted_broker import (
     producers_of,
     scripted,
 )
+from tests.support.client.scripted_control import Control
 
 PRODUCER = ProducerIdentity(7, 0)
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 FENCING = [ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH]
-
-
-class Control(ControlPlane):
-    """A control plane on a clock that only sleeping moves."""
-
-    def __init__(self, broker: ScriptedBroker) -> None:
-        clock = FakeClock()
-        config = {"bootstrap.servers": broker.bootstrap_servers, "socket.timeout.ms": 5000}
-        super().__init__(config, timeout=5, clock=clock.monotonic, sleep=clock.sleep)
-
-    def __enter__(self) -> "Control":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def keep(control: ControlPlane, **changes: Any) -> InitializedProducer:
@@ -79,7 +63,7 @@ def test_init_passes_on_what_it_is_given() -> None:
         assert ProducerIdentity(asked.producer_id, asked.producer_epoch) == PRODUCER
 
 
-def test_init_with_nothing_open_says_so() -> None:
+def test_init_with_nothing_open_returns_no_ongoing_transaction() -> None:
     with scripted() as broker, Control(broker) as control:
         broker.answer(ApiKey.INIT_PRODUCER_ID, initialized(ongoing=(-1, -1)))
         assert keep(control).ongoing is None
@@ -113,7 +97,7 @@ def test_the_same_refusal_without_the_flags_is_only_a_refusal() -> None:
             keep(control, two_phase_commit=False, keep_prepared_txn=False)
 
 
-def test_a_transactional_id_that_may_not_be_looked_up_is_no_refusal_of_two_phase_commit() -> None:
+def test_a_refused_coordinator_lookup_is_not_a_refusal_of_two_phase_commit() -> None:
     with scripted() as broker, Control(broker) as control:
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         broker.answer(ApiKey.FIND_COORDINATOR, coordinator_is(broker.endpoint, code))
@@ -121,7 +105,7 @@ def test_a_transactional_id_that_may_not_be_looked_up_is_no_refusal_of_two_phase
             keep(control)
 
 
-def test_a_broker_without_v6_is_told_apart_before_anything_is_asked_of_it() -> None:
+def test_a_broker_without_init_v6_is_recognised_before_any_request() -> None:
     with scripted(versions={ApiKey.INIT_PRODUCER_ID: (0, 5)}) as broker, Control(broker) as control:
         assert not control.supports_keep_prepared()
         with pytest.raises(TwoPhaseCommitUnavailableError, match="does not offer"):
@@ -145,7 +129,7 @@ def test_fencing_codes_mean_that_another_producer_took_over(code: int) -> None:
             control.end_txn("app-0", PRODUCER, True)
 
 
-def test_an_identity_that_has_expired_is_refused_and_fenced_by_nobody() -> None:
+def test_an_expired_identity_is_reported_as_refused_and_not_as_fenced() -> None:
     with scripted() as broker, Control(broker) as control:
         broker.answer(ApiKey.END_TXN, ended(ErrorCode.INVALID_PRODUCER_ID_MAPPING))
         with pytest.raises(KafkaRefusedError, match="has expired") as caught:
@@ -222,7 +206,10 @@ def test_a_description_waits_until_the_coordinator_has_loaded() -> None:
         broker.answer(
             ApiKey.DESCRIBE_TRANSACTIONS, described(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), HANG_UP, described()
         )
-        assert control.describe_transaction("app-0") is not None
+        assert control.describe_transaction("app-0") == TransactionDescription(
+            "Ongoing", PRODUCER, 2147483647, 1700000000000, frozenset()
+        )
+        assert len(broker.requests(ApiKey.DESCRIBE_TRANSACTIONS)) == 3
 
 
 def test_a_description_that_is_refused_is_an_error() -> None:

@@ -11,7 +11,7 @@ from dualwrite.ids import Anchor, TopicPartition
 from dualwrite.wire.apis import APIS, ApiKey
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.client.scripted_broker import HANG_UP, SILENCE, scripted
-from tests.unit.client.admin.test_control_plane import Control
+from tests.support.client.scripted_control import Control
 
 T1 = TopicPartition("t", 1)
 FETCHED, LISTED = APIS[ApiKey.FETCH].response, APIS[ApiKey.LIST_OFFSETS].response
@@ -62,13 +62,13 @@ def test_an_old_broker_is_asked_in_its_own_version() -> None:
         assert control.logs().read(T1, 5, committed=True, most=1000) == LogSlice(9, 8, (), b"")
 
 
-def test_an_offset_that_is_not_in_the_log_is_told_apart() -> None:
+def test_reading_an_offset_outside_of_the_log_returns_none() -> None:
     with scripted() as broker, Control(broker) as control:
         broker.answer(ApiKey.FETCH, fetched(ErrorCode.OFFSET_OUT_OF_RANGE, offsets=(-1, -1)))
         assert control.logs().read(T1, 5, committed=True, most=1000) is None
 
 
-def test_a_refusal_is_the_callers() -> None:
+def test_a_refused_fetch_is_raised_to_the_caller() -> None:
     with scripted() as broker, Control(broker) as control:
         broker.answer(ApiKey.FETCH, fetched(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
         with pytest.raises(KafkaRefusedError, match="TOPIC_AUTHORIZATION_FAILED"):
@@ -78,7 +78,7 @@ def test_a_refusal_is_the_callers() -> None:
 
 
 @pytest.mark.parametrize("first", [HANG_UP, fetched(ErrorCode.NOT_LEADER_OR_FOLLOWER)], ids=["lost", "moved"])
-def test_what_passes_is_asked_again(first: Any) -> None:
+def test_a_transient_fetch_error_is_retried(first: Any) -> None:
     with scripted() as broker, Control(broker) as control:
         broker.answer(ApiKey.FETCH, first, fetched(records=b"abc"))
         found = control.logs().read(T1, 5, committed=True, most=1000)
@@ -86,7 +86,7 @@ def test_what_passes_is_asked_again(first: Any) -> None:
         assert found.records == b"abc"
 
 
-def test_an_answer_without_the_partition_is_no_answer() -> None:
+def test_an_answer_without_the_partition_raises_kafka_unavailable_error() -> None:
     empty = FETCHED(throttle_time_ms=0, error_code=0, session_id=0, responses=[])
     with scripted() as broker, Control(broker) as control:
         broker.answer(ApiKey.FETCH, empty)
@@ -94,7 +94,7 @@ def test_an_answer_without_the_partition_is_no_answer() -> None:
             control.logs(3).read(T1, 5, committed=True, most=1000)
 
 
-def test_silence_ends_with_the_time_that_was_given() -> None:
+def test_an_unanswered_fetch_ends_at_its_timeout() -> None:
     with scripted() as broker, Control(broker) as control:
         broker.answer(ApiKey.FETCH, SILENCE)
         with pytest.raises(KafkaUnavailableError):

@@ -58,19 +58,19 @@ def test_an_offset_that_comes_again_is_of_another_topic(logs: Logs, ids: TopicId
     assert at(ids, 3) == SECOND
 
 
-def test_it_is_asked_for_again_after_a_while(logs: Logs, ids: TopicIds) -> None:
+def test_a_topic_id_is_asked_for_again_after_a_while(logs: Logs, ids: TopicIds) -> None:
     at(ids, 3)
     logs.current, logs.now = SECOND, 60.0
     assert at(ids, 4) == SECOND
 
 
-def test_a_cluster_that_does_not_answer_costs_the_id_and_not_the_unit(logs: Logs, ids: TopicIds) -> None:
+def test_an_unavailable_cluster_yields_an_empty_topic_id_without_an_error(logs: Logs, ids: TopicIds) -> None:
     logs.error = KafkaUnavailableError("no answer")
     assert [at(ids, 3), at(ids, 4)] == ["", ""]
     assert logs.asked == 1, "the next unit does not wait as well"
 
 
-def test_nothing_is_asked_for_what_has_no_record_or_a_shortened_name(logs: Logs, ids: TopicIds) -> None:
+def test_no_request_is_sent_without_a_record_or_for_a_shortened_name(logs: Logs, ids: TopicIds) -> None:
     state = PreparedTxnState(ProducerIdentity(1, 1))
     assert ids.added(state) is state
     assert at(ids, 0, "t" * 249) == ""

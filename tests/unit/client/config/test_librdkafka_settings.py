@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from dualwrite.client.config.librdkafka_settings import LibrdkafkaSettings
 from dualwrite.client.config.producer_settings import ProducerSettings
@@ -145,11 +145,14 @@ def test_the_configurations_delivery_callback_is_kept_for_records_without_one(ke
 
 
 @pytest.mark.parametrize("overrides", [{}, {"socket.timeout.ms": 1000}, {"delivery.timeout.ms": 500, "linger.ms": 1}])
-def test_librdkafka_accepts_what_is_made(overrides: dict[str, Any]) -> None:
-    assert isinstance(Producer(quiet(LibrdkafkaSettings.of(config() | overrides).librdkafka)), Producer)
+def test_librdkafka_takes_the_settings_for_those_of_a_transactional_producer(overrides: dict[str, Any]) -> None:
+    producer = Producer(quiet(LibrdkafkaSettings.of(config() | overrides).librdkafka))
+    with pytest.raises(KafkaException) as caught:
+        producer.init_transactions(0.01)
+    assert caught.value.args[0].code() == KafkaError._TIMED_OUT, "no broker; without the id it is _NOT_CONFIGURED"
 
 
-def test_librdkafka_still_refuses_a_socket_timeout_next_to_a_transaction_that_never_expires() -> None:
+def test_librdkafka_still_refuses_a_socket_timeout_beside_an_endless_transaction() -> None:
     """When this fails, librdkafka's comparison has been mended, and socket.timeout.ms can be passed on."""
     with pytest.raises(KafkaException, match=r"socket\.timeout\.ms"):
         Producer(quiet(made().librdkafka | {"socket.timeout.ms": 1000}))

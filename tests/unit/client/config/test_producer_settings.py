@@ -51,7 +51,7 @@ def refusal(config: dict[str, Any]) -> str:
     return message
 
 
-def test_what_is_not_given_has_the_documented_default() -> None:
+def test_an_absent_setting_has_the_documented_default() -> None:
     config = ProducerSettings.of(LEAST)
     assert config.client.bootstrap == (Endpoint("b", 1),)
     assert (config.client.client_id, config.client.tls, config.client.sasl) == ("dualwrite", None, None)
@@ -231,12 +231,12 @@ def test_tokens_are_taken_from_the_callback_with_its_configuration() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_named_with_what_is_allowed(config: dict[str, Any], message: str) -> None:
+def test_a_wrong_value_is_refused_with_the_allowed_values(config: dict[str, Any], message: str) -> None:
     assert refusal(config).startswith(message)
 
 
 @pytest.mark.parametrize("config", [None, "bootstrap.servers=b:1", [("bootstrap.servers", "b:1")]])
-def test_a_configuration_that_is_no_mapping_is_refused(config: Any) -> None:
+def test_a_configuration_other_than_a_mapping_is_refused(config: Any) -> None:
     with pytest.raises(ConfigurationError) as caught:
         ProducerSettings.of(config)
     assert str(caught.value) == f"the configuration is of type {type(config).__name__}: allowed: a dict of settings"
@@ -251,19 +251,19 @@ def test_a_secret_is_never_shown() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(name for name, key in KEYS.items() if key.use is Use.REFUSED))
-def test_what_is_refused_says_why(name: str) -> None:
+def test_a_refused_setting_is_refused_with_its_reason(name: str) -> None:
     assert refusal({name: "x"}) == f"{name}: refused by the native producer: {KEYS[name].meaning}"
     assert ProducerSettings.of(LEAST | {name: None}) == ProducerSettings.of(LEAST), "None is as if it were not there"
 
 
 @pytest.mark.parametrize("name", sorted(name for name, key in KEYS.items() if key.use is Use.NO_EFFECT))
-def test_what_has_no_effect_may_be_there(name: str) -> None:
+def test_settings_without_effect_are_accepted(name: str) -> None:
     default = KEYS[name].default
     assert ProducerSettings.of(LEAST | {name: "x" if default is None else default}) == ProducerSettings.of(LEAST)
 
 
 @given(st.dictionaries(st.sampled_from(sorted(KEYS)), st.none() | st.booleans() | st.integers() | st.text(max_size=5)))
-def test_nothing_but_a_configuration_error_comes_of_anything(config: dict[str, Any]) -> None:
+def test_any_configuration_is_accepted_or_raises_configuration_error(config: dict[str, Any]) -> None:
     outcome = attempt(lambda: ProducerSettings.of(LEAST | config), ConfigurationError)
     if isinstance(outcome, ConfigurationError):
         assert any(name in str(outcome) for name in (*config, "sasl.mechanism", "delivery.timeout.ms"))
@@ -281,7 +281,7 @@ def test_every_setting_of_librdkafka_is_known(tmp_path: Path) -> None:
             assert KEYS[each.name].use is Use.NO_EFFECT
 
 
-def test_ranges_and_defaults_are_librdkafkas_where_nothing_else_is_said(tmp_path: Path) -> None:
+def test_ranges_and_defaults_are_librdkafkas_but_for_listed_exceptions(tmp_path: Path) -> None:
     for each in client_librdkafka.properties(tmp_path / "properties"):
         name = ALIASES.get(each.name, each.name)
         key = KEYS[name]

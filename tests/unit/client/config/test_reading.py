@@ -24,7 +24,7 @@ def test_a_setting_is_found_by_each_of_its_names(alias: str, key: str) -> None:
     assert value_in({alias: "x", key: "y"}, key) == "y", "its own name comes first"
 
 
-def test_what_is_not_given_has_its_default() -> None:
+def test_an_absent_setting_has_its_default() -> None:
     assert name_in({"client.id": None}, "client.id") is None
     assert value_in({"client.id": None}, "client.id") == KEYS["client.id"].default == "dualwrite"
     assert value_in({BOOTSTRAP_KEY: None, "metadata.broker.list": "h:1"}, BOOTSTRAP_KEY) == "h:1"
@@ -40,7 +40,7 @@ def test_an_empty_text_counts_as_not_given_and_an_empty_flag_or_number_is_refuse
         milliseconds_in({TIMEOUT_KEY: ""}, TIMEOUT_KEY)
 
 
-def test_nothing_is_not_the_same_as_zero_or_false() -> None:
+def test_zero_and_false_are_values_and_not_absent() -> None:
     assert milliseconds_in({TIMEOUT_KEY: 0}, TIMEOUT_KEY) == 0
     assert not flag_in({"socket.nagle.disable": False}, "socket.nagle.disable")
 

@@ -27,7 +27,7 @@ def test_a_server_may_name_the_protocol_that_it_is_spoken_to_in_and_no_other(pro
 
 
 @pytest.mark.parametrize("protocol", ["http", "https"])
-def test_a_server_is_no_web_address(protocol: str) -> None:
+def test_an_http_url_is_refused_as_a_bootstrap_server(protocol: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         servers(f"{protocol}://b:2", "PLAINTEXT")
     assert str(caught.value) == f"bootstrap.servers '{protocol}://b:2': give HOST:PORT, without {protocol}://"
@@ -122,7 +122,7 @@ def test_a_token_needs_a_callback_and_no_password() -> None:
         ClientSettings.from_config(config)
 
 
-def test_sockets_are_told_what_librdkafka_would_tell_them() -> None:
+def test_socket_settings_are_read_as_librdkafka_reads_them() -> None:
     made = settings(socket_keepalive_enable="true", socket_nagle_disable="false", socket_send_buffer_bytes=1)
     assert made.socket == SocketSettings(keepalive=True, no_delay=False, send_buffer=1)
     assert settings().socket == SocketSettings()
@@ -174,7 +174,7 @@ def test_a_key_without_a_certificate_is_refused(name: str) -> None:
         ("SASL_SSL", ()),
     ],
 )
-def test_settings_that_the_protocol_has_no_use_for_are_told(protocol: str, unused: tuple[str, ...]) -> None:
+def test_settings_unused_by_the_security_protocol_are_listed(protocol: str, unused: tuple[str, ...]) -> None:
     assert secured(security_protocol=protocol, ssl_ca_location="/ca").unused == unused
     assert settings(sasl_mechanisms="", oauth_cb=None).unused == ()
 

@@ -25,7 +25,7 @@ def lines(said: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     return [(record.levelname, record.getMessage()) for record in said.records if record.name == "dualwrite"]
 
 
-def test_a_connection_that_is_well_is_not_talked_about(said: pytest.LogCaptureFixture) -> None:
+def test_a_healthy_connection_is_not_logged_above_debug(said: pytest.LogCaptureFixture) -> None:
     log = ConnectionLog(SETTINGS)
     log.opening(HERE)
     log.opened(HERE)
@@ -37,7 +37,9 @@ def test_a_connection_that_is_well_is_not_talked_about(said: pytest.LogCaptureFi
     ]
 
 
-def test_the_same_trouble_is_a_warning_once_a_minute_and_its_end_is_told(said: pytest.LogCaptureFixture) -> None:
+def test_a_repeated_connection_error_is_warned_about_once_a_minute_and_its_end_logged(
+    said: pytest.LogCaptureFixture,
+) -> None:
     log = ConnectionLog(SETTINGS)
     for now in (10.0, 11.0, 69.9, 70.0):
         log.lost(HERE, REFUSED, now, is_idle=False)
@@ -52,7 +54,7 @@ def test_the_same_trouble_is_a_warning_once_a_minute_and_its_end_is_told(said: p
     assert lines(said)[-2] == ("INFO", "broker b:1: connected")
 
 
-def test_a_broker_that_hangs_up_on_an_idle_connection_is_no_trouble(said: pytest.LogCaptureFixture) -> None:
+def test_a_broker_closing_an_idle_connection_is_logged_as_info(said: pytest.LogCaptureFixture) -> None:
     log = ConnectionLog(SETTINGS)
     log.lost(HERE, RESET, 1.0, is_idle=True)
     log.opened(HERE)

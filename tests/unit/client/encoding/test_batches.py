@@ -64,7 +64,7 @@ def read_by_aiokafka(batch: bytes) -> list[Entry]:
 @example(ODD, Codec.SNAPPY, IDENTITY, 0)
 @example(ODD, Codec.LZ4, IDENTITY, 0)
 @example(ODD, Codec.ZSTD, IDENTITY, MAX_SEQUENCE)
-def test_other_clients_read_what_was_gathered(
+def test_other_clients_read_the_built_batches(
     records: list[Entry], codec: Codec, producer: ProducerIdentity, sequence: int
 ) -> None:
     batch = gathered(records).seal(codec, None, producer, sequence)
@@ -104,7 +104,7 @@ def test_a_later_record_may_be_of_any_time(later: int) -> None:
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
-def test_what_compresses_is_compressed_and_the_rest_is_not(codec: Codec) -> None:
+def test_only_compressible_batches_are_stored_compressed(codec: Codec) -> None:
     regular = gathered([Entry(b"key", b"value " * 500)])
     batch = regular.seal(codec, None, IDENTITY, 0)
     assert peek_header(batch).compression == codec
@@ -132,7 +132,7 @@ def test_the_size_is_that_of_the_batch_and_has_an_upper_bound(records: list[Entr
 
 
 @given(entries, st.integers(0, 400))
-def test_what_there_was_room_for_stays_within_the_limit(records: list[Entry], limit: int) -> None:
+def test_a_batch_with_room_for_its_records_stays_within_the_limit(records: list[Entry], limit: int) -> None:
     builder = BatchBuilder(limit)
     for entry in records:
         if builder.has_room(record_size(entry.key, entry.value, entry.headers)):

@@ -112,6 +112,6 @@ def test_a_sticky_choice_holds_until_it_is_renewed() -> None:
     assert partition_of(None, 1) == 0, "a topic with another number of partitions has another choice"
 
 
-def test_an_unknown_name_is_no_partitioner() -> None:
+def test_an_unknown_partitioner_name_is_refused() -> None:
     with pytest.raises(KeyError):
         make_partitioner("round_robin", refuse)

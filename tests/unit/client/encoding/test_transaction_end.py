@@ -50,7 +50,7 @@ class Log:
         return LogSlice(self.end, min(self.started.values(), default=self.end), aborted, records)
 
 
-def test_its_end_is_told_by_the_aborted_transactions() -> None:
+def test_a_transactions_ending_follows_from_the_aborted_transactions() -> None:
     log = Log()
     for commits in (False, True, False):
         log.record(ME)
@@ -59,7 +59,7 @@ def test_its_end_is_told_by_the_aborted_transactions() -> None:
     assert [ending_in(log.read(offset), ME, offset).was_overtaken for offset in (0, 2, 4)] == [True, False, False]
 
 
-def test_an_aborted_transaction_of_another_producer_is_not_it() -> None:
+def test_another_producers_aborted_transaction_is_not_mistaken_for_it() -> None:
     log = Log()
     log.record(OTHER)
     offset = log.record(ME)
@@ -68,7 +68,7 @@ def test_an_aborted_transaction_of_another_producer_is_not_it() -> None:
     assert ending_in(log.read(offset), ME, offset) == EndedTransaction(COMMITTED)
 
 
-def test_a_record_that_is_not_the_first_will_do() -> None:
+def test_any_record_of_the_transaction_identifies_it() -> None:
     log = Log()
     log.record(ME)
     later = log.record(ME)
@@ -77,7 +77,7 @@ def test_a_record_that_is_not_the_first_will_do() -> None:
 
 
 @pytest.mark.parametrize("kind", Marker)
-def test_a_marker_that_is_written_twice_is_no_later_transaction(kind: Marker) -> None:
+def test_a_repeated_marker_is_not_taken_for_a_later_transaction(kind: Marker) -> None:
     log = Log()
     log.record(ME)
     log.marker(kind, ME)
@@ -98,7 +98,7 @@ def test_a_later_transaction_under_a_higher_epoch_overtakes_it_unless_it_is_abor
     assert ending_in(log.read(0), ME, 0).was_overtaken
 
 
-def test_whatever_is_not_its_record_in_its_place_means_that_it_is_lost() -> None:
+def test_another_record_at_the_transactions_place_means_that_it_is_lost() -> None:
     log = Log()
     log.record(ME)
     log.marker(Marker.COMMIT, ME)
@@ -106,7 +106,7 @@ def test_whatever_is_not_its_record_in_its_place_means_that_it_is_lost() -> None
         assert mismatch_at(log.read(offset).records, producer, offset) is Ending.LOST
 
 
-def test_what_is_deleted_or_compacted_says_nothing() -> None:
+def test_deleted_and_compacted_records_leave_the_ending_unknown() -> None:
     log = Log()
     log.record(ME)
     log.record(ME)
@@ -153,7 +153,7 @@ events = st.lists(st.tuples(st.sampled_from(["record", "commit", "abort"]), iden
 
 
 @given(events, st.integers(0, 20))
-def test_of_any_history_it_says_what_happened(history: list[Event], cut: int) -> None:
+def test_the_ending_is_right_for_any_history(history: list[Event], cut: int) -> None:
     log = Log()
     ended: dict[int, Ending] = {}
     for what, producer in history:

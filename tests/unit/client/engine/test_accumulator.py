@@ -67,7 +67,7 @@ def test_nothing_is_sent_before_it_is_flushed_or_full() -> None:
     assert len(accumulator.queues_to_send()) == 1
 
 
-def test_a_batch_lingers_as_long_as_it_is_told_to() -> None:
+def test_a_batch_lingers_for_its_linger_time() -> None:
     accumulator = make(linger=0.5)
     queue = add(accumulator, b"a", now=10.0)
     assert accumulator.wake_at(10.0) == 10.5
@@ -98,7 +98,7 @@ def test_a_new_leader_gets_nothing_while_the_old_one_may_still_answer() -> None:
     assert queue.may_send("new", 0.0, 5)
 
 
-def test_what_failed_goes_first_and_waits_for_the_rest_and_for_its_pause() -> None:
+def test_a_failed_batch_is_resent_first_after_the_rest_returned_and_its_pause_ended() -> None:
     accumulator = make(SMALL)
     queue = add(accumulator, b"x" * 50, b"y" * 50, b"z" * 50)
     accumulator.flush(0.0)

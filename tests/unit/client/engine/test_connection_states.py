@@ -10,7 +10,7 @@ from dualwrite.errors import KafkaUnavailableError
 RETIRED, CURRENT = Endpoint("retired", 1), Endpoint("current", 1)
 
 
-def test_in_an_outage_no_broker_is_tried_that_the_cluster_no_longer_has() -> None:
+def test_removed_brokers_are_not_tried_in_an_outage() -> None:
     peers = ConnectionStates(ProducerSettings(ClientSettings((CURRENT,)), "app-0"))
     for endpoint, now in ((RETIRED, 0.0), (CURRENT, 10.0)):
         peers.open_connection(endpoint, now)
@@ -20,7 +20,7 @@ def test_in_an_outage_no_broker_is_tried_that_the_cluster_no_longer_has() -> Non
     assert peers.take_commands() == [Open(CURRENT)]
 
 
-def test_a_broker_that_the_cluster_no_longer_has_is_no_reason_for_anything() -> None:
+def test_a_removed_brokers_error_is_not_named_as_a_reason() -> None:
     peers = ConnectionStates(ProducerSettings(ClientSettings((CURRENT,)), "app-0"))
     for endpoint in (RETIRED, CURRENT):
         peers.open_connection(endpoint, 0.0)
@@ -30,7 +30,7 @@ def test_a_broker_that_the_cluster_no_longer_has_is_no_reason_for_anything() -> 
     assert peers.why_not() == f"broker {CURRENT}: gone"
 
 
-def test_while_a_broker_is_being_tried_its_trouble_keeps_nobody_else_from_being_tried() -> None:
+def test_a_removed_broker_being_tried_does_not_delay_other_brokers() -> None:
     peers = ConnectionStates(ProducerSettings(ClientSettings((CURRENT,)), "app-0"))
     peers.open_connection(RETIRED, 0.0)
     peers.lost(RETIRED, KafkaUnavailableError("gone"), 0.0)

@@ -32,6 +32,6 @@ def test_an_operation_ends_once() -> None:
         operation.fail(KafkaUnavailableError("too late"))
 
 
-def test_the_outcome_of_an_operation_under_way_is_nobodys() -> None:
+def test_an_operation_under_way_has_no_outcome() -> None:
     with pytest.raises(AssertionError, match="before"):
         Operation().outcome()

@@ -64,7 +64,7 @@ def committed(driver: SimulatedDriver, partition: int = 0) -> list[bytes | None]
 # --- the happy way
 
 
-def test_a_unit_of_one_record_costs_two_requests() -> None:
+def test_a_unit_of_one_record_takes_two_requests() -> None:
     driver = ready()
     driver.begin(b"a")
     state = driver.prepare()
@@ -106,7 +106,7 @@ def test_records_that_were_not_sent_are_aborted_without_a_request() -> None:
     assert committed(driver) == [b"b"]
 
 
-def test_what_was_sent_is_aborted_by_the_coordinator() -> None:
+def test_sent_records_are_aborted_by_the_coordinator() -> None:
     driver = ready()
     driver.begin(b"a")
     driver.run(driver.engine.flush(driver.now))
@@ -125,7 +125,7 @@ def test_partitions_of_one_leader_share_a_request() -> None:
     assert [committed(driver, partition) for partition in (1, 2)] == [[b"1"], [b"2"]]
 
 
-def test_a_request_is_no_larger_than_it_may_be() -> None:
+def test_no_request_exceeds_the_largest_message_size() -> None:
     driver = ready(SimulatedCluster(partitions=3), max_message_bytes=1000)
     driver.begin()
     for partition in range(3):
@@ -168,7 +168,7 @@ def test_compressed_batches_are_sent() -> None:
     assert len(batch.data) < 1000
 
 
-def test_delivery_callbacks_are_told_where_their_records_are() -> None:
+def test_delivery_callbacks_get_the_positions_of_their_records() -> None:
     driver, told = ready(), []
     driver.begin(b"a", b"b", on_delivery=lambda error, record: told.append((error, record)))
     driver.prepare()
@@ -239,7 +239,7 @@ def test_no_offsets_are_no_request() -> None:
     assert driver.cluster.requests == []
 
 
-def test_a_group_that_has_moved_on_costs_the_transaction() -> None:
+def test_an_illegal_generation_leaves_the_transaction_only_abort() -> None:
     driver = ready()
     driver.begin(b"a")
     refuse(driver, ApiKey.TXN_OFFSET_COMMIT, ErrorCode.ILLEGAL_GENERATION)
@@ -250,7 +250,7 @@ def test_a_group_that_has_moved_on_costs_the_transaction() -> None:
     assert driver.engine.state is ProducerState.READY
 
 
-def test_a_group_that_may_not_be_looked_up_costs_the_transaction_alone() -> None:
+def test_an_unauthorized_group_leaves_the_transaction_only_abort() -> None:
     driver = ready()
     driver.begin(b"a")
     refuse(driver, ApiKey.FIND_COORDINATOR, ErrorCode.GROUP_AUTHORIZATION_FAILED)
@@ -280,7 +280,7 @@ def test_init_aborts_what_a_predecessor_left() -> None:
 
 
 @pytest.mark.parametrize("matches", [True, False])
-def test_what_was_kept_is_completed_by_the_state(matches: bool) -> None:
+def test_a_kept_transaction_is_completed_by_its_state(matches: bool) -> None:
     driver = ready()
     driver.begin(b"a")
     state = driver.prepare()
@@ -299,7 +299,7 @@ def test_what_was_kept_is_completed_by_the_state(matches: bool) -> None:
 
 
 @pytest.mark.parametrize("verb", ["commit", "abort"])
-def test_where_nothing_was_kept_nothing_is_ended(verb: str) -> None:
+def test_no_transaction_is_ended_if_none_was_kept(verb: str) -> None:
     driver = ready()
     driver.init_kept = SimulatedDriver(driver.cluster)  # type: ignore[attr-defined]
     successor = SimulatedDriver(driver.cluster)
@@ -376,7 +376,7 @@ def test_a_broker_without_init_v6_has_no_two_phase_commit() -> None:
 
 
 @pytest.mark.parametrize(("gives_hints", "seconds"), [(True, 0.0), (False, 0.1)])
-def test_a_leader_that_moved_is_found_again_and_without_a_pause_if_its_predecessor_names_it(
+def test_a_moved_leader_is_found_again_without_a_pause_if_its_predecessor_names_it(
     gives_hints: bool, seconds: float
 ) -> None:
     driver = ready(batch_records=1)
@@ -492,7 +492,7 @@ def test_an_answer_that_comes_after_its_transaction_brings_no_topic_back() -> No
     assert list(driver.engine.metadata.topics) == ["t"]
 
 
-def test_a_topic_that_nobody_writes_to_is_not_asked_for_for_ever() -> None:
+def test_metadata_of_an_unused_topic_is_dropped_after_its_maximum_age() -> None:
     driver = ready(metadata_max_age=100.0)
     for _ in range(5):
         driver.now += 101.0
@@ -506,7 +506,7 @@ def test_a_topic_that_nobody_writes_to_is_not_asked_for_for_ever() -> None:
     assert committed(driver) == [b"b"]
 
 
-def test_a_topic_is_asked_for_however_long_nobody_has_written_to_it() -> None:
+def test_metadata_of_a_topic_is_refreshed_when_it_is_written_to_after_a_long_time() -> None:
     driver = ready()
     driver.cluster.gives_hints = False
     driver.now += 10_000.0
@@ -523,7 +523,7 @@ def test_a_topic_is_asked_for_however_long_nobody_has_written_to_it() -> None:
 
 
 @pytest.mark.parametrize("topic", ["t\ud800", "", "a b", "..", "x" * 250])
-def test_what_no_topic_can_be_called_is_refused_at_once_and_spoils_nothing_else(topic: Any) -> None:
+def test_an_invalid_topic_name_is_refused_at_once_and_affects_no_other_topic(topic: Any) -> None:
     driver = ready()
     driver.begin()
     with pytest.raises(KafkaRefusedError, match=r"a name has 1 to 249 letters, .*: INVALID_TOPIC_EXCEPTION"):
@@ -564,7 +564,7 @@ def test_a_lost_leader_is_left_for_another() -> None:
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ],
 )
-def test_what_is_only_now_impossible_is_tried_again_with_growing_pauses(code: ErrorCode) -> None:
+def test_retriable_produce_errors_are_retried_with_growing_pauses(code: ErrorCode) -> None:
     driver = ready()
     driver.begin(b"a")
     refuse(driver, ApiKey.PRODUCE, *[code] * 4)
@@ -587,7 +587,7 @@ def test_what_is_only_now_impossible_is_tried_again_with_growing_pauses(code: Er
     ],
 )
 @pytest.mark.parametrize("verb", ["prepare", "commit"])
-def test_a_record_that_is_refused_costs_the_transaction_or_the_producer(
+def test_a_refused_record_fails_the_transaction_or_the_producer(
     verb: str, code: ErrorCode, kind: type[DualWriteError], state: ProducerState
 ) -> None:
     driver, told = ready(), []
@@ -610,7 +610,7 @@ def test_a_record_that_is_refused_costs_the_transaction_or_the_producer(
 
 
 @pytest.mark.parametrize("writes", ["records", "offsets"])
-def test_an_expired_transactional_id_costs_the_producer_and_is_no_takeover(writes: str) -> None:
+def test_an_expired_transactional_id_fails_the_producer_and_is_not_fencing(writes: str) -> None:
     driver = ready()
     driver.cluster.forget_idle()
     driver.begin(b"a")
@@ -635,7 +635,7 @@ def test_an_expired_transactional_id_costs_the_producer_and_is_no_takeover(write
     assert committed(driver) == [b"again"]
 
 
-def test_a_topic_that_does_not_come_to_be_costs_the_transaction() -> None:
+def test_a_topic_that_is_never_created_fails_the_transaction() -> None:
     driver = ready()
     driver.begin(b"a")
     refuse(driver, ApiKey.PRODUCE, *[ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 1000)
@@ -658,7 +658,7 @@ def test_a_topic_that_is_written_to_while_metadata_is_on_its_way_is_asked_for_at
     assert driver.now == began, "nothing was waited for"
 
 
-def test_a_partition_that_there_is_not_costs_the_transaction() -> None:
+def test_a_missing_partition_fails_the_transaction() -> None:
     driver = ready()
     driver.begin()
     driver.produce(b"a", partition=7)
@@ -666,7 +666,7 @@ def test_a_partition_that_there_is_not_costs_the_transaction() -> None:
         driver.prepare()
 
 
-def test_partitions_that_there_are_not_in_several_topics_cost_the_transaction_once() -> None:
+def test_missing_partitions_in_several_topics_fail_the_transaction_once() -> None:
     driver = SimulatedDriver(SimulatedCluster())
     driver.init()
     driver.begin()
@@ -686,7 +686,7 @@ def test_a_record_over_the_limit_is_refused_at_once() -> None:
 
 
 @pytest.mark.parametrize(("commits", "kind"), [(True, AnswerLostError), (False, KafkaUnavailableError)])
-def test_a_commit_without_an_answer_is_no_reason_to_run_the_unit_again(commits: bool, kind: type[Exception]) -> None:
+def test_an_unanswered_commit_raises_answer_lost_error(commits: bool, kind: type[Exception]) -> None:
     driver = ready()
     driver.begin()
     driver.produce(b"a")
@@ -713,7 +713,7 @@ def test_a_server_that_says_nothing_is_named() -> None:
         operation.outcome()
 
 
-def test_nobody_reachable_is_an_error_that_says_who_and_why() -> None:
+def test_an_unreachable_cluster_is_an_error_that_names_each_broker_and_reason() -> None:
     driver = SimulatedDriver(SimulatedCluster())
     driver.unreachable.update(NODES)
     with pytest.raises(KafkaUnavailableError, match=r"no answer in 30 s: broker one:1: refused; broker two:2: refused"):
@@ -721,7 +721,7 @@ def test_nobody_reachable_is_an_error_that_says_who_and_why() -> None:
     assert driver.now == pytest.approx(30.0)
 
 
-def test_nobody_reachable_while_records_wait_costs_the_transaction() -> None:
+def test_an_unreachable_cluster_fails_a_transaction_with_waiting_records() -> None:
     driver = ready()
     driver.begin(b"a")
     driver.unreachable.update(NODES)
@@ -760,7 +760,7 @@ def test_a_producer_that_has_failed_asks_nothing_more() -> None:
     assert driver.engine.wake_at() is None
 
 
-def test_a_commit_without_an_answer_costs_the_producer() -> None:
+def test_an_unanswered_commit_fails_the_producer() -> None:
     driver = ready()
     driver.begin(b"a")
     driver.prepare()
@@ -838,7 +838,7 @@ def test_an_abandoned_prepare_can_be_aborted() -> None:
     assert driver.abort() is TransactionResult.ABORTED
 
 
-def test_an_abandoned_commit_costs_the_producer() -> None:
+def test_an_abandoned_commit_fails_the_producer() -> None:
     driver = ready()
     driver.begin(b"a")
     driver.prepare()
@@ -879,7 +879,7 @@ def test_records_whose_topic_is_not_known_yet_fill_the_buffer_too() -> None:
 
 
 @pytest.mark.parametrize("topic", ["t", "not-known-yet"])
-def test_a_header_that_cannot_be_encoded_is_told_to_whoever_gives_it(topic: str) -> None:
+def test_an_unencodable_header_raises_in_its_own_produce_call(topic: str) -> None:
     driver = ready()
     driver.begin()
     wrong: Any = [(5, b"x")]
@@ -890,7 +890,7 @@ def test_a_header_that_cannot_be_encoded_is_told_to_whoever_gives_it(topic: str)
     assert driver.cluster.logs[TopicPartition(topic, 0)].committed()[-1:] == [b"good"]
 
 
-def test_an_interrupt_while_records_go_to_their_partitions_costs_the_transaction(
+def test_an_interrupt_while_records_are_partitioned_fails_the_transaction(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     driver, told = ready(), []
@@ -918,7 +918,7 @@ def test_an_interrupt_while_records_go_to_their_partitions_costs_the_transaction
     assert committed(driver) == [b"d"]
 
 
-def test_every_record_hears_of_a_partition_that_there_is_not() -> None:
+def test_every_records_callback_gets_the_error_of_a_missing_partition() -> None:
     driver, told = ready(), []
     driver.begin()
     for value, partition in ((b"a", 0), (b"b", 7), (b"c", 0)):
@@ -935,7 +935,7 @@ def test_every_record_hears_of_a_partition_that_there_is_not() -> None:
     assert told == [(caught.value, b"a"), (caught.value, b"b"), (caught.value, b"c")]
 
 
-def test_what_a_broker_said_before_it_was_lost_is_not_why_its_records_are_given_up() -> None:
+def test_a_lost_brokers_earlier_answer_is_not_the_reason_for_giving_records_up() -> None:
     driver = ready(delivery_timeout=10.0)
     driver.begin(b"a")
     refuse(driver, ApiKey.PRODUCE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

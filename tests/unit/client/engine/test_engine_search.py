@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dualwrite.broker.facts.transactions import TransactionStatus
 from dualwrite.client.config.producer_settings import ProducerSettings
 from dualwrite.client.engine import transaction_requests
-from dualwrite.client.engine.accumulator import ProducerBatch, RecordAccumulator
+from dualwrite.client.engine.accumulator import RecordAccumulator
 from dualwrite.client.engine.coordinator_request import CoordinatorRequest, init_request
 from dualwrite.client.engine.transaction_state import TransactionManager, TransactionResult
 from dualwrite.client.protocol.requests import CommittedOffset, GroupMember
@@ -25,6 +25,7 @@ from dualwrite.records.control import Marker
 from dualwrite.wire.apis import ApiKey, Message
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.broker.transactions import recorded
+from tests.support.client.forgetful import forgetful
 from tests.support.client.simulated_cluster import FATES, Fate, SimulatedCluster, SimulatedDriver
 from tests.support.state_search import Chooser, every_run
 
@@ -206,14 +207,6 @@ def test_with_any_number_of_faults_every_decided_unit_is_there_once_and_no_other
 def plain_init(settings: ProducerSettings, keeps: bool, answer: Callable[[Message], None]) -> CoordinatorRequest:
     call = init_request(settings, keeps, answer)
     return call if keeps or call.fallback is None else call.fallback
-
-
-def forgetful(self: RecordAccumulator, batch: ProducerBatch, at: float, why: str, code: int = 0) -> None:
-    """Sends a batch again under a number of its own."""
-    self.queue(batch.queue.topic, batch.queue.partition).in_flight.remove(batch)
-    batch.sequence = -1
-    batch.queue.waiting.append(batch)
-    self._sending[batch.queue] = None
 
 
 @pytest.mark.parametrize(

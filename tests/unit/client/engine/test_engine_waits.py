@@ -46,7 +46,7 @@ def dropping(cluster: SimulatedCluster, api_key: ApiKey) -> list[ApiKey]:
 # --- connections that are closed instead of an answer
 
 
-def test_a_broker_that_closes_the_connection_on_the_first_question_is_asked_again_after_pauses_that_grow() -> None:
+def test_a_broker_that_drops_the_first_request_is_retried_with_growing_pauses() -> None:
     driver = SimulatedDriver(SimulatedCluster())
     asked = dropping(driver.cluster, ApiKey.FIND_COORDINATOR)
     with pytest.raises(KafkaUnavailableError, match=r"no answer in 30 s: FindCoordinator: broker \w+:\d: reset"):
@@ -55,7 +55,7 @@ def test_a_broker_that_closes_the_connection_on_the_first_question_is_asked_agai
     assert len(asked) < 40
 
 
-def test_a_large_request_over_which_the_connection_is_always_closed_is_refused_for_its_size() -> None:
+def test_a_large_request_that_always_closes_the_connection_is_refused_for_its_size() -> None:
     driver = begun(value := b"x" * 2_000_000, max_message_bytes=5_000_000)
     asked = dropping(driver.cluster, ApiKey.PRODUCE)
     with pytest.raises(KafkaRefusedError, match=r"1 record .* 5 times .* socket\.request\.max\.bytes") as refused:
@@ -76,7 +76,7 @@ def test_a_small_request_is_sent_again_until_its_time_is_up() -> None:
     assert driver.now == pytest.approx(30.0)
 
 
-def test_a_large_request_that_is_answered_late_is_no_refusal() -> None:
+def test_a_late_answer_to_a_large_request_is_not_taken_for_a_refusal() -> None:
     driver = begun(b"x" * 2_000_000, max_message_bytes=5_000_000, request_timeout=1.0)
     answer = driver._answer
 
@@ -110,7 +110,7 @@ def test_an_answer_between_two_losses_begins_the_count_anew() -> None:
 # --- topics that do not come
 
 
-def test_who_waits_for_a_topic_that_does_not_come_waits_no_longer_than_for_a_delivery() -> None:
+def test_records_of_a_missing_topic_wait_no_longer_than_the_delivery_timeout() -> None:
     driver = begun(b"a", b"b", delivery_timeout=2.0)
     driver.cluster.topic_errors = deque([ErrorCode.LEADER_NOT_AVAILABLE] * _FOR_EVER)
     began = driver.now
@@ -126,7 +126,7 @@ def test_a_topic_that_is_not_known_has_the_shorter_of_the_two_times() -> None:
         driver.prepare()
 
 
-def test_the_time_of_a_delivery_begins_when_somebody_waits_for_it() -> None:
+def test_the_delivery_timeout_begins_when_the_delivery_is_awaited() -> None:
     driver = begun(b"a", delivery_timeout=2.0)
     driver.cluster.topic_errors = deque([ErrorCode.LEADER_NOT_AVAILABLE] * 3)
     driver.now += 20  # the unit of work does something else
@@ -136,7 +136,7 @@ def test_the_time_of_a_delivery_begins_when_somebody_waits_for_it() -> None:
 # --- offsets for a topic that there is not
 
 
-def test_offsets_for_a_topic_that_there_is_not_are_refused_by_its_name() -> None:
+def test_offsets_for_a_missing_topic_are_refused_by_its_name() -> None:
     driver = begun()
     driver.cluster.refusals[ApiKey.TXN_OFFSET_COMMIT] = deque([ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * _FOR_EVER)
     with pytest.raises(KafkaRefusedError, match=r"refused for 30 s: in-3: UNKNOWN_TOPIC_OR_PARTITION \(3\)") as refused:

@@ -214,7 +214,7 @@ def test_wherever_an_interrupt_strikes_the_next_units_of_work_go_on(struck: Call
 
 @pytest.mark.slow
 @pytest.mark.parametrize("struck", [strike, strike_poll])
-def test_at_every_single_line(struck: Callable[[int], bool]) -> None:
+def test_an_interrupt_at_every_line_leaves_the_next_units_working(struck: Callable[[int], bool]) -> None:
     nth = 1
     while struck(nth):
         nth += 1
@@ -271,7 +271,7 @@ def test_acknowledgements_that_were_counted_by_half_are_not_waited_for(monkeypat
 
 
 @pytest.mark.parametrize("state", [ProducerState.READY, ProducerState.PREPARED])
-def test_an_interrupted_poll_costs_nothing_where_no_transaction_is_open_for_records(state: ProducerState) -> None:
+def test_an_interrupted_poll_without_an_open_transaction_changes_nothing(state: ProducerState) -> None:
     world = World()
     world.unit("first")
     if state is ProducerState.PREPARED:

@@ -101,7 +101,7 @@ def test_only_the_very_transaction_that_was_prepared_is_committed(
     assert at(before).commits(before, state) is commits
 
 
-def test_where_nothing_was_kept_nothing_is_committed() -> None:
+def test_nothing_is_committed_if_no_transaction_was_kept() -> None:
     machine = TransactionManager()
     machine.initialized(ME, NO_PRODUCER)
     assert not machine.commits(ProducerState.KEPT, PreparedTxnState())
@@ -112,7 +112,7 @@ def test_an_empty_transaction_is_completed_by_the_empty_state() -> None:
     assert at(ProducerState.PREPARED, content=False).commits(ProducerState.PREPARED, PreparedTxnState())
 
 
-def test_what_dooms_the_transaction_is_raised_by_its_verbs_until_it_is_aborted() -> None:
+def test_an_abortable_error_is_raised_by_every_verb_until_the_abort() -> None:
     machine, doom = at(ProducerState.IN_TRANSACTION), PrepareFailedError("lost")
     machine.doom(doom, ErrorClass.ABORTABLE)
     assert machine.state is ProducerState.ABORTABLE
@@ -129,7 +129,7 @@ def test_what_dooms_the_transaction_is_raised_by_its_verbs_until_it_is_aborted()
 
 
 @pytest.mark.parametrize("error_class", [ErrorClass.FATAL, ErrorClass.FENCED])
-def test_what_costs_the_producer_is_raised_by_every_verb_from_then_on(error_class: ErrorClass) -> None:
+def test_a_fatal_error_is_raised_by_every_later_verb(error_class: ErrorClass) -> None:
     machine = at(ProducerState.READY)
     machine.doom(FencedError("taken over"), error_class)
     assert machine.state is ProducerState.FAILED

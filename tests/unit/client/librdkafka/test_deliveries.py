@@ -27,7 +27,7 @@ def test_a_record_without_a_report_is_missing() -> None:
     assert (deliveries.missing, deliveries.failed) == (1, 1)
 
 
-def test_the_first_failure_is_the_one_that_is_told() -> None:
+def test_the_first_delivery_failure_is_reported() -> None:
     deliveries = Deliveries()
     for reason in ("first", "second"):
         deliveries.refused(reason, f"topic-of-{reason}")
@@ -51,7 +51,7 @@ def test_offset_zero_is_an_anchor() -> None:
     assert delivered((A, 0)).anchor() == Anchor.of(A, 0)
 
 
-def test_a_partition_whose_first_offset_is_unknown_is_no_anchor_even_if_later_ones_are_known() -> None:
+def test_a_partition_with_an_unknown_first_offset_gives_no_anchor() -> None:
     assert delivered((A, -1), (A, 8)).anchor() is None
     assert delivered((A, -1), (A, 8), (B, 2)).anchor() == Anchor.of(B, 2)
 

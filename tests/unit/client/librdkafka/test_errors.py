@@ -63,6 +63,6 @@ def test_a_record_that_may_be_taken_the_next_time_is_not_refused_for_good(code: 
     assert not is_permanent(KafkaError(code))
 
 
-def test_what_is_not_librdkafkas_passes_through() -> None:
+def test_errors_of_other_libraries_pass_through() -> None:
     with pytest.raises(ZeroDivisionError), translating("x"):
         raise ZeroDivisionError

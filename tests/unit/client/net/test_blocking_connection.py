@@ -87,7 +87,7 @@ def test_a_broker_that_refuses_every_version_is_given_up() -> None:
 
 
 @pytest.mark.parametrize("answer", [HANG_UP, with_size(b"HTTP"), b"HTTP/1.1 400 Bad Request\r\n\r\n"])
-def test_something_that_is_no_kafka_broker_is_unavailable_and_not_an_answer_lost(answer: Any) -> None:
+def test_a_server_that_is_not_kafka_is_unavailable_and_not_an_answer_lost(answer: Any) -> None:
     with scripted() as broker:
         broker.answer(ApiKey.API_VERSIONS, answer)
         with pytest.raises(KafkaUnavailableError, match=str(broker.endpoint)) as caught:

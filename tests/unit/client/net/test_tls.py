@@ -42,7 +42,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         TlsSettings(certificate_location="encrypted_both.pem", key_password="pw"),
     ],
 )
-def test_what_is_right_is_taken(home: Path, tls: TlsSettings) -> None:
+def test_valid_tls_settings_are_accepted(home: Path, tls: TlsSettings) -> None:
     assert ssl_context(tls).check_hostname
 
 
@@ -106,7 +106,7 @@ def test_both_kinds_of_authorities_are_trusted_together(home: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_named(home: Path, tls: TlsSettings, said: str) -> None:
+def test_invalid_tls_settings_are_named(home: Path, tls: TlsSettings, said: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         ssl_context(tls)
     assert str(caught.value) == said

@@ -18,7 +18,7 @@ class Position(NamedTuple):
 
 
 @pytest.mark.parametrize("given", [None, 5, TopicPartition("in", 0, 5), [("in", 0, 5)], ["in"], [None]])
-def test_what_are_no_positions_is_refused(given: Any) -> None:
+def test_invalid_positions_are_refused(given: Any) -> None:
     with pytest.raises(TypeError, match=r"position.*confluent_kafka\.TopicPartition"):
         offsets_of(given)
 
@@ -52,6 +52,6 @@ def test_a_groups_name_alone_is_enough() -> None:
 
 
 @pytest.mark.parametrize("given", [None, 7, b"something else"])
-def test_what_is_no_group_metadata_is_refused(given: Any) -> None:
+def test_invalid_group_metadata_is_refused(given: Any) -> None:
     with pytest.raises(TypeError, match="consumer_group_metadata"):
         member_of(given)

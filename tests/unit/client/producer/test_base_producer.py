@@ -153,7 +153,7 @@ def test_a_buffer_that_callbacks_fill_again_loses_no_record(make: Make) -> None:
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_a_callback_that_raises_out_of_produce_leaves_nothing_but_abort(make: Make, error: BaseException) -> None:
+def test_a_callback_that_raises_out_of_produce_leaves_only_abort(make: Make, error: BaseException) -> None:
     rig = make(linger_ms=0)
     rig.begun().produce("known")
     rig.call("commit_transaction")
@@ -172,9 +172,7 @@ def test_a_callback_that_raises_out_of_produce_leaves_nothing_but_abort(make: Ma
 
 @pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("verb", ["flush", "prepare_transaction", "commit_transaction"])
-def test_a_callback_that_raises_out_of_a_flush_leaves_nothing_but_abort(
-    make: Make, verb: str, error: BaseException
-) -> None:
+def test_a_callback_that_raises_out_of_a_flush_leaves_only_abort(make: Make, verb: str, error: BaseException) -> None:
     rig = make().begun()
     rig.produce("a", raising_this(error))
     rig.produce("b", raising)
@@ -190,7 +188,7 @@ def test_a_callback_that_raises_out_of_a_flush_leaves_nothing_but_abort(
 
 
 @pytest.mark.parametrize("place", ["append", "flush"])
-def test_what_is_interrupted_in_the_middle_of_a_record_can_only_be_aborted(
+def test_an_interrupt_in_the_middle_of_a_record_leaves_only_abort(
     make: Make, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     rig = make()
@@ -246,7 +244,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=" and ".join)
-def test_a_wrong_argument_costs_nothing(make: Make, wrong: dict[str, Any]) -> None:
+def test_a_wrong_argument_is_refused_and_the_transaction_continues(make: Make, wrong: dict[str, Any]) -> None:
     rig = make().begun()
     rig.produce("a")
     with pytest.raises((TypeError, ValueError)):
@@ -256,7 +254,7 @@ def test_a_wrong_argument_costs_nothing(make: Make, wrong: dict[str, Any]) -> No
     assert rig.committed == [b"a"]
 
 
-def test_a_call_that_is_refused_because_of_another_costs_that_one_nothing(make: Make) -> None:
+def test_a_second_concurrent_call_is_refused_without_affecting_the_first(make: Make) -> None:
     rig = make().begun()
     rig.produce("a")
     other = rig.engine.flush(time.monotonic())
@@ -282,7 +280,7 @@ def test_the_text_of_a_state_commits_what_it_names(make: Make) -> None:
     assert rig.committed == [b"a"]
 
 
-def test_a_timeout_given_to_init_transactions_is_refused_and_costs_nothing(make: Make) -> None:
+def test_a_timeout_given_to_init_transactions_is_refused(make: Make) -> None:
     rig = make()
     with pytest.raises(TypeError, match="keep_prepared_txn 30 of type int"):
         rig.call("init_transactions", 30)
@@ -290,9 +288,7 @@ def test_a_timeout_given_to_init_transactions_is_refused_and_costs_nothing(make:
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_a_callback_that_raises_out_of_produce_while_another_task_waits_leaves_nothing_but_abort(
-    make: Make, error: BaseException
-) -> None:
+def test_a_callback_that_raises_while_another_task_waits_leaves_only_abort(make: Make, error: BaseException) -> None:
     rig = make(linger_ms=0)
     rig.begun().produce("known")
     rig.call("commit_transaction")
@@ -308,7 +304,7 @@ def test_a_callback_that_raises_out_of_produce_while_another_task_waits_leaves_n
     assert rig.state is ProducerState.ABORTABLE
 
 
-def test_a_record_that_is_taken_where_nobody_drives_the_producer_leaves_nothing_but_abort(make: Make) -> None:
+def test_a_record_produced_in_another_event_loop_leaves_only_abort(make: Make) -> None:
     rig = make(linger_ms=0).begun()
 
     def pump() -> None:
@@ -323,7 +319,7 @@ def test_a_record_that_is_taken_where_nobody_drives_the_producer_leaves_nothing_
 # --- callbacks that raise
 
 
-def test_a_record_that_a_callback_produces_is_acknowledged_and_told_before_the_commit(make: Make) -> None:
+def test_a_record_produced_by_a_callback_is_acknowledged_and_reported_before_the_commit(make: Make) -> None:
     rig = make().begun()
     rig.produce("a", lambda _error, _record: rig.produce("b", raising))
     with pytest.raises(ZeroDivisionError):
@@ -363,7 +359,7 @@ def test_a_callback_that_raises_leaves_the_others_to_the_next_calls(make: Make) 
     assert told == [0, 1, 2, 3, 4]
 
 
-def test_a_callback_that_is_left_over_from_a_transaction_raises_before_the_next_one_is_prepared(make: Make) -> None:
+def test_a_leftover_callbacks_error_is_raised_before_the_next_transaction_is_prepared(make: Make) -> None:
     rig = make().begun()
     for value in ("a", "b"):
         rig.produce(value, raising)
@@ -388,7 +384,7 @@ def test_closing_calls_every_callback_and_raises_what_the_first_one_raised(make:
 # --- poll
 
 
-def test_polling_a_producer_that_has_failed_asks_nothing_and_tells_what_it_has_to_tell(make: Make) -> None:
+def test_polling_a_failed_producer_sends_nothing_and_calls_pending_callbacks(make: Make) -> None:
     rig, told = make().begun(), []
     rig.produce("a", lambda error, _record: told.append(type(error)))
     rig.engine._fail_transaction(FencedError("taken over"), ErrorClass.FENCED)
@@ -430,7 +426,7 @@ def test_a_poll_does_not_raise_what_the_next_verb_will(make: Make) -> None:
 
 
 @pytest.mark.parametrize("verb", ["poll", "flush"])
-def test_a_wait_ends_when_its_time_is_up_and_costs_nothing(make: Make, verb: str) -> None:
+def test_a_wait_that_times_out_leaves_the_transaction_open(make: Make, verb: str) -> None:
     rig = make().begun()
     rig.produce("a")
     rig.driver.pump = lambda: None
@@ -459,7 +455,7 @@ def run_without_answers(rig: Rig) -> Callable[[Operation], Any]:
 
 
 @pytest.mark.parametrize("verb", ["flush", "prepare_transaction", "commit_transaction"])
-def test_what_a_callback_produces_is_sent_by_the_call_that_it_is_called_by(make: Make, verb: str) -> None:
+def test_records_produced_by_a_callback_are_sent_by_the_call_that_ran_it(make: Make, verb: str) -> None:
     rig = make().begun()
     rig.produce("a", lambda _error, _record: rig.produce("b", lambda _error, _record: rig.produce("c")))
     rig.call(verb)

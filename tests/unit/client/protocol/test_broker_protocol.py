@@ -214,7 +214,7 @@ def test_scram_sends_a_user_name_in_which_signs_have_a_meaning_as_the_rfc_has_it
         (0, KafkaUnavailableError, "SASL_HANDSHAKE: the broker offers versions 0 to 0"),
     ],
 )
-def test_a_broker_without_sasl_is_told_at_once(version: int | None, kind: type[Exception], said: str) -> None:
+def test_a_broker_without_sasl_is_reported_at_once(version: int | None, kind: type[Exception], said: str) -> None:
     client = node("PLAIN")
     client.start()
     response = APIS[ApiKey.API_VERSIONS].response
@@ -224,7 +224,7 @@ def test_a_broker_without_sasl_is_told_at_once(version: int | None, kind: type[E
         client.advance(with_size(write_response(ApiKey.API_VERSIONS, 4, 0, answer)))
 
 
-def test_a_listener_that_answers_with_tls_is_told_as_what_it_is() -> None:
+def test_a_listener_that_answers_with_tls_is_recognised() -> None:
     alert = bytes.fromhex("15030300020228")
     client = node(None)
     client.start()
@@ -255,7 +255,7 @@ def test_answers_arriving_byte_by_byte_come_out_one_by_one() -> None:
     assert isinstance(batches[0][0], Response)
 
 
-def test_requests_after_answers_are_told_apart() -> None:
+def test_requests_sent_after_answers_keep_their_own_tags() -> None:
     broker = Broker(echo, echo, echo)
     client = opened(node(), broker)
     for tag in (3, 1, 2):
@@ -282,7 +282,7 @@ def test_bytes_that_are_no_answer_are_an_error_that_names_the_broker(stream: byt
         client.receive(stream)
 
 
-def test_an_answer_that_nobody_asked_for_is_an_error_in_the_opening_too() -> None:
+def test_an_unsolicited_answer_in_the_opening_is_an_error() -> None:
     client = node()
     twice = Broker().answer(client.start()) * 2
     with pytest.raises(KafkaUnavailableError, match="not asked for"):
@@ -290,7 +290,7 @@ def test_an_answer_that_nobody_asked_for_is_an_error_in_the_opening_too() -> Non
 
 
 @given(st.binary(max_size=60), st.integers(0, 3))
-def test_whatever_arrives_there_are_answers_or_the_one_error(garbage: bytes, intact: int) -> None:
+def test_any_bytes_give_answers_or_kafka_unavailable_error(garbage: bytes, intact: int) -> None:
     broker = Broker(*[echo] * 3)
     client = opened(node(), broker)
     stream = broker.answer(b"".join(client.send(tag, ApiKey.END_TXN, 5, end_txn(tag)) for tag in range(3)))
@@ -303,7 +303,7 @@ def test_whatever_arrives_there_are_answers_or_the_one_error(garbage: bytes, int
 
 
 @given(st.binary(max_size=80))
-def test_whatever_a_stranger_says_in_the_opening_nothing_else_is_raised(garbage: bytes) -> None:
+def test_any_bytes_in_the_opening_raise_a_documented_error_only(garbage: bytes) -> None:
     client = node("PLAIN")
     client.start()
     try:

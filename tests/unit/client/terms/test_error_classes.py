@@ -104,7 +104,7 @@ def test_a_call_that_is_given_up_has_an_error_that_says_what_to_do(
     assert type(error_for(ApiKey.INIT_PRODUCER_ID, "asked", code, two_phase=two_phase)) is kind
 
 
-def test_what_has_expired_is_no_takeover_and_what_belongs_to_the_transaction_may_be_asked_again() -> None:
+def test_an_expired_transactional_id_is_not_fencing_and_its_units_may_be_retried() -> None:
     expired = ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert expired not in FENCING_CODES
     with pytest.raises(KafkaRefusedError, match=r"asked: the transactional id has expired .*: INVALID_PRODUCER_ID_M"):
@@ -120,7 +120,7 @@ OTHERS = (ApiKey.FIND_COORDINATOR, ApiKey.METADATA, ApiKey.DESCRIBE_TRANSACTIONS
 
 @pytest.mark.parametrize("api_key", [*PRODUCERS[:3], *READS, *OTHERS, ApiKey.DESCRIBE_CONFIGS])
 @pytest.mark.parametrize("code", sorted(RETRIABLE_CODES))
-def test_what_the_control_plane_repeats_the_engine_repeats_too(api_key: ApiKey, code: int) -> None:
+def test_errors_retried_by_the_control_plane_are_retried_by_the_engine(api_key: ApiKey, code: int) -> None:
     """Also an EndTxn that is answered by NOT_LEADER_OR_FOLLOWER, as Kafka's TransactionManager does."""
     assert class_of(api_key, code).is_retriable
     with pytest.raises(KafkaUnavailableError, match="asked: "):

@@ -61,7 +61,7 @@ def test_a_token_that_is_still_good_outlives_a_callback_that_fails() -> None:
         (("token", 9, "p", {"a": 7}), "oauth_cb gave the extension 'a' a value that is no printable text"),
     ],
 )
-def test_what_is_no_token_is_refused(given: Any, message: str) -> None:
+def test_an_invalid_token_is_refused(given: Any, message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         TokenSource(Callback(given)).token(5.0)
     assert str(caught.value).startswith(message)

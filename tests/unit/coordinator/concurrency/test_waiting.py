@@ -113,7 +113,7 @@ def test_a_flag_wakes_the_threads_that_wait_and_lets_later_ones_pass() -> None:
     assert not flag.wait(0.001)
 
 
-def test_what_changes_after_a_look_rings_for_the_ticket_that_was_drawn_before() -> None:
+def test_a_change_after_a_look_wakes_the_ticket_drawn_before_it() -> None:
     bell = Bell(THIS_PROCESS)
     changed: list[bool] = []
 
@@ -127,7 +127,7 @@ def test_what_changes_after_a_look_rings_for_the_ticket_that_was_drawn_before() 
     assert bell.wait(look, LONG)
 
 
-def test_a_wake_up_that_was_lost_costs_one_more_look(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_wake_up_is_made_up_for_by_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dualwrite.coordinator.concurrency.waiting.LOOK_INTERVAL", 0.001)
     looks: list[int] = []
     assert Bell(THIS_PROCESS).wait(lambda: looks.append(1) or len(looks) > 5, LONG)  # type: ignore[func-returns-value]

@@ -73,11 +73,11 @@ def test_a_process_that_got_the_number_of_a_dead_one_is_another() -> None:
         "no signature of ours at all",
     ],
 )
-def test_of_what_is_not_of_this_machine_nothing_is_known(owner: str) -> None:
+def test_owners_on_other_machines_are_never_reported_gone(owner: str) -> None:
     assert not is_gone(owner)
 
 
-def test_without_proc_nothing_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_proc_no_owner_is_reported_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     dead = new_owner().replace(f":{os.getpid()} ", ":99999999 ")
     assert is_gone(dead)
     monkeypatch.setattr(owners, "_PROC", tmp_path)
@@ -85,7 +85,7 @@ def test_without_proc_nothing_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert not is_gone(new_owner())
 
 
-def test_a_process_of_somebody_else_that_cannot_be_looked_into_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_users_process_is_not_reported_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(pid: int, number: int) -> None:
         raise PermissionError
 

@@ -55,7 +55,7 @@ HERE = identity("sqlite:1:100:aa")
         ("galera:u:orders", "mariadb:s1:1-70:orders", False),
     ],
 )
-def test_databases_are_told_apart(stored: str, here: str, same: bool) -> None:
+def test_identities_distinguish_databases(stored: str, here: str, same: bool) -> None:
     assert identity(here).is_same_as(stored) is same
 
 
@@ -100,7 +100,7 @@ def test_a_row_of_another_database_is_refused(cluster: ClusterIdentity) -> None:
         require_original([row("sqlite:1:200:bb")], HERE, cluster)
 
 
-def test_a_file_that_moved_together_with_its_brokers_directory_is_no_copy() -> None:
+def test_a_file_moved_together_with_its_brokers_directory_is_not_a_copy() -> None:
     require_original([row("sqlite:1:200:bb")], HERE, ClusterIdentity("c1", "1:8"))
     with pytest.raises(CopiedDatabaseError):
         require_original([row("sqlite:1:200:bb", ClusterIdentity("c1"))], HERE, ClusterIdentity("c1", "1:8"))
@@ -137,7 +137,7 @@ OBSERVER = SlotObserver("me", (), lambda owner: owner == "dead", "c1")
         (slot(0, "gone", None), SlotStanding.EXPIRED),
     ],
 )
-def test_what_was_left_in_another_cluster_is_foreign(row: SlotRow, standing: SlotStanding) -> None:
+def test_slots_left_in_another_cluster_are_foreign(row: SlotRow, standing: SlotStanding) -> None:
     assert OBSERVER.standing(row) is standing
 
 
@@ -147,12 +147,12 @@ def test_a_foreign_slot_is_neither_used_nor_recovered() -> None:
     assert [candidate.row.number for candidate in slots_to_recover(rows, OBSERVER, free_too=True)] == [1]
 
 
-def test_nothing_is_foreign_to_one_that_does_not_know_its_cluster() -> None:
+def test_nothing_is_foreign_to_an_observer_without_a_cluster_id() -> None:
     observer = SlotObserver("me", (), lambda _: False)
     assert observer.standing(slot(0, "gone", "c2")) is SlotStanding.EXPIRED
 
 
-def test_what_was_left_in_other_clusters_is_named_with_what_to_do() -> None:
+def test_slots_left_in_other_clusters_are_named_with_the_remedy() -> None:
     one = left_in_another_cluster([slot(0, "gone", "c2")], "c1")
     assert one.startswith("slot orders-0 was left in the Kafka cluster c2 without ")
     assert "this is the cluster c1" in one

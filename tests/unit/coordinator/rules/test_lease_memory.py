@@ -118,7 +118,7 @@ def test_every_unit_of_work_after_the_one_that_the_row_names_is_named() -> None:
     assert unmatched(memory, row(state(2), TOKEN - 1)) == [("42:3", commit)]
 
 
-def test_a_forgotten_lease_without_a_forgotten_unit_of_work_is_no_outcome() -> None:
+def test_a_forgotten_lease_without_a_forgotten_unit_reports_no_outcome() -> None:
     assert unmatched(memory_of(state(1)), row(state(1), TOKEN - 1)) == []
 
 
@@ -148,7 +148,7 @@ def test_the_last_unit_of_work_speaks_for_all_when_some_were_dropped() -> None:
     assert one_more == [(f"42:{REMEMBERED_STATES}", Outcome.HEURISTIC_COMMIT)]
 
 
-def test_what_was_read_and_not_recovered_yet_is_a_hazard() -> None:
+def test_a_state_that_was_read_and_not_yet_recovered_is_a_hazard() -> None:
     """Whether Kafka has committed it is what recovery would have found out."""
     memory = memory_of(state(1))
     assert unmatched(memory, None) == [("42:1", Outcome.HEURISTIC_HAZARD)]

@@ -95,7 +95,7 @@ def test_kafka_is_committed_only_after_a_decision_that_is_known() -> None:
             assert path[[state for state, _ in path].index(UnitState.COMMITTING_KAFKA) - 1] in known
 
 
-def test_after_the_decision_kafka_is_aborted_only_if_the_row_says_so() -> None:
+def test_after_the_decision_kafka_is_aborted_only_if_the_row_shows_no_commit() -> None:
     for path, _ in PATHS:
         taken = steps(path)
         if Step.COMMIT_DATABASE in taken and Step.ABORT_KAFKA in taken:

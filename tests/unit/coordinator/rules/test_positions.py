@@ -219,7 +219,7 @@ def test_a_static_member_that_is_taken_in_again_has_partitions_that_it_was_not_p
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_of_a_consumer_whose_worker_is_not_known_the_failures_of_whoever_claims_count(is_known: bool) -> None:
+def test_a_consumer_without_a_known_worker_takes_on_the_claimants_failures(is_known: bool) -> None:
     known, gone = Positions(), Thread()
     known.sought(ONE, {P: 5}, gone if is_known else None)
     del gone
@@ -245,7 +245,7 @@ def test_a_failure_that_was_mended_does_not_count_when_its_worker_is_gone() -> N
     assert known.moves(ONE, {P: 7, Q: 6}, {}) == [Move(P, 6, 7), Move(Q, 5, 6)]
 
 
-def test_of_many_consumers_those_used_least_recently_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_least_recently_used_consumers_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(positions, "MOST_CONSUMERS", 2)
     known = put(ONE, OTHER)
     claim(known, {P: 6}, ONE)
@@ -318,7 +318,7 @@ TestWorker.settings = settings(max_examples=300, stateful_step_count=30, deadlin
 
 
 @given(st.lists(st.integers(0, 20), max_size=5))
-def test_what_was_committed_is_where_the_next_unit_begins(offsets: list[int]) -> None:
+def test_the_next_unit_begins_at_the_committed_position(offsets: list[int]) -> None:
     known = put(ONE, offset=0)
     done = 0
     for offset in sorted(offsets):

@@ -50,7 +50,7 @@ def test_only_the_stored_transaction_is_committed(
 
 
 @given(st.integers(0, 50), st.integers(0, 50), st.integers(0, 3), st.integers(0, 3))
-def test_of_all_transactions_exactly_the_same_one_is_committed(
+def test_exactly_the_stored_transaction_is_committed_of_all_transactions(
     stored_at: int, found_at: int, stored_epoch: int, found_epoch: int
 ) -> None:
     stored = anchored(stored_at, ProducerIdentity(42, stored_epoch))
@@ -79,7 +79,7 @@ LATER = ProducerIdentity(42, 8)
         (Ending.LOST, Outcome.HEURISTIC_HAZARD),
     ],
 )
-def test_what_was_aborted_and_may_have_been_the_stored_one_is_a_hazard(ending: Ending, expected: Outcome) -> None:
+def test_an_aborted_transaction_that_may_be_the_stored_one_is_a_hazard(ending: Ending, expected: Outcome) -> None:
     unknown = OngoingTransaction(PRODUCER, partitions=frozenset({PARTITION}), started_ms=5)
     found = EndedTransaction(ending)
     assert outcome_in_log(anchored(10), Outcome.ABORTED, LATER, found, unknown) is expected
@@ -104,7 +104,7 @@ def test_what_was_aborted_and_may_have_been_the_stored_one_is_a_hazard(ending: E
         (Outcome.ABORTED, Ending.OPEN, Outcome.HEURISTIC_HAZARD),
     ],
 )
-def test_what_became_of_the_stored_transaction_has_a_name(
+def test_the_stored_transactions_ending_determines_the_outcome(
     done: Outcome, ending: Ending, expected: Outcome, overtaken: bool
 ) -> None:
     assert outcome_in_log(PreparedTxnState(PRODUCER), done, LATER, EndedTransaction(ending, overtaken)) is expected
@@ -112,7 +112,7 @@ def test_what_became_of_the_stored_transaction_has_a_name(
 
 @pytest.mark.parametrize("ending", [Ending.COMMITTED, Ending.UNKNOWN])
 @pytest.mark.parametrize("done", [Outcome.NOTHING, Outcome.ABORTED])
-def test_no_name_is_given_without_proof(done: Outcome, ending: Ending) -> None:
+def test_no_heuristic_outcome_is_reported_without_proof(done: Outcome, ending: Ending) -> None:
     assert outcome_in_log(PreparedTxnState(PRODUCER), done, LATER, EndedTransaction(ending)) is done
 
 
@@ -126,7 +126,7 @@ def test_a_commit_that_the_database_does_not_know_is_heuristic(done: Outcome) ->
     ("now", "is_behind"),
     [(ProducerIdentity(42, 7), True), (ProducerIdentity(42, 6), True), (LATER, False), (ProducerIdentity(9, 0), False)],
 )
-def test_a_cluster_behind_the_state_has_lost_it(now: ProducerIdentity, is_behind: bool) -> None:
+def test_a_cluster_behind_the_state_has_lost_its_transaction(now: ProducerIdentity, is_behind: bool) -> None:
     found = outcome_in_log(PreparedTxnState(PRODUCER), Outcome.NOTHING, now, EndedTransaction(Ending.UNKNOWN))
     assert found is (Outcome.HEURISTIC_HAZARD if is_behind else Outcome.NOTHING)
 

@@ -27,7 +27,7 @@ MORE = pytest.param(Rules(most_late=2), id="more-late", marks=pytest.mark.slow)
 @pytest.mark.slow_cases
 @pytest.mark.parametrize("rules", [pytest.param(Rules(), id="late"), MORE])
 @pytest.mark.parametrize("epoch", [5, MAX - 5, MAX - 4, MAX - 3, MAX - 2, MAX - 1, MAX])
-def test_recovery_commits_what_the_database_decided_and_nothing_else_whoever_wrote_it(epoch: int, rules: Rules) -> None:
+def test_recovery_commits_exactly_the_decided_transaction_of_either_producer(epoch: int, rules: Rules) -> None:
     worlds = search(epoch, rules)
     wrote = {(world.process.kind, bool(world.row[0].anchor)) for world in worlds if world.process and world.row[0]}
     assert wrote == {(kind, anchored) for kind in Kind for anchored in (True, False)}, "each met each one's state"

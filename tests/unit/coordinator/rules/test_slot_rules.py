@@ -51,13 +51,11 @@ def row(number: int, owner: str = "", remaining: float | None = None, token: int
         (row(0), ("a-0",), SlotStanding.HELD),
     ],
 )
-def test_the_standing_of_a_slot_follows_from_its_row(
-    found: SlotRow, held: Collection[str], standing: SlotStanding
-) -> None:
+def test_a_slots_standing_follows_from_its_row(found: SlotRow, held: Collection[str], standing: SlotStanding) -> None:
     assert observer(held).standing(found) is standing
 
 
-def test_what_a_dead_owner_left_comes_first_then_free_rows_then_missing_ones_then_what_was_abandoned() -> None:
+def test_slots_are_chosen_in_the_order_dead_expired_free_missing_abandoned() -> None:
     rows = [row(0, ME, 9), row(1), row(2, OTHER, 9), row(3, OTHER, -1), row(5, GONE, 9)]
     found = list(choose("a", 7, rows, observer()))
     assert [(candidate.row.number, candidate.standing) for candidate in found] == [

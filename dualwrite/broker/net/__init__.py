@@ -1,0 +1,1 @@
+"""One connection as frames, and the memory of all connections."""

@@ -1,0 +1,52 @@
+"""The lock of a data directory."""
+
+import fcntl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from dualwrite.broker.process.data_dir import refuse_foreign, refuse_later_format, write_format
+from dualwrite.broker.runtime.cluster import JOURNAL_DIRECTORY
+from dualwrite.errors import ConfigurationError
+
+_LOCK_NAME = ".lock"
+_LOCK_POLL_SECONDS = 0.02
+
+
+@contextmanager
+def exclusive(data_dir: Path, wait_seconds: float, advice: str = "") -> Iterator[None]:
+    """Lock the data directory, which is created if it is missing: two processes would destroy it. The lock ends with
+    the process.
+
+    :param wait_seconds: how long to wait for another process.
+    :param advice: the end of the error message.
+    :raises ConfigurationError: if another process has the lock, or the directory belongs to another program.
+    """
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        refuse_foreign(data_dir, JOURNAL_DIRECTORY)
+        refuse_later_format(data_dir)
+        lock = (data_dir / _LOCK_NAME).open("w")
+    except OSError as error:
+        raise ConfigurationError(f"data directory {data_dir}: {error.strerror}") from None
+    deadline = time.monotonic() + wait_seconds
+    with lock:
+        while not _locks(lock):
+            if time.monotonic() >= deadline:
+                raise ConfigurationError(f"data directory {data_dir} is in use by another broker{advice}")
+            time.sleep(_LOCK_POLL_SECONDS)
+        try:
+            write_format(data_dir)
+        except OSError as error:
+            raise ConfigurationError(f"data directory {data_dir}: {error.strerror}") from None
+        yield
+
+
+def _locks(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,23 @@
+"""The end of the broker's process after a failure: its memory and its disk may no longer agree."""
+
+import logging
+import os
+from typing import NoReturn
+
+logger = logging.getLogger(__name__)
+
+STOP_EXIT_CODE = 70
+"""EX_SOFTWARE: the exit code of a broker that stopped because its disk failed or its state was wrong."""
+
+
+def stop_process(error: BaseException) -> NoReturn:
+    """End the process at once. The next start recovers from the disk."""
+    if isinstance(error, OSError):  # the error names the file; a stack trace would not help
+        logger.critical(
+            "the broker stops: %s; check the disk (free space, permissions, errors) and start it again: it recovers "
+            "from the disk", error,
+        )  # fmt: skip
+    else:
+        logger.critical("the broker stops: %s", error, exc_info=error)
+    logging.shutdown()
+    os._exit(STOP_EXIT_CODE)

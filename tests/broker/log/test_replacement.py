@@ -1,0 +1,187 @@
+"""One segment in place of several: gaps are read over, and a crash leaves the old segments or the new one."""
+
+import random
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pytest
+
+from dualwrite.broker.log.partition_log import PartitionLog
+from dualwrite.broker.log.replacement import Replacement
+from dualwrite.broker.process.disk import DiskFiles
+from dualwrite.errors import CorruptLogError
+from dualwrite.ports import Files
+from dualwrite.records.batch import Record
+from dualwrite.records.header import iterate_batches
+from dualwrite.testing.files import MemoryFiles
+from tests.support.broker.logs import DIRECTORY, add, opened, whole
+from tests.support.broker.simulated import Killed, StoppableFiles
+
+TWO_EACH = 160
+ALL = range(10)
+
+
+def log_of_ten(files: Files, directory: Path = DIRECTORY) -> PartitionLog:
+    """Batches 0 to 9, two to a segment, all but the last two sealed."""
+    log = opened(files, directory, segment_bytes=TWO_EACH)
+    for number in ALL:
+        add(log, Record(b"key", b"val%02d" % number, 1000 + number))
+    log.sync()
+    return log
+
+
+def written(log: PartitionLog, first: int, last: int, kept: Iterable[int]) -> Replacement:
+    """What shall stand for the sealed segments number ``first`` to ``last``: their batches with offsets in ``kept``."""
+    old = log.sealed_segments()[first : last + 1]
+    replacement = log.begin_replacement(old)
+    for segment in old:
+        for header, batch in segment.batches():
+            if header.base_offset in kept:
+                replacement.append(batch)
+    replacement.finish()
+    return replacement
+
+
+def offsets(log: PartitionLog) -> list[int]:
+    return [header.base_offset for header, _ in iterate_batches(whole(log))]
+
+
+def names(files: Files, directory: Path = DIRECTORY) -> list[str]:
+    return [name for name in files.list(directory) if name.endswith((".log", ".cleaned", ".swap"))]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "kept"),
+    [
+        (0, 3, (0, 7)),
+        (0, 3, (1, 2, 6)),
+        (0, 3, ()),
+        (0, 0, (1,)),
+        (1, 2, (3,)),
+        (1, 2, ()),
+        (3, 3, ()),
+        (0, 3, range(8)),
+    ],
+)
+def test_a_log_with_gaps_is_read_over_them(first: int, last: int, kept: Sequence[int]) -> None:
+    files = MemoryFiles()
+    log = log_of_ten(files)
+    assert log.replace(written(log, first, last, kept))
+    expected = [each for each in ALL if not 2 * first <= each < 2 * last + 2 or each in kept]
+    for found in (log, opened(files, segment_bytes=TWO_EACH), opened(files.power_cut(random.Random(1)))):
+        assert offsets(found) == expected
+        assert (found.start_offset, found.end_offset) == (0, 10)
+        for offset in ALL:
+            following = [each for each in expected if each >= offset]
+            for before in range(offset, 11):
+                read = found.read(offset, 1, before)
+                assert [header.base_offset for header, _ in iterate_batches(read)] == [
+                    each for each in following[:1] if each < before
+                ], (offset, before)
+            assert found.offset_for_timestamp(1000 + offset, 10) == (1000 + following[0], following[0])
+        assert found.max_timestamp(10) == (1009, 9)
+    assert len(names(files)) == 5 - (last - first)
+
+
+def test_a_replaced_segment_may_be_replaced_again() -> None:
+    files = MemoryFiles()
+    log = log_of_ten(files)
+    assert log.replace(written(log, 0, 1, (0, 3)))
+    assert log.replace(written(log, 1, 2, (5, 6)))
+    assert log.cleaned_before == 8
+    assert log.replace(written(log, 0, 1, (3, 6)))
+    assert log.cleaned_before == opened(files).cleaned_before == 8
+    assert offsets(opened(files)) == offsets(log) == [3, 6, 8, 9]
+    assert names(files) == [f"{base:020}.log" for base in (0, 8)]
+
+
+def test_a_replacement_of_removed_segments_is_discarded() -> None:
+    files = MemoryFiles()
+    log = log_of_ten(files)
+    replacement = written(log, 0, 2, (0, 5))
+    log.truncate_before(3)
+    assert not log.replace(replacement)
+    assert (offsets(opened(files))[0], names(files)[0]) == (3, f"{2:020}.log")
+    assert not any("cleaned" in name for name in files.list(DIRECTORY) if name != "cleaned-before")
+
+
+def test_a_log_that_begins_within_a_replaced_segment_still_does() -> None:
+    log = log_of_ten(MemoryFiles())
+    replacement = written(log, 0, 3, (0, 7))
+    log.truncate_before(1)
+    assert log.replace(replacement)
+    assert (log.start_offset, offsets(log)) == (1, [7, 8, 9])
+
+
+def test_a_crash_at_any_moment_leaves_the_old_segments_or_the_new_one() -> None:
+    before, after = list(ALL), [0, 7, 8, 9]
+    seen: list[set[tuple[int, ...]]] = []
+    for stop_at in range(80):
+        done, found = False, set()
+        for seed in range(8):
+            beneath = MemoryFiles()
+            log_of_ten(beneath).close()
+            rng = random.Random(seed)
+            files = StoppableFiles(beneath, rng, stop_at)
+            try:
+                log = opened(files, segment_bytes=TWO_EACH)  # type: ignore[arg-type]
+                done = log.replace(written(log, 0, 3, (0, 7)))
+            except Killed:
+                pass
+            for disk in (beneath, beneath.power_cut(rng)):
+                again = opened(disk, segment_bytes=TWO_EACH)
+                assert again.end_offset == 10
+                assert offsets(again) in ([after] if done else [before, after])
+                assert len(names(disk)) == (5 if offsets(again) == before else 2), "nothing unfinished is left"
+                found.add(tuple(offsets(again)))
+        seen.append(found)
+        if done:
+            assert {tuple(before), tuple(after)} in seen, "never undecided: too little is proved"
+            return
+    raise AssertionError("it never came to the end")
+
+
+def test_a_missing_segment_is_not_taken_for_a_gap_left_by_compaction() -> None:
+    files = MemoryFiles()
+    log = log_of_ten(files)
+    log.replace(written(log, 0, 0, (1,)))
+    files.remove(DIRECTORY / f"{4:020}.log")
+    with pytest.raises(CorruptLogError, match="begins at offset 6, but the segment before it ends at 4"):
+        opened(files)
+
+
+def test_a_missing_batch_within_a_segment_is_not_taken_for_a_gap_left_by_compaction() -> None:
+    files = MemoryFiles()
+    log = opened(files, segment_bytes=240)
+    batches = [add(log) for _ in range(4)]
+    path = DIRECTORY / f"{0:020}.log"
+    file = files.open(path)
+    file.truncate(0)
+    file.append(batches[0] + batches[2])
+    with pytest.raises(CorruptLogError, match="at byte 76: offset 2 after 0"):
+        opened(files)
+
+
+def test_batches_of_others_are_refused() -> None:
+    log = log_of_ten(MemoryFiles())
+    sealed = log.sealed_segments()
+    (_, zero), (_, one) = sealed[0].batches()
+    (_, two), *_ = sealed[1].batches()
+    replacement = log.begin_replacement(sealed[:1])
+    replacement.append(one)
+    for batch in (zero, one, two):
+        with pytest.raises(AssertionError):
+            replacement.append(batch)
+    assert replacement.size == len(one)
+
+
+def test_a_segment_is_read_to_its_end_though_it_is_removed_meanwhile(tmp_path: Path) -> None:
+    log = log_of_ten(DiskFiles(), tmp_path)
+    first, second, *_ = log.sealed_segments()
+    batches = first.batches()
+    next(batches)
+    log.truncate_before(6)
+    assert [header.base_offset for header, _ in batches] == [1]
+    with pytest.raises(FileNotFoundError):
+        list(second.batches())
+    log.close()

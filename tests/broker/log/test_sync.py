@@ -1,0 +1,206 @@
+"""What is durable, and when: sync beside appends, rolled segments, disks that refuse, and disks that lie."""
+
+import random
+import threading
+from pathlib import Path
+
+import pytest
+
+from dualwrite.broker.process.disk import DiskFiles
+from dualwrite.ports import File
+from dualwrite.testing.files import MemoryFile, MemoryFiles
+from tests.support.broker.logs import LyingFiles, Reported, add, opened, whole
+
+SEEDS = range(60)
+
+
+class Gate:
+    """Holds the syncs of files until it is opened."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self.opened = threading.Event()
+
+
+class GatedFile(MemoryFile):
+    gate: Gate | None = None
+
+    def sync(self) -> None:
+        if GatedFile.gate is not None and threading.current_thread() is not threading.main_thread():
+            GatedFile.gate.reached.set()
+            assert GatedFile.gate.opened.wait(10)
+        super().sync()
+
+
+class GatedFiles(MemoryFiles):
+    def open(self, path: Path) -> File:
+        file = super().open(path)
+        assert isinstance(file, MemoryFile)
+        file.__class__ = GatedFile
+        return file
+
+
+def survivors(files: MemoryFiles, seed: int) -> list[int]:
+    reported = Reported()
+    opened(files.power_cut(random.Random(seed)), reported=reported)
+    return reported.offsets
+
+
+def test_unsynced_says_whether_a_sync_is_due() -> None:
+    log = opened(MemoryFiles(), segment_bytes=160)
+    seen = [log.unsynced]
+    for _ in range(5):
+        add(log)
+        seen.append(log.unsynced)
+    log.sync()
+    seen.append(log.unsynced)
+    assert seen == [False, True, True, True, True, True, False]
+
+
+def test_synced_batches_survive_every_power_cut() -> None:
+    files = MemoryFiles()
+    log = opened(files, segment_bytes=160)
+    for _ in range(5):
+        add(log)
+    log.sync()
+    assert all(survivors(files, seed) == [0, 1, 2, 3, 4] for seed in SEEDS)
+
+
+def test_without_a_sync_a_power_cut_may_take_the_last_segment_and_nothing_else() -> None:
+    files = MemoryFiles()
+    log = opened(files, segment_bytes=160)
+    for _ in range(6):
+        add(log)
+    seen = {tuple(survivors(files, seed)) for seed in SEEDS}
+    assert seen == {(0, 1, 2, 3), (0, 1, 2, 3, 4), (0, 1, 2, 3, 4, 5)}
+
+
+def test_a_disk_that_lies_about_syncs_is_found_out() -> None:
+    files = LyingFiles()
+    log = opened(files)
+    for _ in range(5):
+        add(log)
+    log.sync()
+    assert any(survivors(files, seed) != [0, 1, 2, 3, 4] for seed in SEEDS)
+
+
+def test_the_name_of_a_new_segment_is_durable_before_anything_is_in_it() -> None:
+    files = MemoryFiles()
+    log = opened(files, segment_bytes=1)
+    for expected in range(1, 6):
+        add(log)
+        names = [files.power_cut(random.Random(seed)).list(log.directory) for seed in SEEDS]
+        assert all(len(found) == expected for found in names)
+
+
+def test_a_rolled_segment_is_synced_once() -> None:
+    files = MemoryFiles()
+    log = opened(files, segment_bytes=1)
+    add(log)
+    before = files.syncs.count
+    add(log)  # the full segment and the directory
+    add(log)
+    assert files.syncs.count - before == 4
+    log.sync()
+    log.sync()
+    assert files.syncs.count - before == 6
+    add(log)  # nothing is unsynced: the directory alone
+    assert files.syncs.count - before == 7
+
+
+def test_a_sync_covers_appends_before_it_and_not_those_during_it() -> None:
+    files = GatedFiles()
+    log = opened(files, segment_bytes=240)
+    add(log)
+    GatedFile.gate = gate = Gate()
+    try:
+        worker = threading.Thread(target=log.sync)
+        worker.start()
+        assert gate.reached.wait(10)
+        add(log)
+        gate.opened.set()
+        worker.join(10)
+    finally:
+        GatedFile.gate = None
+    assert log.unsynced
+    assert all(survivors(files, seed)[:1] == [0] for seed in SEEDS)
+    log.sync()
+    assert not log.unsynced
+
+
+def test_a_roll_during_a_sync_leaves_nothing_behind() -> None:
+    files = GatedFiles()
+    log = opened(files, segment_bytes=160)
+    add(log)
+    GatedFile.gate = gate = Gate()
+    try:
+        worker = threading.Thread(target=log.sync)
+        worker.start()
+        assert gate.reached.wait(10)
+        for _ in range(4):  # two rolls while the worker still syncs the first segment
+            add(log)
+        assert all(survivors(files, seed)[:4] == [0, 1, 2, 3] for seed in SEEDS)
+        gate.opened.set()
+        worker.join(10)
+    finally:
+        GatedFile.gate = None
+    assert log.unsynced
+    log.sync()
+    assert all(survivors(files, seed) == [0, 1, 2, 3, 4] for seed in SEEDS)
+
+
+def test_a_worker_syncs_a_real_disk_while_the_owner_appends(tmp_path: Path) -> None:
+    log = opened(DiskFiles(), tmp_path, segment_bytes=2000)
+    done = threading.Event()
+    errors: list[BaseException] = []
+
+    def keep_syncing() -> None:
+        try:
+            while not done.is_set():
+                log.sync()
+        except BaseException as error:  # noqa: BLE001 - reported by the test's own thread
+            errors.append(error)
+
+    worker = threading.Thread(target=keep_syncing)
+    worker.start()
+    batches = [add(log) for _ in range(500)]
+    done.set()
+    worker.join(10)
+    assert not errors
+    log.sync()
+    assert not log.unsynced
+    assert whole(log) == b"".join(batches)
+    log.close()
+
+
+def test_a_refused_sync_is_raised_and_nothing_is_called_synced() -> None:
+    files = MemoryFiles()
+    log = opened(files)
+    add(log)
+    files.syncs.fail()
+    with pytest.raises(OSError, match="injected"):
+        log.sync()
+    assert log.unsynced
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_refused_sync_stops_a_roll(nth: int) -> None:
+    files = MemoryFiles()
+    log = opened(files, segment_bytes=1)
+    add(log)
+    files.syncs.fail(nth)
+    with pytest.raises(OSError, match="injected"):
+        add(log)
+    assert log.end_offset == 1
+
+
+def test_a_refused_append_leaves_the_end_where_it_was_and_a_tail_that_recovery_cuts() -> None:
+    files = MemoryFiles()
+    log = opened(files)
+    kept = add(log)
+    files.appends.fail()
+    with pytest.raises(OSError, match="injected"):
+        add(log)
+    assert log.end_offset == 1
+    again = opened(files)
+    assert (again.end_offset, again.cut_bytes, whole(again)) == (1, len(kept) // 2, kept)

@@ -1,0 +1,316 @@
+"""A database that forgets what it has committed while the application runs, and a process that exists twice.
+
+In each kind of database: the tables are set back to what they were, as a standby that lagged or a restored backup
+shows them, and the application goes on with its warm slot.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, delete, insert, select, update
+
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.manager.unit_manager import manager_of
+from dualwrite.coordinator.rules.lease import Lease, LeaseContradictedError
+from dualwrite.coordinator.rules.recovery_decision import Outcome
+from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
+from dualwrite.errors import DatabaseBusyError, DecisionLostError
+from tests.support.coordinator.event_table import events, slot_rows, stored_values
+from tests.support.coordinator.fake_kafka import FakeKafka, Fault
+
+pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
+
+Rows = Mapping[str, Sequence[Mapping[str, Any]]]
+ID = "orders-0"
+
+
+@pytest.fixture
+def dual_write(engine: Engine, make_dual_write: Callable[..., DualWrite]) -> DualWrite:
+    return make_dual_write(engine, lease_timeout=3600)
+
+
+def write(dual_write: DualWrite, value: str) -> None:
+    with dual_write.transaction() as tx:
+        tx.execute(insert(events).values(value=value))
+        tx.produce("events", value)
+
+
+def states(dual_write: DualWrite) -> list[tuple[str, Outcome]]:
+    return [(outcome.state, outcome.outcome) for outcome in dual_write.outcomes()]
+
+
+def copied(engine: Engine) -> Rows:
+    with engine.connect() as connection:
+        return {each.name: [dict(row._mapping) for row in connection.execute(select(each))] for each in (table, events)}
+
+
+def set_back(engine: Engine, rows: Rows) -> None:
+    """The tables are again what they were when ``rows`` were read; leases and their versions included."""
+    with engine.begin() as connection:
+        for each in (table, events):
+            connection.execute(delete(each))
+            for row in rows[each.name]:
+                connection.execute(insert(each).values(**row))
+
+
+def state_now(engine: Engine) -> str:
+    row = slot_rows(engine)[ID]
+    return f"{row.prepared_txn_state}:{row.anchor}" if row.anchor else str(row.prepared_txn_state)
+
+
+def test_a_decision_that_the_database_forgot_is_on_record_before_the_next_unit_of_work(
+    engine: Engine, dual_write: DualWrite, kafka: FakeKafka
+) -> None:
+    write(dual_write, "one")
+    before = copied(engine)
+    write(dual_write, "two")
+    second = state_now(engine)
+    write(dual_write, "three")
+    third = state_now(engine)
+    set_back(engine, before)
+    with pytest.raises(DecisionLostError, match="'orders-0': the database has lost what it had committed") as raised:
+        write(dual_write, "four")
+    assert raised.value.retriable
+    assert states(dual_write) == [(second, Outcome.HEURISTIC_COMMIT), (third, Outcome.HEURISTIC_COMMIT)]
+    assert dual_write.counters.heuristic == 2
+    assert (stored_values(engine), kafka.aborted) == (["one"], ["four"])
+    write(dual_write, "four again")
+    assert sorted(stored_values(engine)) == ["four again", "one"]
+    assert kafka.committed == ["one", "two", "three", "four again"]
+    assert len(states(dual_write)) == 2, "the slot's recovery reports nothing a second time"
+
+
+def test_a_forgotten_first_decision_is_noticed_too(engine: Engine, dual_write: DualWrite) -> None:
+    """The row says then that nothing was ever decided: neither it nor the log can tell recovery that something was."""
+    dual_write.recover()
+    before = copied(engine)
+    write(dual_write, "one")
+    first = state_now(engine)
+    set_back(engine, before)
+    with pytest.raises(DecisionLostError):
+        write(dual_write, "two")
+    assert states(dual_write) == [(first, Outcome.HEURISTIC_COMMIT)]
+
+
+def test_a_forgotten_lease_is_noticed(engine: Engine, dual_write: DualWrite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dualwrite.coordinator.sql.lease_store.FIRST_TOKENS", 2**48)
+    write(dual_write, "one")
+    with engine.begin() as connection:
+        connection.execute(update(table).values(fencing_token=table.c.fencing_token - 1, lease_version=None))
+    with pytest.raises(DecisionLostError):
+        write(dual_write, "two")
+    assert states(dual_write) == [], "nothing but the lease was forgotten"
+    write(dual_write, "two again")
+    assert stored_values(engine) == ["one", "two again"]
+
+
+@pytest.mark.slow_cases("mariadb")
+@pytest.mark.parametrize("emptied", [1, 2], ids=["once", "twice"])
+def test_an_emptied_state_table_is_on_record_and_the_application_goes_on(
+    engine: Engine, dual_write: DualWrite, kafka: FakeKafka, emptied: int
+) -> None:
+    expected = []
+    for number in range(emptied):
+        for which in ("before", "last before"):
+            write(dual_write, f"{which} {number}")
+            expected.append((state_now(engine), Outcome.HEURISTIC_COMMIT))
+        with engine.begin() as connection:
+            connection.execute(delete(table))
+        with pytest.raises(DecisionLostError, match="it is gone"):
+            write(dual_write, "lost")
+    write(dual_write, "after")
+    assert states(dual_write) == expected
+    assert "lost" not in [*stored_values(engine), *kafka.committed]
+
+
+def test_the_heartbeat_notices_a_lost_decision_of_an_idle_slot(engine: Engine, dual_write: DualWrite) -> None:
+    write(dual_write, "one")
+    before = copied(engine)
+    write(dual_write, "two")
+    second = state_now(engine)
+    set_back(engine, before)
+    manager_of(dual_write).process.pool.beat()
+    assert states(dual_write) == [(second, Outcome.HEURISTIC_COMMIT)]
+    write(dual_write, "three")
+    assert stored_values(engine) == ["one", "three"]
+
+
+def test_the_heartbeat_notices_that_the_row_is_gone(engine: Engine, dual_write: DualWrite) -> None:
+    write(dual_write, "one")
+    first = state_now(engine)
+    with engine.begin() as connection:
+        connection.execute(delete(table))
+    manager_of(dual_write).process.pool.beat()
+    assert states(dual_write) == [(first, Outcome.HEURISTIC_COMMIT)]
+
+
+def test_a_heartbeat_in_the_middle_of_a_unit_does_not_fail_it(engine: Engine, dual_write: DualWrite) -> None:
+    """Renewing draws a new version, which the unit's STORE_STATE must demand."""
+    with dual_write.transaction() as tx:
+        tx.produce("events", "one")
+        if engine.dialect.name != "sqlite":  # there the unit of work holds the lock that a renewal needs
+            manager_of(dual_write).process.pool.beat()
+    write(dual_write, "two")
+    assert states(dual_write) == []
+
+
+def renewed_too_late(dual_write: DualWrite, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Let the heartbeat renew the lease between the making of the first statement that stores a state and its
+    execution. Returns a list that grows with each such statement."""
+    store = manager_of(dual_write).store
+    update_row, calls = store._update, []
+
+    def renew_first(connection: Any, lease: Lease, state: Any) -> bool:
+        calls.append(1)
+        if len(calls) > 1:
+            return update_row(connection, lease, state)
+        before = lease.memory.versions
+        manager_of(dual_write).process.pool.beat()
+        now, lease.memory.versions = lease.memory.versions, before
+        done = update_row(connection, lease, state)
+        lease.memory.versions = now
+        return done
+
+    monkeypatch.setattr(store, "_update", renew_first)
+    return calls
+
+
+def test_a_renewal_just_before_a_statement_executes_does_not_fail_the_unit(
+    engine: Engine, dual_write: DualWrite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if engine.dialect.name == "sqlite":
+        pytest.skip("a unit of work holds the lock that a renewal needs")
+    write(dual_write, "one")
+    calls = renewed_too_late(dual_write, monkeypatch)
+    write(dual_write, "two")
+    assert len(calls) == 2, "the first one was too late"
+    assert (stored_values(engine), states(dual_write)) == (["one", "two"], [])
+
+
+def test_a_renewal_invisible_to_the_units_snapshot_does_not_fail_the_unit(
+    engine: Engine, dual_write: DualWrite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MariaDB's default level: the unit has read before the heartbeat came, and a plain SELECT shows what was."""
+    if engine.dialect.name == "sqlite":
+        pytest.skip("a unit of work holds the lock that a renewal needs")
+    write(dual_write, "one")
+    calls = renewed_too_late(dual_write, monkeypatch)
+    with dual_write.transaction() as tx:
+        tx.execute(select(events)).all()
+        tx.execute(select(table)).all()
+        tx.produce("events", "two")
+    assert len(calls) == 2
+    assert states(dual_write) == []
+
+
+def test_a_forgotten_decision_that_kafka_had_not_committed_yet_is_a_hazard(
+    engine: Engine, dual_write: DualWrite, kafka: FakeKafka
+) -> None:
+    write(dual_write, "one")
+    before = copied(engine)
+    kafka.fault = lambda request: Fault.BEFORE if request in ("commit", "init-keep") else Fault.NONE
+    write(dual_write, "two")
+    second = state_now(engine)
+    set_back(engine, before)
+    kafka.fault = lambda request: Fault.NONE
+    assert dual_write.wait_idle(20)  # else it may hold the row just now, and the heartbeat passes over it
+    manager_of(dual_write).process.pool.beat()
+    assert (second, Outcome.HEURISTIC_HAZARD) in states(dual_write)
+
+
+def test_an_outcome_that_could_not_be_recorded_is_recorded_by_a_later_heartbeat(
+    engine: Engine, dual_write: DualWrite, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(dual_write, "one")
+    before = copied(engine)
+    write(dual_write, "two")
+    second = state_now(engine)
+    set_back(engine, before)
+
+    def fail(*_: object) -> None:
+        raise DatabaseBusyError("locked")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(manager_of(dual_write).store, "note_unmatched", fail)
+        with pytest.raises(DecisionLostError):
+            write(dual_write, "three")
+    assert states(dual_write) == []
+    assert f"{second} is not on record yet" in caplog.text
+    manager_of(dual_write).process.pool.beat()
+    assert states(dual_write) == [(second, Outcome.HEURISTIC_COMMIT)]
+
+
+def test_an_outcome_found_by_the_background_just_before_close_is_on_record(
+    engine: Engine, dual_write: DualWrite, make_dual_write: Callable[..., DualWrite]
+) -> None:
+    write(dual_write, "one")
+    first = state_now(engine)
+    manager_of(dual_write).process.pool.heartbeat.stop(1)
+    with engine.begin() as connection:
+        connection.execute(delete(table))
+    (slot,) = manager_of(dual_write).process.pool.slots()
+    slot.lend()  # now it is to be recovered, which the background does outside of any unit of work
+    with pytest.raises(LeaseContradictedError):
+        slot.recover()
+    dual_write.close()
+    assert states(make_dual_write(engine)) == [(first, Outcome.HEURISTIC_COMMIT)]
+
+
+@contextmanager
+def the_row_of_a_copy(engine: Engine, **changed: Any) -> Iterator[None]:
+    """What a copy of this process, with its memory, has done to the row."""
+    with engine.begin() as connection:
+        connection.execute(update(table).values(**changed))
+    yield
+
+
+def test_a_copy_that_renewed_the_lease_is_noticed_before_anything_is_committed(
+    engine: Engine, dual_write: DualWrite, kafka: FakeKafka
+) -> None:
+    write(dual_write, "one")
+    with (
+        the_row_of_a_copy(engine, lease_version=4711),
+        pytest.raises(DecisionLostError, match="another copy of this process") as raised,
+    ):
+        write(dual_write, "two")
+    assert isinstance(raised.value, LeaseContradictedError)
+    assert (stored_values(engine), kafka.aborted) == (["one"], ["two"])
+    assert [outcome for _, outcome in states(dual_write)] == [Outcome.HEURISTIC_HAZARD], "both used one producer epoch"
+
+
+def test_a_copy_that_committed_is_named_with_what_it_wrote(engine: Engine, dual_write: DualWrite) -> None:
+    write(dual_write, "one")
+    with the_row_of_a_copy(engine, prepared_txn_state="4711:0", anchor="events:0:77"), pytest.raises(DecisionLostError):
+        write(dual_write, "two")
+    named = [state for state, _ in states(dual_write)]
+    assert named[0] == "4711:0:events:0:77"
+    assert len(named) == 2
+
+
+def test_a_process_that_was_copied_signs_by_another_name_and_leaves_the_slot_to_the_copy(
+    engine: Engine, make_dual_write: Callable[..., DualWrite]
+) -> None:
+    dual_write = make_dual_write(engine, lease_timeout=3600, pool_size=2)
+    write(dual_write, "one")
+    before = manager_of(dual_write).process.pool.owner
+    with the_row_of_a_copy(engine, lease_version=4711), pytest.raises(DecisionLostError):
+        write(dual_write, "two")
+    write(dual_write, "three")
+    assert manager_of(dual_write).process.pool.owner != before
+    rows = slot_rows(engine)
+    assert (rows[ID].owner, rows["orders-1"].owner) == (before, manager_of(dual_write).process.pool.owner)
+
+
+def test_first_tokens_and_versions_are_drawn_at_random(
+    engine: Engine, make_dual_write: Callable[..., DualWrite], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dualwrite.coordinator.sql.lease_store.FIRST_TOKENS", 2**48)
+    drawn = set()
+    for number in range(3):
+        write(make_dual_write(engine, f"app{number}"), str(number))
+        row = slot_rows(engine)[f"app{number}-0"]
+        drawn |= {row.fencing_token, row.lease_version}
+    assert len(drawn) == 6
+    assert min(drawn) > 1

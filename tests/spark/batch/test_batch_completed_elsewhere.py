@@ -1,0 +1,103 @@
+"""A driver that is paused after its decision while another process completes the batch, and a broker that is down."""
+
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, select
+
+from dualwrite.coordinator.sql.tables import spark_run
+from dualwrite.errors import KafkaUnavailableError
+from dualwrite.spark import recover_job
+from dualwrite.spark.batch.runs import RunState
+from tests.support.spark.batch_kills import ROWS, World
+from tests.support.spark.batch_process import go_on, running, said
+from tests.support.spark.batches import begun, open_slots, options_for, rows, staged_rows, stored
+
+BRIEFLY = 2
+"""Seconds after which the leases of a driver run out that says nothing."""
+
+
+@pytest.fixture
+def world(sqlite: Engine, tmp_path: Path) -> Iterator[World]:
+    made = World(sqlite, tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.mark.slow_cases
+@pytest.mark.parametrize("producer", ["native", "librdkafka"])
+@pytest.mark.parametrize("who", ["the same batch", "recovery"])
+def test_a_driver_accepts_what_another_process_has_completed(world: World, producer: str, who: str) -> None:
+    brief = {"producer": producer, "leaseTimeout": BRIEFLY}
+    with running(replace(world.told, pause="COMPLETE_KAFKA", options=brief)) as paused:
+        assert said(paused) == "paused"
+        paused.send_signal(signal.SIGSTOP)
+        deadline = time.monotonic() + 60
+        while open_slots(world.engine):
+            assert time.monotonic() < deadline, "nobody completes it"
+            if who == "recovery":
+                recover_job(**keywords(world, **brief))
+            else:
+                world.write(**brief)
+        paused.send_signal(signal.SIGCONT)
+        go_on(paused)
+        began = time.monotonic()
+        assert said(paused) == "done"
+        assert paused.wait(60) == 0
+        assert time.monotonic() - began < 30
+    assert world.judge() == ROWS
+    world.write(**brief)
+    assert world.judge() == ROWS
+
+
+def keywords(world: World, **changed: object) -> dict[str, object]:
+    told = world.told
+    return {
+        "url": told.url,
+        "dbtable": "things",
+        "topic": "things",
+        "application": "batches",
+        "job": "job",
+        "kafka.bootstrap.servers": told.servers,
+        **changed,
+    }
+
+
+def test_a_broker_that_is_down_at_the_start_is_an_error_before_anything_is_begun(world: World) -> None:
+    told = world.told
+    world.broker.kill()
+    given = options_for(told.url, told.servers, **{"kafka.delivery.timeout.ms": "2000"})
+    began = time.monotonic()
+    with pytest.raises(KafkaUnavailableError, match=r"job 'job': nothing was begun: .*gave up after 2 s") as caught:
+        begun(given, 0)
+    assert caught.value.retriable
+    assert time.monotonic() - began < 15
+    assert nothing_is_there(world)
+    world.broker.start()
+    world.write()
+    assert world.judge() == ROWS
+
+
+def nothing_is_there(world: World) -> bool:
+    with world.engine.connect() as connection:
+        runs = connection.scalar(select(spark_run.c.state).where(spark_run.c.state == RunState.OPEN.value))
+        tables = connection.dialect.get_table_names(connection)
+    staged = [name for name in tables if name.startswith("dualwrite_staged")]
+    return (runs, staged, open_slots(world.engine), stored(world.engine)) == (None, [], [], {})
+
+
+@pytest.mark.slow
+def test_a_batch_that_is_committed_needs_no_broker(world: World) -> None:
+    world.write()
+    told = world.told
+    world.broker.kill()
+    given = options_for(told.url, told.servers, **{"kafka.delivery.timeout.ms": "2000"})
+    _, work = begun(given, 0)
+    assert work.run is None
+    assert staged_rows(world.engine) == 0
+    assert list(stored(world.engine)) == [row[0] for row in rows(0, ROWS)]
+    world.broker.start()

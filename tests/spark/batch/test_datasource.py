@@ -1,0 +1,143 @@
+"""The parts of the data source that Spark calls in processes of their own, called here by hand, each from what was sent
+to it."""
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+from sqlalchemy import Engine, select
+
+from dualwrite.coordinator.sql.tables import spark_batch, spark_run
+from dualwrite.errors import ConfigurationError
+from dualwrite.spark.batch.datasource import DualWriteDataSource, Message, WholeBatchStreamWriter
+from dualwrite.spark.workers import close_workers
+from dualwrite.testing.kafka import KafkaBroker
+from tests.support.coordinator.event_table import await_sweeps
+from tests.support.spark.batches import open_slots, staged_rows
+from tests.support.spark.writing import Place, rows_of, values_of
+
+SCHEMA = StructType([StructField("id", LongType()), StructField("note", StringType())])
+
+
+@pytest.fixture
+def place(sqlite: Engine, kafka_broker: KafkaBroker, dualwrite_application: str) -> Iterator[Place]:
+    yield Place(sqlite, kafka_broker, dualwrite_application)
+    close_workers()
+    await_sweeps()
+
+
+def source(place: Place, **options: str) -> DualWriteDataSource:
+    texts = {name: str(value) for name, value in place.keywords().items()}
+    return DualWriteDataSource({**texts, **options})
+
+
+def sent(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))
+
+
+def written(writer: Any, rows: Any, part: int, attempt: int) -> Message:
+    """A task's message. TaskContext, which the data source asks, is only in tasks."""
+    side = writer._work.write(rows, part, attempt)
+    return Message(side)
+
+
+def runs(place: Place) -> list[tuple[int, str]]:
+    with place.engine.connect() as connection:
+        return [(row.run_id, row.state) for row in connection.execute(select(spark_run))]
+
+
+def batches(place: Place) -> list[int]:
+    with place.engine.connect() as connection:
+        return list(connection.scalars(select(spark_batch.c.batch_id)))
+
+
+def judge(place: Place, rows: Any) -> None:
+    assert place.stored() == rows
+    assert place.produced() == values_of(rows)
+    assert (staged_rows(place.engine), open_slots(place.engine)) == (0, [])
+
+
+def test_a_dataframe_is_written_by_writers_that_were_sent(place: Place) -> None:
+    writer = source(place, batchId="1").writer(SCHEMA, False)
+    messages = [written(sent(writer), rows_of(5, 5 * part), part, part) for part in range(2)]
+    sent(writer).commit([sent(message) for message in messages])
+    judge(place, rows_of(10))
+    assert batches(place) == [1]
+
+
+def test_a_tasks_message_survives_pickling(place: Place) -> None:
+    writer = source(place).writer(SCHEMA, False)
+    message = written(writer, rows_of(5), 0, 0)
+    assert message.task is not None
+    assert message.task.state is not None
+    assert sent(message) == message
+    assert sent(message).task.state.first_record == message.task.state.first_record is not None
+    writer.abort([message])
+    judge(place, [])
+
+
+def test_a_micro_batch_is_committed_by_a_source_that_was_sent_and_begins_no_run(place: Place) -> None:
+    query = sent(source(place))
+    writer = sent(source(place).streamWriter(SCHEMA, False))
+    (run,) = runs(place)
+    messages = [written(writer, rows_of(5), 0, 0), None]
+    query.streamWriter(SCHEMA, False).commit(messages, 7)
+    assert runs(place) == [(run[0], "committed")]
+    judge(place, rows_of(5))
+    assert batches(place) == [7]
+
+
+def test_a_micro_batch_without_partitions_is_remembered(place: Place) -> None:
+    query = sent(source(place))
+    source(place).streamWriter(SCHEMA, False)
+    query.streamWriter(SCHEMA, False).commit([], 7)
+    assert [state for _, state in runs(place)] == ["committed"]
+    assert batches(place) == [7]
+    judge(place, [])
+
+
+def test_a_micro_batch_that_is_run_again_is_not_written_again(place: Place) -> None:
+    query = sent(source(place))
+    for _ in range(2):
+        writer: WholeBatchStreamWriter = sent(source(place).streamWriter(SCHEMA, False))
+        message = Message(writer._work.write(rows_of(5), 0, 0, batch_id=7))
+        query.streamWriter(SCHEMA, False).commit([message], 7)
+    assert message.task is not None
+    assert (message.task.attempt.rows, message.task.lease) == (0, None), "its task has seen it"
+    judge(place, rows_of(5))
+
+
+def test_an_abort_ends_the_run_that_a_task_has_named(place: Place) -> None:
+    query = sent(source(place))
+    writer = source(place).streamWriter(SCHEMA, False)
+    message = written(writer, rows_of(5), 0, 0)
+    query.streamWriter(SCHEMA, False).abort([None, message], 7)
+    assert [state for _, state in runs(place)] == ["aborted"]
+    judge(place, [])
+
+
+def test_an_abort_without_a_task_is_left_to_the_next_run(place: Place) -> None:
+    query = sent(source(place))
+    source(place).streamWriter(SCHEMA, False)
+    query.streamWriter(SCHEMA, False).abort([None], 7)
+    assert [state for _, state in runs(place)] == ["open"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "overwrite", "message"),
+    [
+        ("writer", {}, True, "cannot be overwritten"),
+        ("streamWriter", {}, True, "cannot be overwritten"),
+        ("streamWriter", {"batchId": "1"}, False, "numbers its batches itself"),
+        ("writer", {"topics": "x"}, False, "did you mean 'topic'"),
+        ("writer", {"dbtable": "thing"}, False, "did you mean 'things'"),
+    ],
+)
+def test_a_wrong_option_or_column_is_named_and_no_run_begins(
+    place: Place, kind: str, options: dict[str, str], overwrite: bool, message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        getattr(source(place, **options), kind)(SCHEMA, overwrite)
+    assert runs(place) == []

@@ -1,0 +1,334 @@
+"""Runs: one at a time is open in each job, a decision is one transaction, and a COMMIT that was lost is asked for."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Engine, event, insert, update
+from sqlalchemy.exc import OperationalError
+
+from dualwrite.coordinator.rules.lease import LeaseLostError
+from dualwrite.coordinator.rules.slot_rules import Candidate, SlotStanding
+from dualwrite.coordinator.sql.tables import spark_run
+from dualwrite.errors import FencedError, InDoubtError
+from dualwrite.spark.batch.runs import RUN_COLUMN, Run, Runs, RunState
+from tests.support.coordinator.event_table import expire_leases
+from tests.support.servers.databases import SERVERS
+from tests.support.spark.jobs import LONG, STAGED, Jobs, ignore, staged, things
+
+pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
+
+
+@pytest.fixture
+def jobs(engine: Engine) -> Jobs:
+    return Jobs(engine)
+
+
+def test_a_decision_moves_rows_stores_states_and_remembers_the_batch(jobs: Jobs) -> None:
+    driver = jobs.driver()
+    run = jobs.begin(driver, 5)
+    leases = [jobs.task(run, number) for number in range(3)]
+    assert {owner for _, owner in jobs.states().values()} == {run.signature}
+    assert jobs.commit(driver, run, leases[:2], 5) is RunState.COMMITTED
+    assert jobs.states() == {"a-0": ("7:3", "driver"), "a-1": ("7:3", "driver"), "a-2": ("", "driver")}
+    assert driver.completable() == ["a-0", "a-1", "a-2"]
+    assert (jobs.values(things), jobs.values(staged)) == ([0, 1, 2], [])
+    assert (jobs.batches(), jobs.state()) == ([5], "committed")
+
+
+def test_a_task_checks_whether_its_run_is_open_without_waiting_for_the_decision(jobs: Jobs) -> None:
+    driver, task, seen = jobs.driver(), jobs.driver("task"), []
+    run = jobs.begin(driver)
+
+    def observe(step: str) -> None:
+        task.require_still_open(run)
+        seen.append(step)
+
+    jobs.commit(driver, run, [], observe=observe)
+    assert seen == ["DECIDE", "MOVE_ROWS", "STORE_STATES", "COMMIT_DATABASE"]
+    with pytest.raises(FencedError, match="has ended"):
+        task.require_still_open(run)
+
+
+def test_a_batch_that_was_committed_is_not_begun_again(jobs: Jobs) -> None:
+    driver = jobs.driver()
+    run = jobs.begin(driver, 5)
+    jobs.commit(driver, run, [jobs.task(run, 0)], 5)
+    assert driver.begin("job", 5, STAGED, LONG) is None
+    assert driver.begin("other job", 5, STAGED, LONG) is not None
+    assert driver.begin("job", None, STAGED, LONG) is not None
+
+
+def test_a_batch_that_was_committed_meanwhile_is_not_committed_again(jobs: Jobs) -> None:
+    """A stream says which batch it is only in the end."""
+    driver = jobs.driver()
+    first = jobs.begin(driver)
+    jobs.commit(driver, first, [jobs.task(first, 0)], 5)
+    second = jobs.begin(driver)
+    assert jobs.commit(driver, second, [jobs.task(second, 1)], 5) is RunState.ABORTED
+    assert (jobs.values(things), jobs.values(staged)) == ([0], [])
+    assert jobs.states()["a-1"] == ("", "driver")
+    assert jobs.state() == "aborted"
+
+
+def test_a_second_commit_of_a_run_changes_nothing(jobs: Jobs) -> None:
+    driver = jobs.driver()
+    run = jobs.begin(driver)
+    leases = [jobs.task(run, 0)]
+    assert jobs.commit(driver, run, leases) is jobs.commit(driver, run, leases) is RunState.COMMITTED
+    assert jobs.values(things) == [0]
+
+
+def test_a_new_run_ends_the_previous_one_and_takes_its_leases(jobs: Jobs) -> None:
+    dead, driver = jobs.driver("dead driver"), jobs.driver()
+    old = jobs.begin(dead)
+    lease = jobs.task(old, 0)
+    new = jobs.begin(driver)
+    assert jobs.states() == {"a-0": ("", "driver")}
+    assert jobs.values(staged) == []
+    assert driver.completable() == ["a-0"]
+    with pytest.raises(FencedError, match="another run of the job has begun"):
+        jobs.commit(dead, old, [lease])
+    assert dead.end(old, 1) is RunState.ABORTED
+    assert jobs.commit(driver, new, [jobs.task(new, 1)]) is RunState.COMMITTED
+    assert jobs.values(things) == [1]
+
+
+def test_a_task_of_an_ended_run_stages_and_transfers_nothing(jobs: Jobs) -> None:
+    driver = jobs.driver()
+    run = jobs.begin(driver)
+    lease = jobs.lease(0)
+    assert driver.end(run) is RunState.ABORTED
+    task = jobs.driver("task")
+    with pytest.raises(FencedError, match="has ended"), task.writing(run):
+        pass
+    with pytest.raises(FencedError, match="has ended"):
+        task.transfer_lease(run, lease)
+    assert jobs.states() == {"a-0": ("", "task")}
+
+
+def test_a_run_does_not_outlast_its_timeout(jobs: Jobs) -> None:
+    driver = jobs.driver()
+    run = jobs.begin(driver)
+    leases = [jobs.task(run, 0), jobs.lease(1)]
+    with jobs.engine.begin() as connection:
+        connection.execute(update(spark_run).values(expires_at=spark_run.c.updated_at))
+    with pytest.raises(FencedError, match="raise that"):
+        jobs.driver("task").transfer_lease(run, leases[1])
+    with pytest.raises(FencedError, match="raise that"):
+        jobs.commit(driver, run, leases[:1])
+    assert jobs.values(things) == []
+
+
+def test_a_transferred_lease_expires_with_the_run(jobs: Jobs) -> None:
+    run = jobs.begin(jobs.driver(), seconds=20)
+    jobs.task(run, 0)
+    (row,) = jobs.leases.rows("a")
+    assert 0 < (row.remaining or 0) <= 20
+
+
+def test_a_lease_that_was_recovered_meanwhile_fences_the_run(jobs: Jobs) -> None:
+    driver = jobs.driver()
+    run = jobs.begin(driver)
+    leases = [jobs.task(run, 0), jobs.task(run, 1)]
+    expire_leases(jobs.engine)
+    (row,) = [row for row in jobs.leases.rows("a") if row.number == 1]
+    assert jobs.leases.take([Candidate(row, SlotStanding.EXPIRED)], "heir", LONG, 1)
+    with pytest.raises(LeaseLostError):
+        jobs.commit(driver, run, leases)
+    assert (jobs.values(things), jobs.state()) == ([], "open")
+    assert driver.end(run) is RunState.ABORTED
+    assert jobs.states() == {"a-0": ("", "driver"), "a-1": ("", "heir")}
+
+
+def test_a_look_for_completable_leases_does_not_renew_them(jobs: Jobs) -> None:
+    """A job that has another application now never recovers what it left under the name before."""
+    driver = jobs.driver()
+    run = jobs.begin(driver)
+    jobs.commit(driver, run, [jobs.task(run, 0)])
+    expire_leases(jobs.engine)
+    assert driver.completable() == ["a-0"]
+    (row,) = jobs.leases.rows("a")
+    assert row.remaining is not None
+    assert row.remaining <= 0
+
+
+def test_jobs_do_not_affect_each_other(jobs: Jobs) -> None:
+    one, two = jobs.driver("one"), jobs.driver("two")
+    first, second = jobs.begin(one, job="a b"), jobs.begin(two, job="a")
+    leases = [jobs.task(first, 0), jobs.task(second, 1)]
+    assert jobs.commit(two, second, leases[1:]) is RunState.COMMITTED
+    assert jobs.commit(one, first, leases[:1]) is RunState.COMMITTED
+    assert jobs.states() == {"a-0": ("7:3", "one"), "a-1": ("7:3", "two")}
+
+
+def test_only_the_open_one_of_many_concurrent_runs_commits(jobs: Jobs) -> None:
+    drivers = [jobs.driver(str(number)) for number in range(6)]
+    with ThreadPoolExecutor(6) as threads:
+        runs = list(threads.map(lambda driver: jobs.begin(driver), drivers))
+    outcomes = []
+    for driver, run in zip(drivers, runs, strict=True):
+        try:
+            outcomes.append(driver.commit(run, None, [], lambda _: 0, ignore, 100))
+        except FencedError:
+            outcomes.append(RunState.ABORTED)
+    assert sorted(outcome.value for outcome in outcomes) == ["aborted"] * 5 + ["committed"]
+
+
+def test_old_batches_are_forgotten(jobs: Jobs) -> None:
+    driver = jobs.driver()
+    for batch_id in range(6):
+        run = jobs.begin(driver, batch_id)
+        jobs.commit(driver, run, [], batch_id, keep=3)
+    assert jobs.batches() == [3, 4, 5]
+
+
+def test_end_job_ends_an_open_run_only(jobs: Jobs) -> None:
+    driver, operator = jobs.driver(), jobs.driver("operator")
+    assert operator.end_job("job") is None
+    run = jobs.begin(driver)
+    jobs.task(run, 0)
+    assert operator.end_job("job") == run
+    assert operator.end_job("job") is None
+    assert jobs.states() == {"a-0": ("", "operator")}
+
+
+@pytest.mark.parametrize("step", ["MOVE_ROWS", "STORE_STATES", "COMMIT_DATABASE"])
+def test_a_failure_before_the_commit_leaves_the_run_open_and_nothing_done(jobs: Jobs, step: str) -> None:
+    def fail(name: str) -> None:
+        if name == step:
+            raise RuntimeError(step)
+
+    driver = jobs.driver()
+    run = jobs.begin(driver)
+    leases = [jobs.task(run, 0)]
+    with pytest.raises(RuntimeError, match=step):
+        jobs.commit(driver, run, leases, observe=fail)
+    assert (jobs.state(), jobs.values(things), jobs.values(staged)) == ("open", [], [0])
+    assert jobs.commit(driver, run, leases) is RunState.COMMITTED
+
+
+class Cut:
+    """The connection is lost in the COMMIT of the first transaction that has changed things.
+
+    :param effect: whether the server has got it before that.
+    """
+
+    def __init__(self, engine: Engine, *, effect: bool) -> None:
+        self.engine = engine
+        self.effect = effect
+        self.number = 0
+        self.is_armed = False
+        event.listen(engine, "commit", self.commit)
+
+    def commit(self, connection: Connection) -> None:
+        if not self.is_armed:
+            return
+        self.is_armed = False
+        self.number += 1
+        driver: Any = connection.connection.dbapi_connection
+        if self.effect:
+            driver.commit()
+        else:
+            driver.rollback()
+        raise OperationalError("COMMIT", None, ConnectionError("cut"), connection_invalidated=True)
+
+    def arm(self, step: str) -> None:
+        self.is_armed = self.is_armed or step == "COMMIT_DATABASE"
+
+
+@pytest.mark.parametrize("effect", [True, False])
+def test_the_outcome_of_a_commit_whose_answer_was_lost_is_read(jobs: Jobs, effect: bool) -> None:
+    driver, cut = jobs.driver(), Cut(jobs.engine, effect=effect)
+    run = jobs.begin(driver, 5)
+    leases = [jobs.task(run, 0)]
+    if effect:
+        assert jobs.commit(driver, run, leases, 5, observe=cut.arm) is RunState.COMMITTED
+        assert jobs.states() == {"a-0": ("7:3", "driver")}
+    else:
+        with pytest.raises(OperationalError, match="cut"):
+            jobs.commit(driver, run, leases, 5, observe=cut.arm)
+        assert jobs.state() == "aborted", "so that it cannot be committed later"
+        assert jobs.states() == {"a-0": ("", "driver")}
+    assert cut.number == 1
+    assert jobs.values(things) == ([0] if effect else [])
+
+
+def test_a_commit_whose_outcome_cannot_be_read_is_in_doubt(jobs: Jobs) -> None:
+    def lose(step: str) -> None:
+        cut.arm(step)
+        if step == "READ_DECISION":
+            raise OSError("no route to host")
+
+    driver, cut = jobs.driver(), Cut(jobs.engine, effect=True)
+    run = jobs.begin(driver, 5)
+    with pytest.raises(InDoubtError, match="no route to host"):
+        jobs.commit(driver, run, [jobs.task(run, 0)], 5, observe=lose)
+    assert driver.end(run, 5) is RunState.COMMITTED
+
+
+@pytest.mark.parametrize("effect", [True, False])
+def test_the_batch_shows_a_commits_outcome_after_another_run_has_begun(jobs: Jobs, effect: bool) -> None:
+    def overtake(step: str) -> None:
+        cut.arm(step)
+        if step == "READ_DECISION":
+            jobs.begin(jobs.driver("next"), 6)
+
+    driver, cut = jobs.driver(), Cut(jobs.engine, effect=effect)
+    run = jobs.begin(driver, 5)
+    leases = [jobs.task(run, 0)]
+    if effect:
+        assert jobs.commit(driver, run, leases, 5, observe=overtake) is RunState.COMMITTED
+    else:
+        with pytest.raises(OperationalError):
+            jobs.commit(driver, run, leases, 5, observe=overtake)
+
+
+def test_without_a_batch_id_a_commit_is_in_doubt_after_another_run(jobs: Jobs) -> None:
+    def overtake(step: str) -> None:
+        cut.arm(step)
+        if step == "READ_DECISION":
+            jobs.begin(jobs.driver("next"))
+
+    driver, cut = jobs.driver(), Cut(jobs.engine, effect=True)
+    run = jobs.begin(driver)
+    with pytest.raises(InDoubtError, match="was followed by another"):
+        jobs.commit(driver, run, [jobs.task(run, 0)], observe=overtake)
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_task_that_is_writing_is_waited_for_and_its_rows_are_deleted(
+    server: str, request: pytest.FixtureRequest
+) -> None:
+    """Whoever ends a run sees all that its tasks have staged: none comes after it."""
+    from tests.spark.conftest import ready
+    from tests.support.spark.lock_waits import await_waiting
+
+    for engine in ready(request.getfixturevalue(f"{server}_url")):
+        jobs = Jobs(engine)
+        driver = jobs.driver()
+        run = jobs.begin(driver)
+        ended = threading.Event()
+
+        def end(driver: Runs = driver, run: Run = run, ended: threading.Event = ended) -> None:
+            driver.end(run)
+            ended.set()
+
+        with jobs.driver("task").writing(run) as connection:
+            connection.execute(insert(staged).values({RUN_COLUMN: run.run_id, "n": 1}))
+            ending = threading.Thread(target=end)
+            ending.start()
+            await_waiting(engine, 1)
+            assert not ended.is_set()
+        ending.join(30)
+        assert ended.is_set()
+        assert jobs.values(staged) == []
+
+
+def test_a_signature_is_one_owner_whatever_the_job_is_called() -> None:
+    run = Run("a job with words " * 20, 7, STAGED)
+    assert len(run.signature) <= 255
+    assert len(run.signature.split(" ")) == 2, "four words are a process's"
+    assert replace(run, run_id=8).signature != run.signature

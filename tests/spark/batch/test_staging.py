@@ -1,0 +1,397 @@
+"""The table of staged rows: made once, and moved into the target in the order of the partitions."""
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from sqlalchemy import (
+    Column,
+    Engine,
+    Integer,
+    MetaData,
+    Numeric,
+    String,
+    Table,
+    UniqueConstraint,
+    inspect,
+    select,
+    text,
+)
+from sqlalchemy.exc import NoSuchTableError, OperationalError
+
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
+from dualwrite.coordinator.sql.dialects.postgresql.database import Postgresql
+from dualwrite.errors import ConfigurationError, DatabaseBusyError
+from dualwrite.spark.batch import staging
+from dualwrite.spark.batch.runs import Owner, Run, Runs
+from dualwrite.spark.batch.staging import Attempt, drop_outdated, make_staging, move_rows, staged_clause
+from dualwrite.spark.tables.bulk_load import Loader
+from dualwrite.spark.tables.target_table import target_of
+from tests.support.spark.lock_waits import await_waiting
+
+pytestmark = pytest.mark.slow_cases("mariadb")
+
+Rows = Sequence[tuple[Any, ...]]
+
+
+class Place:
+    """A target, and the rows of a run that are staged for it."""
+
+    def __init__(self, engine: Engine, name: str = "things") -> None:
+        self.engine = engine
+        self.name = name
+        self.dbtable = f'"{name}"' if engine.dialect.name != "mysql" else f"`{name}`"
+        self.table = Table(
+            name,
+            MetaData(),
+            Column("seq", Integer, primary_key=True, autoincrement=True),
+            Column("order", Integer),  # a word of SQL's
+            Column("note", String(20)),
+            Column("price", Numeric(10, 2)),
+            UniqueConstraint("order"),
+            mysql_charset="utf8mb4",
+        )
+        self.table.create(engine)
+        self.names = ["order", "note"]
+        self.run = Run("job", 7, self.make())
+        self.runs = Runs(engine, Owner("driver", 100.0), SqlDecisionStore(engine))
+
+    @property
+    def columns(self) -> list[Any]:
+        with self.engine.connect() as connection:
+            by_name = {each.name: each for each in target_of(connection, self.dbtable).columns}
+        return [by_name[name] for name in self.names]
+
+    def make(self) -> tuple[str | None, str]:
+        return make_staging(self.engine, self.dbtable, self.columns).qualified_name
+
+    def stage(self, part: int, attempt: int, rows: Rows, run: int = 7) -> Attempt:
+        with self.engine.begin() as connection:
+            loader = Loader(connection, staged_clause(self.run.staging, self.dbtable, self.columns))
+            loader.write([(run, part, attempt, number, *row) for number, row in enumerate(rows)])
+        return Attempt(part, attempt, len(rows))
+
+    def move(self, attempts: Sequence[Attempt], keys: Sequence[str] = ()) -> int:
+        with self.engine.begin() as connection:
+            return move_rows(connection, self.run, self.dbtable, self.columns, keys, attempts)
+
+    def stored(self) -> Rows:
+        with self.engine.connect() as connection:
+            columns = (self.table.c.order, self.table.c.note)
+            return [tuple(row) for row in connection.execute(select(*columns).order_by(self.table.c.seq))]
+
+
+@pytest.fixture
+def place(engine: Engine) -> Place:
+    return Place(engine)
+
+
+def test_a_target_that_was_changed_meanwhile_gets_no_rows(place: Place) -> None:
+    staged, columns = [place.stage(0, 1, [(1, "a")])], place.columns
+    with place.engine.begin() as connection:
+        connection.exec_driver_sql(f"ALTER TABLE {place.dbtable} RENAME COLUMN note TO remark")
+    with (
+        pytest.raises(DatabaseBusyError, match="was changed while job 'job' was writing: run the batch again"),
+        place.engine.begin() as connection,
+    ):
+        move_rows(connection, place.run, place.dbtable, columns, (), staged)
+    with place.engine.begin() as connection:
+        connection.exec_driver_sql(f"ALTER TABLE {place.dbtable} RENAME COLUMN remark TO note")
+    assert place.move(staged) == 1
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_column_type_changed_during_the_move_rolls_the_batch_back(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    insert = Postgresql.insert
+
+    def changed(self: Postgresql, *given: Any) -> Any:
+        with place.engine.begin() as connection:
+            connection.exec_driver_sql(f"ALTER TABLE {place.dbtable} ALTER COLUMN note TYPE text")
+        return insert(self, *given)
+
+    staged = [place.stage(0, 1, [(1, "a")])]
+    monkeypatch.setattr(Postgresql, "insert", changed)
+    with pytest.raises(DatabaseBusyError, match="was changed while job 'job' was writing"):
+        place.move(staged)
+
+
+@pytest.mark.postgresql
+@pytest.mark.filterwarnings("ignore:Did not recognize type")
+def test_an_unknown_type_is_refused_only_in_a_written_column(postgresql: Engine) -> None:
+    with postgresql.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE places (id integer, at point, others point[])")
+        by_name = {each.name: each for each in target_of(connection, "places").columns}
+    assert make_staging(postgresql, "places", [by_name["id"]]).is_new
+    for name in ("at", "others"):
+        with pytest.raises(ConfigurationError, match=f"column '{name}' of table places has a type that the table of"):
+            make_staging(postgresql, "places", [by_name["id"], by_name[name]])
+
+
+@pytest.mark.postgresql
+def test_a_type_that_was_replaced_by_one_of_its_name_gets_another_table(postgresql: Engine) -> None:
+    with postgresql.begin() as connection:
+        connection.exec_driver_sql("CREATE TYPE mood AS ENUM ('good')")
+        connection.exec_driver_sql("CREATE TABLE moods (id integer, note mood)")
+        columns = target_of(connection, "moods").columns
+    before = make_staging(postgresql, "moods", columns).qualified_name
+    assert make_staging(postgresql, "moods", columns).qualified_name == before
+    with postgresql.begin() as connection:
+        connection.exec_driver_sql("ALTER TYPE mood RENAME TO mood_old")
+        connection.exec_driver_sql("CREATE TYPE mood AS ENUM ('good', 'bad')")
+        connection.exec_driver_sql("ALTER TABLE moods ALTER COLUMN note TYPE mood USING note::text::mood")
+    after = make_staging(postgresql, "moods", columns)
+    assert (after.is_new, after.qualified_name == before) == (True, False)
+    drop_outdated(postgresql, "moods", lambda _: False)
+    assert not inspect(postgresql).has_table(before[1])
+    with postgresql.begin() as connection:
+        connection.exec_driver_sql("DROP TYPE mood_old")
+
+
+@pytest.mark.parametrize("name", ["dualwrite_run", "dualwrite_row", "Dualwrite_Part", "dualwrite_rank"])
+def test_a_column_named_like_a_mark_column_is_refused(engine: Engine, name: str) -> None:
+    with engine.begin() as connection:
+        Table("marked", MetaData(), Column("id", Integer), Column(name, Integer)).create(connection)
+        columns = target_of(connection, "marked").columns
+    with pytest.raises(ConfigurationError, match=f"^column '{name}' of table marked has the name of .* rename it, or "):
+        make_staging(engine, "marked", columns)
+    assert inspect(engine).get_table_names().count("marked") == 1
+    assert not [each for each in inspect(engine).get_table_names() if each.startswith("dualwrite_staged")]
+
+
+def test_rows_are_moved_in_the_order_of_partitions_and_in_each_as_they_came(place: Place) -> None:
+    late = place.stage(1, 10, [(3, "c"), (4, "d")])
+    early = place.stage(0, 11, [(2, "b"), (1, "a")])
+    assert place.move([late, early]) == 4
+    assert place.stored() == [(2, "b"), (1, "a"), (3, "c"), (4, "d")]
+
+
+def test_rows_of_losing_attempts_and_other_runs_are_not_moved(place: Place) -> None:
+    winner = place.stage(0, 1, [(1, "a")])
+    place.stage(0, 2, [(1, "a")])
+    place.stage(1, 3, [(9, "of a loser")])
+    place.stage(0, 1, [(8, "of another run")], run=8)
+    assert place.move([winner]) == 1
+    assert place.stored() == [(1, "a")]
+
+
+def test_a_later_row_replaces_an_earlier_one_within_a_partition_and_across(place: Place) -> None:
+    place.move([place.stage(0, 1, [(1, "old"), (2, "old")])])
+    attempts = [
+        place.stage(0, 5, [(1, "first"), (1, "second"), (3, "new")]),
+        place.stage(2, 3, [(1, "last")]),
+        place.stage(1, 4, [(1, "between"), (3, "newer")]),
+    ]
+    assert place.move(attempts, ["order"]) == 6
+    assert sorted(place.stored()) == [(1, "last"), (2, "old"), (3, "newer")]
+
+
+def test_rows_whose_key_is_null_are_all_added(place: Place) -> None:
+    attempts = [place.stage(0, 1, [(None, "a"), (None, "b")]), place.stage(1, 2, [(None, "c")])]
+    place.move(attempts, ["order"])
+    assert sorted(note for _, note in place.stored()) == ["a", "b", "c"]
+
+
+def test_a_table_of_key_columns_only_can_be_upserted(engine: Engine) -> None:
+    place = Place(engine)
+    place.names = ["order"]
+    place.run = Run("job", 7, place.make())
+    for _ in range(2):
+        place.move([place.stage(0, 1, [(1,), (1,), (2,)], run=7)], ["order"])
+        with engine.begin() as connection:
+            connection.execute(staged_clause(place.run.staging, place.dbtable, place.columns).delete())
+    assert [order for order, _ in place.stored()] == [1, 2]
+
+
+def test_many_attempts_are_moved_in_several_statements(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging, "_ATTEMPTS", 3)
+    attempts = [place.stage(part, 100 - part, [(part % 2, f"{part}")]) for part in range(10)]
+    assert place.move(attempts, ["order"]) == 10
+    assert sorted(place.stored()) == [(0, "8"), (1, "9")]
+
+
+def test_staged_rows_that_the_database_has_lost_are_noticed(place: Place) -> None:
+    attempt = place.stage(0, 1, [(1, "a")])
+    with pytest.raises(DatabaseBusyError, match="2 rows of job 'job' were staged, and 1 are left"):
+        place.move([attempt._replace(rows=2)])
+    assert DatabaseBusyError.retriable
+
+
+def test_nothing_staged_moves_nothing(place: Place) -> None:
+    assert place.move([]) == place.move([Attempt(0, 1, 0)]) == 0
+    assert place.stored() == []
+
+
+def test_the_table_is_made_once_for_the_same_columns_and_anew_for_others(place: Place) -> None:
+    before = place.make()
+    assert place.make() == before == place.run.staging
+    place.names = ["note", "order"]
+    assert place.make() != before
+    assert len([name for name in inspect(place.engine).get_table_names() if name.startswith("dualwrite_staged")]) == 2
+
+
+def test_a_column_that_changes_its_type_gets_a_table_of_its_own(place: Place) -> None:
+    before = place.make()
+    place.table.drop(place.engine)
+    changed = Table("things", MetaData(), Column("order", Integer), Column("note", String(40)))
+    changed.create(place.engine)
+    assert place.make() != before
+
+
+class TestOutdated:
+    """Tables for staged rows of a target that has other columns by now."""
+
+    @pytest.fixture
+    def place(self, engine: Engine) -> Place:
+        place = Place(engine)
+        self.change(place, "note VARCHAR(40)")
+        return place
+
+    def change(self, place: Place, column: str) -> None:
+        """What a migration does."""
+        with place.engine.begin() as connection:
+            connection.execute(text(f"ALTER TABLE things DROP COLUMN {column.split()[0]}"))
+            connection.execute(text(f"ALTER TABLE things ADD COLUMN {column}"))
+
+    def tables(self, place: Place) -> set[str]:
+        names = inspect(place.engine).get_table_names()
+        return {name for name in names if name.startswith("dualwrite_staged")}
+
+    def drop(self, place: Place) -> None:
+        drop_outdated(place.engine, place.dbtable, place.runs.is_staging)
+
+    def test_only_staging_tables_for_other_types_or_columns_are_dropped(self, place: Place) -> None:
+        now = place.make()
+        place.names = ["note"]
+        other = place.make()
+        another = Place(place.engine, "things of others")
+        assert len(self.tables(place)) == 4
+        self.drop(place)
+        assert self.tables(place) == {now[1], other[1], another.run.staging[1]}
+        with place.engine.begin() as connection:
+            connection.execute(text("ALTER TABLE things DROP COLUMN note"))
+        self.drop(place)
+        assert self.tables(place) == {another.run.staging[1]}
+
+    @pytest.mark.filterwarnings("ignore:Did not recognize type")
+    def test_a_staging_table_is_dropped_when_a_column_gets_an_unknown_type(self, place: Place) -> None:
+        if place.engine.dialect.name != "postgresql":
+            pytest.skip("the others know no such types")
+        with place.engine.begin() as connection:
+            connection.execute(text("ALTER TABLE things ALTER note TYPE pg_snapshot USING NULL"))
+        self.drop(place)
+        assert self.tables(place) == set()
+
+    def test_a_table_that_another_process_drops_during_the_inspection_is_only_logged(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def gone(*_arguments: Any) -> None:
+            raise NoSuchTableError(place.run.staging[1])
+
+        monkeypatch.setattr(staging, "_outdated", gone)
+        with caplog.at_level("INFO", logger="dualwrite"):
+            self.drop(place)
+        assert (
+            f"outdated tables for staged rows of {place.dbtable} were not dropped: {place.run.staging[1]}"
+            in caplog.text
+        )
+
+    def test_a_staging_table_stays_until_its_open_run_has_ended(self, place: Place) -> None:
+        run = place.runs.begin("another job", None, place.run.staging, 100.0)
+        assert run is not None
+        self.drop(place)
+        assert self.tables(place) == {place.run.staging[1]}
+        place.runs.end(run)
+        self.drop(place)
+        assert self.tables(place) == set()
+
+    def test_a_run_whose_staging_table_is_gone_does_not_begin(self, place: Place) -> None:
+        self.drop(place)
+        with pytest.raises(DatabaseBusyError, match="is gone: its target was changed meanwhile; run the batch again"):
+            place.runs.begin("job", None, place.run.staging, 100.0)
+        assert place.runs.end_job("job") is None
+
+    def test_a_beginning_run_keeps_its_staging_table_from_being_dropped(self, place: Place) -> None:
+        """It has looked whether the table is there, and nobody sees the run yet: whoever drops is kept waiting."""
+        if place.engine.dialect.name == "sqlite":
+            pytest.skip("has one writer at a time")
+        asked: list[tuple[str | None, str]] = []
+        with place.runs._transaction() as connection:
+            place.runs._require_staging(connection, place.run.staging)
+            drop_outdated(place.engine, place.dbtable, lambda each: bool(asked.append(each)))
+        assert asked == [], "its patience has an end"
+        assert self.tables(place) == {place.run.staging[1]}
+
+    def test_a_run_that_begins_during_the_drop_waits_and_is_refused(self, place: Place) -> None:
+        if place.engine.dialect.name == "sqlite":
+            pytest.skip("has one writer at a time")
+        place.runs.begin("job", None, place.run.staging, 100.0)
+        place.runs.end_job("job")
+        with ThreadPoolExecutor(1) as threads:
+            begun: list[Future[Run | None]] = []
+
+            def begin_another(_: object) -> bool:
+                begun.append(threads.submit(place.runs.begin, "job", None, place.run.staging, 100.0))
+                await_waiting(place.engine, 1)
+                return False
+
+            drop_outdated(place.engine, place.dbtable, begin_another)
+            with pytest.raises(DatabaseBusyError, match="is gone"):
+                begun[0].result(60)
+        assert self.tables(place) == set()
+
+    def test_a_staging_table_that_cannot_be_dropped_is_left(
+        self, place: Place, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def fail(_: object) -> bool:
+            raise OperationalError("SELECT", None, Exception("the connection is lost"))
+
+        with caplog.at_level(logging.INFO, "dualwrite"):
+            drop_outdated(place.engine, place.dbtable, fail)
+        assert "were not dropped" in caplog.text
+        assert self.tables(place) == {place.run.staging[1]}
+
+
+def test_values_that_are_staged_are_moved_as_they_are(engine: Engine) -> None:
+    place = Place(engine, "a table, of some length, with a Name")
+    place.names = ["price", "note"]
+    place.run = Run("job", 7, place.make())
+    place.move([place.stage(0, 1, [(12.5, "ä€𝄞"), (None, None)])])
+    with engine.connect() as connection:
+        rows = connection.execute(select(place.table.c.price, place.table.c.note).order_by(place.table.c.seq)).all()
+    assert [(None if price is None else float(price), note) for price, note in rows] == [(12.5, "ä€𝄞"), (None, None)]
+
+
+def test_without_the_right_to_create_tables_the_error_has_the_statement(place: Place) -> None:
+    if place.engine.dialect.name != "postgresql":
+        pytest.skip("rights are PostgreSQL's here")
+    place.names = ["note"]
+    with place.engine.begin() as connection:
+        connection.exec_driver_sql("CREATE ROLE writer_of_rows")
+        connection.exec_driver_sql('GRANT SELECT ON "things" TO writer_of_rows')
+    with place.engine.connect() as connection:
+        connection.exec_driver_sql("SET ROLE writer_of_rows")
+        connection.commit()
+    try:
+        with pytest.raises(
+            ConfigurationError,
+            match=r"cannot be made \(permission denied for schema public\): have it made by CREATE UNLOGGED TABLE",
+        ):
+            place.make()
+    finally:
+        place.engine.dispose()
+        with place.engine.begin() as connection:
+            connection.exec_driver_sql("DROP OWNED BY writer_of_rows; DROP ROLE writer_of_rows")
+
+
+def test_a_column_of_an_unknown_type_is_named(sqlite: Engine) -> None:
+    with sqlite.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE things (id INTEGER PRIMARY KEY, anything)")
+        columns = target_of(connection, "things").columns
+    with pytest.raises(ConfigurationError, match="column 'anything' of table things has a type that the table of"):
+        make_staging(sqlite, "things", columns)
+    assert make_staging(sqlite, "things", columns[:1])

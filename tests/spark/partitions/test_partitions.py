@@ -1,0 +1,349 @@
+"""One partition is one dual write, whoever writes it and however often: on real databases and a real broker, without
+Spark, whose tasks are these calls (test_spark_partitions.py)."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from dualwrite.errors import BatchChangedError, ConfigurationError, DualWriteError, InputError, KafkaUnavailableError
+from dualwrite.spark.partitions import writers as partitions
+from dualwrite.spark.partitions.progress import begin_batch
+from dualwrite.spark.partitions.writers import batch_writer
+from tests.support.servers.databases import SERVERS
+from tests.support.spark.expected_rows import HEADERS
+from tests.support.spark.writing import PATIENCE, Place, rows_of, values_of
+
+pytestmark = pytest.mark.slow_cases("mariadb")
+
+
+def test_a_partition_is_in_the_table_in_the_topic_and_in_the_progress(place: Place) -> None:
+    rows = rows_of(2500)
+    assert place.write(rows, batchsize=1000)
+    assert place.stored() == rows
+    assert place.produced() == values_of(rows)
+    assert place.progress() == [(0, 2500)]
+
+
+def test_a_partition_is_written_once_in_whichever_order_its_rows_come_again(place: Place) -> None:
+    rows = rows_of(10)
+    assert place.write(rows)
+    assert not place.write(rows)
+    assert not place.write(rows[::-1])
+    assert place.stored() == rows
+    assert place.produced() == values_of(rows)
+
+
+def test_another_batch_partition_or_job_is_written_too(postgresql_place: Place) -> None:
+    place = postgresql_place
+    for number, changed in enumerate(({}, {"batchId": 1}, {"job": "another"}, {"batchId": 2, "partition": 1})):
+        assert place.write(rows_of(2, 10 * number), **changed)
+    assert len(place.stored()) == len(place.produced()) == 8
+
+
+def test_an_empty_partition_is_written_too(place: Place) -> None:
+    assert place.write([])
+    assert not place.write([])
+    assert (place.stored(), place.produced(), place.progress()) == ([], [], [(0, 0)])
+
+
+@pytest.mark.parametrize(
+    ("again", "said"),
+    [
+        (rows_of(2), "was written with 3 rows, and has 2 now:"),
+        (rows_of(3, 1), "was written with 3 rows, and has 3 now, which differ:"),
+        ([*rows_of(2), (2, "another note")], "was written with 3 rows, and has 3 now, which differ:"),
+        ([*rows_of(2), rows_of(2)[1]], "and has 3 now, which differ"),
+    ],
+)
+def test_other_rows_for_a_written_partition_are_refused(postgresql_place: Place, again: Any, said: str) -> None:
+    place = postgresql_place
+    assert place.write(rows_of(3))
+    with pytest.raises(BatchChangedError, match=f"partition 0 of batch 0 of job 'nightly' .*{said}") as raised:
+        place.write(again)
+    assert not raised.value.retriable
+    assert place.stored() == rows_of(3)
+    assert place.produced() == values_of(rows_of(3))
+
+
+def test_a_bad_row_in_the_middle_leaves_nothing_and_is_counted(place: Place) -> None:
+    bad = [*rows_of(25), (None, "no id"), *rows_of(5, 25)]
+    with pytest.raises(InputError, match="partition 0 of batch 0 of job 'nightly': row 26, column 'id': is NULL"):
+        place.write(bad, batchsize=10)
+    assert (place.stored(), place.produced(), place.progress()) == ([], [], [])
+    assert place.write(rows_of(30), batchsize=10)
+    assert place.produced() == values_of(rows_of(30))
+
+
+@pytest.mark.parametrize("bad", [(3, "twice"), (99, "x" * 101)], ids=["key", "length"])
+def test_a_row_that_the_database_refuses_leaves_nothing(place: Place, bad: tuple[int, str]) -> None:
+    if place.engine.dialect.name == "sqlite" and bad[0] == 99:
+        pytest.skip("SQLite's texts are of any length")
+    with pytest.raises(
+        InputError, match="partition 0 of batch 0 of job 'nightly': the database refuses a row: "
+    ) as raised:
+        place.write([*rows_of(25), bad, *rows_of(5, 25)], batchsize=10)
+    assert "\n" not in str(raised.value)
+    assert (place.stored(), place.produced(), place.progress()) == ([], [], [])
+
+
+@pytest.mark.postgresql
+def test_a_connection_lost_in_the_middle_of_a_copy_leaves_nothing(postgresql_place: Place) -> None:
+    place = postgresql_place
+    asked = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state <> 'idle' AND pid <> pg_backend_pid()"
+
+    def rows() -> Iterator[tuple[int, str]]:
+        yield from rows_of(25)
+        with place.engine.connect() as connection:
+            connection.execute(text(f"{asked} AND datname = current_database()"))
+        yield from rows_of(2000, 25)
+
+    with pytest.raises(Exception, match=r"terminat|closed|lost"):
+        place.write(rows(), batchsize=10)
+    assert (place.stored(), place.produced(), place.progress()) == ([], [], [])
+    assert place.write(rows_of(3))
+    assert place.produced() == values_of(rows_of(3))
+
+
+@pytest.mark.parametrize("producer", ["native", "librdkafka"])
+def test_a_value_that_is_too_large_for_kafka_leaves_nothing(place: Place, producer: str) -> None:
+    with place.engine.begin() as connection:
+        connection.execute(text("DROP TABLE things"))
+        connection.execute(text("CREATE TABLE things (id INTEGER NOT NULL PRIMARY KEY)"))
+    columns = {"id": "long", "value": "string"}
+    rows = [(1, "a"), (2, "x" * 2_000_000), (3, "b")]
+    with place.worker(producer=producer) as worker, pytest.raises(DualWriteError, match=r"(?i)size|large|bytes"):
+        place.writer(columns=columns).write(worker, 0, rows)
+    assert (place.stored(), place.produced(), place.progress()) == ([], [], [])
+
+
+def test_keys_tombstones_headers_and_partitions_arrive_as_they_are(postgresql_place: Place) -> None:
+    place = postgresql_place
+    columns = {
+        "id": "long",
+        "note": "string",
+        "key": "binary",
+        "value": "binary",
+        "headers": HEADERS,
+        "partition": "integer",
+    }
+    rows = [
+        (1, "a", b"\x00k", b"\xff", [("h", b"v"), ("n", None)], 1),
+        (2, None, None, None, None, 0),
+        (3, "c", b"", b"", [], 1),
+    ]
+    assert place.write(rows, columns=columns)
+    got = [(record.partition, record.key, record.value, record.headers) for record in place.broker.read(place.topic)]
+    assert got == [(0, None, None, ()), (1, b"\x00k", b"\xff", (("h", b"v"), ("n", None))), (1, b"", b"", ())]
+    assert place.stored() == [(1, "a"), (2, None), (3, "c")]
+
+
+def test_an_upsert_replaces_and_its_records_are_all_produced(place: Place) -> None:
+    assert place.write([(1, "old"), (2, "stays")])
+    assert place.write([(1, "a"), (3, "b"), (1, "c")], upsertKeys="id", batchId=1)
+    assert place.stored() == [(1, "c"), (2, "stays"), (3, "b")]
+    assert len(place.produced()) == 5
+
+
+class Attempt:
+    """An attempt of a task in a thread, with a worker of its own, that stops after its first rows."""
+
+    def __init__(self, place: Place, rows: list[tuple[int, str]], end: Callable[[], None] = lambda: None) -> None:
+        self.began, self.go_on = threading.Event(), threading.Event()
+        self.result: Any = None
+        self._rows, self._place, self._end = rows, place, end
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _given(self) -> Iterator[tuple[int, str]]:
+        yield from self._rows[:2]
+        self.began.set()
+        assert self.go_on.wait(PATIENCE)
+        yield from self._rows[2:]
+        self._end()
+
+    def _run(self) -> None:
+        try:
+            with self._place.worker() as worker:
+                self.result = self._place.writer(begin=False).write(worker, 0, self._given())
+        except Exception as error:  # noqa: BLE001  the test looks at it
+            self.result = error
+
+    def end(self) -> Any:
+        self.go_on.set()
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive()
+        return self.result
+
+
+def begun(place: Place, **options: Any) -> Attempt:
+    place.begin(place.options(), 1)
+    attempt = Attempt(place, rows_of(5), **options)
+    assert attempt.began.wait(PATIENCE)
+    return attempt
+
+
+def in_thread(act: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
+    done: list[Any] = []
+    thread = threading.Thread(target=lambda: done.append(act()))
+    thread.start()
+    return thread, done
+
+
+ON_SERVERS = pytest.mark.parametrize(
+    "database_url",
+    SERVERS,
+    indirect=True,
+)
+
+
+def is_awaited(place: Place) -> bool:
+    """True if a transaction waits for another one."""
+    asked = {
+        "postgresql": "SELECT count(*) FROM pg_locks WHERE NOT granted",
+        "mysql": "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
+    }[place.engine.dialect.name]
+    time.sleep(0.15)  # MariaDB's answer is of the last look, if that was less than 0.1 s ago
+    with place.engine.connect() as connection:
+        return bool(connection.scalar(text(asked)))
+
+
+@ON_SERVERS
+def test_one_of_two_concurrent_attempts_writes_and_the_other_succeeds(place: Place) -> None:
+    first = begun(place)
+    second, done = in_thread(lambda: place.write(rows_of(5)))
+    while not is_awaited(place):
+        assert second.is_alive()
+    assert first.end() is True
+    second.join(PATIENCE)
+    assert done == [False]
+    assert place.stored() == rows_of(5)
+    assert place.produced() == values_of(rows_of(5))
+
+
+@ON_SERVERS
+def test_if_the_first_of_two_attempts_fails_the_other_one_writes(place: Place) -> None:
+    def fail() -> None:
+        raise OSError("the executor's disk is full")
+
+    first = begun(place, end=fail)
+    second, done = in_thread(lambda: place.write(rows_of(5)))
+    while not is_awaited(place):
+        assert second.is_alive()
+    assert isinstance(first.end(), OSError)
+    second.join(PATIENCE)
+    assert done == [True]
+    assert place.produced() == values_of(rows_of(5))
+
+
+@pytest.mark.mariadb
+@pytest.mark.parametrize("database_url", ["mariadb"], indirect=True)
+def test_an_attempt_goes_on_waiting_where_the_database_does_not(place: Place) -> None:
+    with place.engine.begin() as connection:
+        connection.execute(text("SET GLOBAL innodb_lock_wait_timeout = 1"))
+    first = begun(place)
+    try:
+        with place.worker() as worker:
+            second, done = in_thread(lambda: place.writer(begin=False).write(worker, 0, rows_of(5)))
+            while worker.dual_write.counters.rolled_back < 2:
+                assert second.is_alive()
+            assert first.end() is True
+            second.join(PATIENCE)
+    finally:
+        with place.engine.begin() as connection:
+            connection.execute(text("SET GLOBAL innodb_lock_wait_timeout = 50"))
+    assert done == [False]
+    assert place.produced() == values_of(rows_of(5))
+
+
+def test_an_unreachable_broker_is_reported_as_soon_as_for_any_unit_of_work(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(partitions, "_PAUSE")  # before a second attempt
+    away = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.delivery.timeout.ms": "1000"}
+    taken = iter(rows_of(5))
+    with place.worker(**away) as worker, pytest.raises(KafkaUnavailableError):
+        place.writer(**away).write(worker, 0, taken)
+    assert list(taken) == rows_of(5)
+
+
+def test_another_number_of_partitions_is_refused_once_one_is_written(place: Place) -> None:
+    assert place.write(rows_of(3))
+    with pytest.raises(BatchChangedError, match="has 2 partitions now and had 1 when 1 of them were written"):
+        place.writer(2)
+    assert not place.write(rows_of(3))
+
+
+def test_the_number_of_partitions_may_change_before_the_first_write(place: Place) -> None:
+    zombie = place.writer(2)
+    assert place.write(rows_of(3))
+    with (
+        place.worker() as worker,
+        pytest.raises(BatchChangedError, match="has 1 partitions in another run"),
+    ):
+        zombie.write(worker, 0, rows_of(2))
+    assert place.produced() == values_of(rows_of(3))
+
+
+@ON_SERVERS
+def test_a_change_of_the_number_of_partitions_waits_for_writing_tasks(place: Place) -> None:
+    first = begun(place)
+
+    def change() -> Any:
+        try:
+            place.writer(2)
+        except BatchChangedError as error:
+            return error
+        return None
+
+    other, done = in_thread(change)
+    while not is_awaited(place):
+        assert other.is_alive()
+    assert first.end() is True
+    other.join(PATIENCE)
+    assert isinstance(done[0], BatchChangedError)
+
+
+def test_old_batches_are_forgotten_and_not_written_again(place: Place) -> None:
+    for batch in range(4):
+        assert place.write(rows_of(1, batch), batchId=batch, keepBatches=2)
+    assert place.progress() == [(2, 1), (3, 1)]
+    assert not place.write(rows_of(1, 2), batchId=2, keepBatches=2)
+    with pytest.raises(BatchChangedError, match="batch 1 of job 'nightly' is older than the 2 batches that are"):
+        place.write(rows_of(1, 1), batchId=1, keepBatches=2)
+    assert len(place.produced()) == 4
+
+
+def test_a_task_of_a_batch_that_is_forgotten_writes_nothing(place: Place) -> None:
+    zombie = place.writer(1)
+    place.begin(place.options(batchId=200), 1)
+    with (
+        place.worker() as worker,
+        pytest.raises(BatchChangedError, match="batch 0 of job 'nightly' is not remembered any more, and"),
+    ):
+        zombie.write(worker, 0, rows_of(1))
+    assert place.produced() == []
+
+
+def test_the_same_batch_may_be_begun_by_many(place: Place) -> None:
+    for _ in range(3):
+        begin_batch(place.engine, "nightly", 7, 4, 100)
+    with place.engine.connect() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM dualwrite_spark_progress")) == 1
+
+
+def test_a_partition_writer_is_refused_outside_of_a_task(postgresql_place: Place) -> None:
+    pytest.importorskip("pyspark")
+    with pytest.raises(ConfigurationError, match="a partition writer is called by Spark"):
+        postgresql_place.writer()(rows_of(1))
+
+
+def test_a_batch_writer_needs_a_job_and_gets_its_batches_from_spark(postgresql_place: Place) -> None:
+    given = postgresql_place.keywords()
+    with pytest.raises(ConfigurationError, match="option 'job' is missing"):
+        batch_writer(**{**given, "job": None})
+    with pytest.raises(ConfigurationError, match="option 'batchId': leave it out"):
+        batch_writer(**given, batchId=1)

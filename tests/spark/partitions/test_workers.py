@@ -1,0 +1,288 @@
+"""What a Python worker keeps: one engine and one DualWrite for each place, and nothing of its parent's."""
+
+import gc
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from socket import socket
+from typing import Any
+
+import pytest
+from sqlalchemy import make_url, text
+from sqlalchemy.exc import OperationalError
+
+from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.errors import ConfigurationError, DatabaseUnavailableError
+from dualwrite.spark.batch.whole_batch import WholeBatch
+from dualwrite.spark.batch.write_batch import recover_job
+from dualwrite.spark.plan.options import options_of
+from dualwrite.spark.workers import (
+    close_workers,
+    engine_of,
+    first_connection,
+    require_classic,
+    require_known_settings,
+    require_shared,
+    worker_of,
+)
+from tests.support.servers.databases import SERVERS
+from tests.support.spark.expected_rows import REQUIRED, options, schema
+
+CLASSIC = "pyspark.sql.classic.dataframe"
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept() -> Iterator[None]:
+    close_workers()
+    yield
+    close_workers()
+
+
+def test_tasks_of_one_application_share_a_worker(sqlite_url: str) -> None:
+    first = worker_of(options(url=sqlite_url, dbtable="a", job="x", batchId=1, upsertKeys="id"))
+    assert worker_of(options(url=sqlite_url, dbtable="b", job="y", batchId=2, batchsize=7)) is first
+    assert worker_of(options(url=sqlite_url, application="another")) is not first
+    assert worker_of(options(url=sqlite_url, **{"kafka.linger.ms": "5"})) is not first
+
+
+def test_anything_but_a_dataframe_is_refused() -> None:
+    given: Any = [1]
+    with pytest.raises(ConfigurationError, match=r"^expected a DataFrame, got a list$"):
+        require_classic(given)
+
+
+def test_outside_a_task_pythons_collector_is_left_alone(sqlite_url: str) -> None:
+    before = gc.get_freeze_count()
+    worker_of(options(url=sqlite_url))
+    assert gc.get_freeze_count() == before
+
+
+def test_the_dual_write_has_the_settings_of_the_options(sqlite_url: str) -> None:
+    given = {"poolSize": "3", "application": "nightly", "producer": "librdkafka"}
+    usage = worker_of(options(url=sqlite_url, **given)).dual_write.usage
+    assert (usage.application, usage.pool_size) == ("nightly", 3)
+
+
+def test_after_closing_it_is_made_anew(sqlite_url: str) -> None:
+    first = worker_of(options(url=sqlite_url))
+    close_workers()
+    assert worker_of(options(url=sqlite_url)) is not first
+
+
+def test_a_forked_process_makes_its_own(sqlite_url: str) -> None:
+    first = worker_of(options(url=sqlite_url))
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if worker_of(options(url=sqlite_url)) is not first else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert worker_of(options(url=sqlite_url)) is first
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("nonsense:", "option 'url' is not a database URL that SQLAlchemy knows; examples: sqlite:///"),
+        ("oracle://me:secret@db/x", "database 'oracle' is not supported: use SQLite, PostgreSQL, MariaDB or MySQL"),
+        ("postgresql+asyncpg://me:secret@db/x", "option 'url': asyncpg is a driver for asyncio; use a blocking one"),
+        ("postgresql+pg8000://me:secret@db/x", "option 'url': the driver pg8000 is not installed"),
+        ("postgresql+nothing://me:secret@db/x", "option 'url' is not a database URL"),
+    ],
+)
+def test_an_invalid_url_is_refused_without_showing_its_password(url: str, said: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        engine_of(options(url=url))
+    assert str(raised.value).startswith(said)
+    assert "secret" not in str(raised.value)
+
+
+def test_a_driver_of_an_extra_that_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pymysql", None)
+    with pytest.raises(
+        ConfigurationError, match=r"^option 'url': pymysql is not installed; run pip install '\.\[mysql\]'"
+    ):
+        engine_of(options(url="mysql+pymysql://me:secret@db/x"))
+
+
+def refusal_of(url: str, kind: type[Exception] = ConfigurationError) -> str:
+    """What the driver says of ``url``, which it cannot connect to, in one line."""
+    engine = engine_of(options(url=url))
+    with pytest.raises(kind) as raised, first_connection(engine):
+        pytest.fail("there is a connection")
+    engine.dispose()
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """Where nobody listens."""
+    with socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{nobody.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    ("driver", "why"), [("postgresql+psycopg", "connection failed: "), ("mysql+pymysql", "(2003, ")]
+)
+def test_a_database_that_is_down_is_unavailable_and_named_without_its_password(
+    driver: str, why: str, silent: str
+) -> None:
+    said = refusal_of(f"{driver}://me:secret@{silent}/x", DatabaseUnavailableError)
+    assert said.startswith(f"no connection to {driver}://me:***@{silent}/x: {why}")
+    assert "Connection refused" in said
+    assert DatabaseUnavailableError.retriable
+
+
+@pytest.mark.parametrize("name", ["password", "sslpassword"])
+def test_a_password_at_the_end_of_the_url_is_not_shown_either(name: str, silent: str) -> None:
+    said = refusal_of(f"postgresql+psycopg://{silent}/x?user=me&{name}=secret", DatabaseUnavailableError)
+    assert said.startswith(f"no connection to postgresql+psycopg://{silent}/x?user=me: ")
+    assert "secret" not in said
+
+
+def test_a_missing_unix_socket_means_that_the_database_is_unavailable(tmp_path: Path) -> None:
+    refusal_of(f"postgresql+psycopg:///x?host={tmp_path}", DatabaseUnavailableError)
+
+
+@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("changed", [{"database": "nowhere"}, {"username": "nobody"}])
+def test_a_servers_refusal_is_a_configuration_error(
+    server: str, changed: dict[str, str], request: pytest.FixtureRequest
+) -> None:
+    url = make_url(request.getfixturevalue(f"{server}_url")).set(**changed)
+    assert "no" in refusal_of(url.render_as_string(hide_password=False))
+
+
+SERVER = 'connection failed: connection to server at "127.0.0.1", port 5432 failed: '
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "is_away"),
+    [
+        ("postgresql://", SERVER + "FATAL:  the database system is starting up", True),
+        ("postgresql://", SERVER + "FATAL:  the database system is in recovery mode", True),
+        ("postgresql://", SERVER + "FATAL:  sorry, too many clients already", True),
+        ("postgresql://", SERVER + "server closed the connection unexpectedly", True),
+        ("postgresql://", "connection timeout expired", True),
+        ("postgresql://", "failed to resolve host 'x': [Errno -3] Temporary failure in name resolution", True),
+        ("postgresql://", "failed to resolve host 'x': [Errno -2] Name or service not known", False),
+        ("postgresql://", SERVER + 'FATAL:  password authentication failed for user "me"', False),
+        ("postgresql://", SERVER + "fe_sendauth: no password supplied", False),
+        ("mysql://", (2003, "Can't connect to MySQL server on 'x' (timed out)"), True),
+        ("mysql://", (2003, "Can't connect to MySQL server on 'x' ([Errno -2] Name or service not known)"), False),
+        ("mysql://", (1040, "Too many connections"), True),
+        ("mysql://", (2013, "Lost connection to MySQL server during query"), True),
+        ("mysql://", (1045, "Access denied for user 'me'@'x' (using password: YES)"), False),
+        ("sqlite://", "unable to open database file", False),
+    ],
+)
+def test_only_errors_of_an_unreachable_server_mean_that_it_is_away(
+    url: str, error: str | tuple[int, str], is_away: bool
+) -> None:
+    given = (error,) if isinstance(error, str) else error
+    raised = OperationalError("", None, Exception(*given))
+    assert database_of(make_url(url).get_dialect()()).is_away(raised) is is_away
+
+
+def test_the_driver_says_first_that_the_database_is_down(silent: str) -> None:
+    given = {**REQUIRED, "url": f"postgresql+psycopg://me:secret@{silent}/x", "topic": "orders", "job": "nightly"}
+    with pytest.raises(DatabaseUnavailableError, match="no connection to"):
+        WholeBatch(options_of(given)).check(schema(id="integer"), "UTC")
+    with pytest.raises(DatabaseUnavailableError, match="no connection to"):
+        recover_job(**given)
+
+
+def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/nowhere/x.db"
+    assert refusal_of(url) == f"option 'url': no connection to {url}: unable to open database file"
+
+
+def test_a_later_error_on_the_first_connection_is_raised_unchanged(sqlite_url: str) -> None:
+    engine = engine_of(options(url=sqlite_url))
+    with pytest.raises(OperationalError, match="no such table"), first_connection(engine) as connection:
+        connection.execute(text("SELECT * FROM missing"))
+    engine.dispose()
+
+
+@pytest.mark.parametrize("producer", [None, "native", "librdkafka"])
+def test_a_setting_of_kafka_that_no_producer_knows_is_named_before_any_task(producer: str | None) -> None:
+    with pytest.raises(ConfigurationError, match=r"linger\.mss"):
+        require_known_settings(options(producer=producer, **{"kafka.linger.mss": "5"}))
+
+
+@pytest.mark.parametrize("name", ["linger.ms", "queue.buffering.max.kbytes"])  # the latter is librdkafka's alone
+def test_a_setting_that_one_of_the_producers_knows_is_accepted_without_a_request(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr("socket.getaddrinfo", lambda *arguments, **_: asked.append(arguments))
+    require_known_settings(options(**{f"kafka.{name}": "5", "kafka.bootstrap.servers": "nobody.invalid:1"}))
+    assert asked == []
+
+
+@pytest.mark.parametrize(("module", "is_classic"), [("pyspark.sql.connect.dataframe", False), (CLASSIC, True)])
+def test_a_dataframe_of_spark_connect_is_refused(module: str, is_classic: bool) -> None:
+    df: Any = type("DataFrame", (), {"__module__": module, "isStreaming": False})()
+    if is_classic:
+        require_classic(df)
+        return
+    with pytest.raises(ConfigurationError, match="belongs to Spark Connect: make the session with master"):
+        require_classic(df)
+
+
+@pytest.mark.parametrize(
+    ("master", "is_local"),
+    [
+        ("local", True),
+        ("local[2]", True),
+        ("local[*,4]", True),
+        ("local-cluster[2,1,512]", False),
+        ("spark://a:1", False),
+    ],
+)
+def test_sqlite_is_for_one_machine(master: str, is_local: bool) -> None:
+    require_shared(options(), master)
+    sqlite = options(url="sqlite:///x.db")
+    if is_local:
+        require_shared(sqlite, master)
+        return
+    with pytest.raises(ConfigurationError, match="SQLite works only with a local Spark master, not with"):
+        require_shared(sqlite, master)
+
+
+@pytest.mark.parametrize("master", ["local[2]", "spark://a:1"])
+def test_the_error_of_a_malformed_url_shows_no_part_of_it(master: str) -> None:
+    malformed = options(url="postgresql+psycopg://u:p@ss:s3cret@h/db")
+    with pytest.raises(ConfigurationError, match="option 'url' is not a database URL that SQLAlchemy knows") as caught:
+        require_shared(malformed, master)
+    assert "s3cret" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_sqlite_waits_for_another_tasks_partition_unless_the_url_says_otherwise(sqlite_url: str) -> None:
+    for url, seconds in ((sqlite_url, 300_000), (f"{sqlite_url}?timeout=2", 2_000)):
+        engine = engine_of(options(url=url))
+        with engine.connect() as connection:
+            assert connection.scalar(text("PRAGMA busy_timeout")) == seconds
+        engine.dispose()
+
+
+def settings(url: str, *questions: str) -> list[Any]:
+    engine = engine_of(options(url=url))
+    with engine.connect() as connection:
+        answers = [connection.scalar(text(question)) for question in questions]
+    engine.dispose()
+    return answers
+
+
+@pytest.mark.postgresql
+def test_a_transaction_sees_what_others_have_committed_on_postgresql(postgresql_url: str) -> None:
+    assert settings(postgresql_url, "SHOW transaction_isolation") == ["read committed"]
+
+
+@pytest.mark.mariadb
+def test_a_transaction_sees_what_others_have_committed_and_speaks_utc_on_mariadb(mariadb_url: str) -> None:
+    level, zone, mode = settings(mariadb_url, "SELECT @@tx_isolation", "SELECT @@time_zone", "SELECT @@sql_mode")
+    assert (level, zone) == ("READ-COMMITTED", "+00:00")
+    assert {"NO_AUTO_VALUE_ON_ZERO", "STRICT_TRANS_TABLES"} <= set(mode.split(","))

@@ -1,0 +1,94 @@
+"""Pools of slots over leases in memory, for several processes of one application."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from dualwrite.coordinator.concurrency.waiting import Ticket
+from dualwrite.coordinator.process.this_process import THIS_PROCESS
+from dualwrite.coordinator.slots.lease_registry import LeaseRegistry
+from dualwrite.coordinator.slots.pool import Pool
+from dualwrite.coordinator.slots.slot import Counters, Slot
+from dualwrite.coordinator.slots.usage import PoolSettings
+from tests.support.coordinator.fake_kafka import FakeKafka
+from tests.support.coordinator.memory_leases import MemoryLeases
+
+LONG = 20.0
+
+
+class Store:
+    """Of a DecisionStore, what the pool asks."""
+
+    def __init__(self, one_writer: bool = False) -> None:
+        self.one_writer = one_writer
+
+    def in_thread(self, act: Callable[[], Any]) -> Any:
+        return act()
+
+
+class NoSweeper:
+    """Of a Sweeper, what the pool asks; it recovers nothing."""
+
+    def look(self, *, again: bool) -> None:
+        """There is nothing to see."""
+
+    def stop(self, timeout: float) -> None:
+        """There is nothing to stop."""
+
+
+class World:
+    """Processes that share the leases of one application."""
+
+    def __init__(self) -> None:
+        self.leases = MemoryLeases()
+        self.kafka = FakeKafka()
+        self.pools: list[Pool] = []
+
+    def pool(self, owner: str = "me", size: int = 2, timeout: float = LONG, one_writer: bool = False) -> Pool:
+        settings = PoolSettings("a", size, timeout, 30.0)
+        store: Any = Store(one_writer)
+        registry = LeaseRegistry(THIS_PROCESS, self.leases, "a", owner, 30.0)
+        sweeper: Any = NoSweeper()
+        made = Pool(
+            THIS_PROCESS,
+            settings,
+            store,
+            registry,
+            sweeper,
+            self.kafka.participant,
+            Counters(THIS_PROCESS.lock()),
+            lambda step: None,
+        )
+        self.pools.append(made)
+        return made
+
+    def warm(self, slot: Slot) -> Slot:
+        """What recovery and a unit of work leave."""
+        slot.give_back(self.kafka.participant())
+        return slot
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    yield made
+    for pool in made.pools:
+        for slot in pool.slots():
+            pool.release(slot.user)
+        pool.close(0)
+
+
+def used(pool: Pool, world: World) -> str:
+    """A unit of work; which slot it used."""
+    slot = pool.acquire(object())
+    if not slot.is_warm:
+        world.warm(slot)
+    pool.release(slot.user)
+    return slot.transactional_id
+
+
+def until_waiting(pool: Pool, count: int) -> None:
+    """Return once ``count`` threads wait for a slot."""
+    while pool.waiting < count:
+        Ticket(THIS_PROCESS).wait(0.001)

@@ -1,0 +1,71 @@
+"""A broker, a database, and drivers of batches that are killed."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine
+
+from dualwrite.spark.workers import close_workers
+from tests.support.coordinator.event_table import await_sweeps
+from tests.support.crash.forked import ForkedBroker
+from tests.support.crash.world import free_port
+from tests.support.peer_clients.kafka_helpers import create_topic
+from tests.support.spark.batch_process import Told, running, said
+from tests.support.spark.batches import (
+    TOPIC,
+    both_or_neither,
+    open_slots,
+    options_for,
+    rows,
+    staged_rows,
+    things,
+    write,
+)
+
+ROWS = 30
+"""Of a batch."""
+
+
+class World:
+    """A broker and a database, and batches that are written there by processes that end early."""
+
+    def __init__(self, engine: Engine, directory: Path) -> None:
+        self.engine = engine
+        self.broker = ForkedBroker(directory / "broker", listen=f"127.0.0.1:{free_port()}")
+        self.broker.start()
+        create_topic(self.broker.bootstrap_servers, TOPIC, 3)
+        things.create(engine)
+        self.batches = 0
+
+    @property
+    def told(self) -> Told:
+        url = self.engine.url.render_as_string(hide_password=False)
+        begin = self.batches * ROWS
+        return Told(url, self.broker.bootstrap_servers, {}, self.batches, begin, begin + ROWS)
+
+    def kill_at(self, step: str, **options: Any) -> None:
+        """A driver dies right before ``step``."""
+        with running(replace(self.told, pause=step, options=options)) as process:
+            assert said(process) == "paused"
+            process.kill()
+            assert process.wait(60) < 0
+
+    def write(self, **options: Any) -> None:
+        """The batch, as the next start of the query writes it."""
+        told = self.told
+        size = ROWS // told.partitions
+        parts = [rows(told.begin + size * each, told.begin + size * (each + 1)) for each in range(told.partitions)]
+        write(options_for(told.url, told.servers, **options), parts, told.batch_id)
+
+    def judge(self) -> int:
+        """How many rows are there, on both sides alike, with nothing left elsewhere."""
+        assert staged_rows(self.engine) == 0
+        number = both_or_neither(self.engine, self.broker.bootstrap_servers, rows(0, (self.batches + 1) * ROWS))
+        assert open_slots(self.engine) == []
+        return number
+
+    def close(self) -> None:
+        close_workers()
+        await_sweeps()
+        self.broker.stop()

@@ -1,0 +1,50 @@
+"""Which transactional id a producer id was given to, and which transactions the coordinator alone may end."""
+
+import pytest
+
+from dualwrite.broker.core.transactions import TransactionTable
+from dualwrite.broker.facts.transactions import NO_TIMEOUT, TransactionForgotten, TransactionRecorded, TransactionStatus
+from dualwrite.ids import ProducerIdentity, TopicPartition
+
+P0 = TopicPartition("t", 0)
+FIRST, HEIR = ProducerIdentity(7, 0), ProducerIdentity(8, 0)
+EMPTY = TransactionRecorded("a", FIRST, TransactionStatus.EMPTY, 1000, 0)
+ONGOING = EMPTY._replace(status=TransactionStatus.ONGOING, partitions=frozenset({P0}), started_ms=1)
+KEPT = ONGOING._replace(next_producer=HEIR)
+
+
+def table(*facts: TransactionRecorded | TransactionForgotten) -> TransactionTable:
+    made = TransactionTable()
+    for fact in facts:
+        made.apply(fact)
+    return made
+
+
+def test_a_producer_id_belongs_to_the_transactional_id_that_it_was_given_to() -> None:
+    assert table(EMPTY).owner_of(7) == EMPTY
+    assert table(EMPTY).owner_of(8) is None
+
+
+def test_both_identities_of_a_kept_transaction_have_its_owner() -> None:
+    kept = table(EMPTY, ONGOING, KEPT)
+    assert (kept.owner_of(7), kept.owner_of(8)) == (KEPT, KEPT)
+
+
+def test_an_expired_transactional_id_owns_nothing() -> None:
+    assert table(EMPTY, TransactionForgotten("a")).owner_of(7) is None
+
+
+@pytest.mark.parametrize(
+    ("fact", "is_coordinated"),
+    [
+        (EMPTY, False),
+        (ONGOING, False),
+        (ONGOING._replace(timeout_ms=NO_TIMEOUT), True),
+        (KEPT, True),
+        (ONGOING._replace(status=TransactionStatus.PREPARE_COMMIT, timeout_ms=NO_TIMEOUT), True),
+    ],
+)
+def test_the_coordinator_alone_ends_what_may_be_prepared(fact: TransactionRecorded, is_coordinated: bool) -> None:
+    assert table(fact).is_coordinated(7, P0) is is_coordinated
+    assert not table(fact).is_coordinated(7, TopicPartition("t", 1)), "the transaction is not there"
+    assert not table(fact).is_coordinated(8, P0), "the records are of the other identity"

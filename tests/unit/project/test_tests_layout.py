@@ -1,0 +1,58 @@
+"""The rooms of tests/ are small, and no test module is imported; each rule reports a tree that breaks it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.support.layers import RULES_OF_TESTS, Rule, folders_are_small, nothing_imports_a_test_module, read_tree
+
+TESTS = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("rule", RULES_OF_TESTS, ids=lambda rule: rule.__name__)
+def test_the_tests_keep_the_rules_of_their_rooms(rule: Rule) -> None:
+    modules = read_tree(TESTS)
+    assert len(modules) == len(list(TESTS.rglob("*.py")))
+    assert list(rule(modules)) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "files", "sentence"),
+    [
+        (
+            folders_are_small,
+            {f"unit/wire/test_{number}.py": "" for number in range(21)},
+            "unit.wire has 21 modules side by side; the limit is 20",
+        ),
+        (
+            nothing_imports_a_test_module,
+            {"unit/test_a.py": "from tests.unit.test_b import World"},
+            "unit.test_a imports unit.test_b, which is a test module",
+        ),
+        (
+            nothing_imports_a_test_module,
+            {"unit/test_a.py": "def f():\n    from tests.unit import test_b"},
+            "unit.test_a imports unit.test_b, which is a test module",
+        ),
+        (
+            nothing_imports_a_test_module,
+            {"support/a.py": "import tests.unit.test_b"},
+            "support.a imports unit.test_b, which is a test module",
+        ),
+    ],
+)
+def test_a_tree_of_tests_that_breaks_a_rule_is_reported(
+    tmp_path: Path, rule: Rule, files: Mapping[str, str], sentence: str
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert [reported for rule in RULES_OF_TESTS for reported in rule(read_tree(tmp_path))] == [sentence]
+
+
+def test_a_sound_tree_of_tests_breaks_no_rule(tmp_path: Path) -> None:
+    (tmp_path / "test_a.py").write_text("from tests.support.servers import x")
+    for number in range(19):
+        (tmp_path / f"module{number}.py").write_text("import dualwrite")
+    assert [reported for rule in RULES_OF_TESTS for reported in rule(read_tree(tmp_path))] == []
