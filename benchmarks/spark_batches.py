@@ -1,4 +1,4 @@
-"""A DataFrame into a table and a topic in one transaction, beside the two sinks of Spark, in alternating rounds.
+"""A DataFrame into a table and a topic in one transaction, beside Spark's own two sinks, in alternating rounds.
 
     python -m benchmarks.spark_batches [--figures rate cost driver] [--contenders NAME ...] [--durabilities os fsync]
                                        [--rows 200000] [--partitions 4] [--many 1 10 50 200] [--rounds 3] [--warm-up 1]

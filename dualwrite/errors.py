@@ -35,7 +35,7 @@ class AnswerLostError(KafkaUnavailableError):
 
 
 class KafkaRefusedError(DualWriteError):
-    """The broker answered with an error: ``code`` and ``name`` are Kafka's. The message names the request."""
+    """The broker answered a request with an error. ``code`` and ``name`` are Kafka's; the message names the request."""
 
     def __init__(self, operation: str, code: int, name: str) -> None:
         super().__init__(f"{operation}: {name} ({code})")
@@ -68,7 +68,7 @@ class FencedError(DualWriteError):
 class DecisionLostError(FencedError):
     """The database lost a commit that this process has seen. Possible causes: the promotion of an asynchronous standby,
     a restored backup, an emptied state table, or a second copy of this process from a snapshot of its memory. The unit
-    of work was rolled back on both sides and may be run again. Earlier units that are now in Kafka alone are on record:
+    of work was rolled back on both sides and may be run again. Earlier units that are now only in Kafka are on record:
     see ``DualWrite.outcomes()`` and docs/outcomes.md."""
 
 
@@ -106,7 +106,7 @@ class CommittedError(UnitCommitted, DualWriteError):
     unit again."""
 
 
-_COMMITTED = "the unit of work was committed before this struck: do not run it again"
+_COMMITTED = "the unit of work was committed before this was raised: do not run it again"
 
 
 def committed_interrupt(original: BaseException) -> BaseException:
@@ -172,8 +172,8 @@ class InputError(DualWriteError):
 class BatchChangedError(DualWriteError):
     """A batch of a Spark job was run again with other rows, or in other partitions, after a part of it was written:
     some rows would be written twice, or never. This run wrote nothing. Run it again over the same input with the
-    same settings (a query that orders or samples anew gives other rows; ``df.checkpoint()`` fixes them). Or write the
-    missing rows by hand, and go on with the next batch or under another job name."""
+    same settings (a query that sorts or samples again may give other rows; ``df.checkpoint()`` fixes them). Or write
+    the missing rows by hand, and go on with the next batch or under another job name."""
 
 
 class CorruptLogError(DualWriteError):

@@ -1,4 +1,4 @@
-"""The libraries that only an extra brings, and what is said where one is missing."""
+"""The libraries that only an extra installs, and the error if one of them is missing."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -2,9 +2,9 @@
 
 KIP-939 names a prepared transaction ``producerId:epoch``. That is unique only where every transaction bumps the epoch
 (KIP-890 part 2). A client that speaks the older protocol keeps one epoch for its whole session, so its transactions N
-and N+1 carry the same pair. Two things tell them apart. The anchor is the offset at which the transaction began in one
-of its partitions, which no other transaction can share as long as the topic is there. The coordinator's start time
-outlives topics, and differs between the transactions of a session (librdkafka.py sees to that).
+and N+1 have the same pair. Two facts distinguish them. The anchor is the offset at which the transaction began in one
+of its partitions; no other transaction has it while the topic exists. The start time that the transaction coordinator
+keeps survives the deletion of topics, and differs between the transactions of a session (librdkafka.py ensures that).
 """
 
 import hashlib
@@ -42,7 +42,7 @@ class TopicPartition(NamedTuple):
 
 
 class ProducerIdentity(NamedTuple):
-    """A producer id and its epoch: who may write, as the broker fences it (KIP-98)."""
+    """A producer id and its epoch, by which the broker decides which producer may write (KIP-98)."""
 
     producer_id: int = NO_PRODUCER_ID
     epoch: int = NO_PRODUCER_EPOCH
@@ -108,13 +108,13 @@ def _shortened(topic: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OngoingTransaction:
-    """What the cluster says about the open transaction of a transactional id.
+    """The open transaction of a transactional id, as the cluster describes it.
 
     :param producer: the identity under which its records were written.
     :param start_offsets: CurrentTxnStartOffset of ``producer`` in the partitions that were asked (DescribeProducers). A
-        partition whose topic was deleted has none; nor has that of a topic which was made anew under the same name.
-    :param partitions: those of the transaction (DescribeTransactions), the deleted ones among them.
-    :param started_ms: when it began, by its coordinator's clock; UNKNOWN_START if that is not known.
+        partition whose topic was deleted, or was created again, has none.
+    :param partitions: the transaction's partitions (DescribeTransactions), including deleted ones.
+    :param started_ms: when it began, by its coordinator's clock; UNKNOWN_START if that is unknown.
     """
 
     producer: ProducerIdentity
@@ -124,25 +124,25 @@ class OngoingTransaction:
 
 
 class Match(Enum):
-    """What an open transaction is to a stored state."""
+    """Whether an open transaction is the one of a stored state."""
 
     SAME = "the transaction that was prepared"
     OTHER = "another transaction"
-    UNKNOWN = "one or the other: what would tell is gone"
+    UNKNOWN = "unknown: the topic or the start time that would show it is missing"
 
 
 class Ending(Enum):
-    """How a transaction ended, by the log in which its first record was acknowledged."""
+    """How a transaction ended, as the log of its first record shows."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
     LOST = "its records are not where they were acknowledged: the log ends before, or another producer's are there"
     OPEN = "it has no end, as far as the log goes"
-    UNKNOWN = "the log does not tell: too old, compacted, deleted, not to be read by this client"
+    UNKNOWN = "the log does not show it: the record is too old, compacted or deleted, or this client may not read it"
 
 
 class EndedTransaction(NamedTuple):
-    """What a log says of a transaction that was prepared.
+    """How a prepared transaction ended, as a log shows.
 
     :param was_overtaken: True if the same producer id has committed another transaction after it, as far as the log
         was read.

@@ -1,4 +1,4 @@
-"""What the outside world is asked for, as Protocols, so that a simulation can stand in for it and fail on purpose.
+"""Clock, entropy and files as Protocols, so that a simulation can replace them and make them fail on purpose.
 
 What a port does *not* promise is as much a part of it as what it does.
 """
@@ -27,9 +27,9 @@ class Entropy(Protocol):
 class File(Protocol):
     """An append-only file.
 
-    An append that returned is in the operating system's hands only: it survives a killed process, not a power cut, and
-    may be torn or missing in any part until :meth:`sync` has returned. An append or sync that raised leaves the file in
-    an unknown state: the process must stop and recover from what the disk has.
+    After an append has returned, only the operating system has the data: they survive a killed process, not a power
+    cut, and may be torn or missing in any part until :meth:`sync` has returned. After an append or sync has raised, the
+    file is in an unknown state: the process must stop and recover from the data on disk.
     """
 
     def append(self, *parts: bytes | bytearray | memoryview) -> None:

@@ -1,4 +1,4 @@
-"""The sockets on which the broker listens, and the check that no open one authenticates nobody."""
+"""The sockets on which the broker listens. A socket that other machines can reach must authenticate its clients."""
 
 import socket
 from collections.abc import Sequence

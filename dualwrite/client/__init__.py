@@ -1,5 +1,5 @@
-"""A Kafka client for what no Python library offers: two-phase commit, and the control plane of transactions,
-sans-I/O."""
+"""A Kafka client with the parts that no Python library has: two-phase commit, and the control plane of transactions.
+Its engine is sans-I/O."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

@@ -30,7 +30,7 @@ class _RecordFields(NamedTuple):
 
 
 class OutgoingRecord(_RecordFields):
-    """A record that a producer takes. Immutable; ``value``, ``key`` and the headers' values are bytes or None.
+    """A record as producers accept it. Immutable; ``value``, ``key`` and the headers' values are bytes or None.
 
     :param topic: its name. Whether a topic can have this name is not checked here.
     :param value: text becomes UTF-8, as in the key and the headers.

@@ -88,8 +88,8 @@ def as_raised_in_the_task() -> Iterator[None]:
             raise
         if raised.re is _NO_MODULE:
             raise ConfigurationError(
-                f"the executors' Python has no module {raised[1]}: install there what the driver has, "
-                "or let PYSPARK_PYTHON name an interpreter that has it"
+                f"the executors' Python has no module {raised[1]}: install the driver's packages there, or set "
+                "PYSPARK_PYTHON to an interpreter that has them"
             ) from error
         raise _error_of(*raised.groups()) from error
 

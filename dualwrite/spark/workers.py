@@ -95,7 +95,7 @@ def _parsed(text: str) -> tuple[URL, Database]:
 
 def _unknown_url() -> ConfigurationError:
     return ConfigurationError(
-        f"option 'url' is no database URL that SQLAlchemy knows; examples: {', '.join(EXAMPLE_URLS)}"
+        f"option 'url' is not a database URL that SQLAlchemy knows; examples: {', '.join(EXAMPLE_URLS)}"
     )
 
 
@@ -153,9 +153,11 @@ def require_classic(df: "DataFrame") -> None:
     :raises ConfigurationError: if ``df`` is such an object.
     """
     if not hasattr(df, "isStreaming"):
-        raise ConfigurationError(f"this writes a DataFrame, and is given a {type(df).__name__}")
+        raise ConfigurationError(f"expected a DataFrame, got a {type(df).__name__}")
     if type(df).__module__.startswith("pyspark.sql.connect."):
-        raise ConfigurationError("the DataFrame is Spark Connect's: use a session that is made with master(…)")
+        raise ConfigurationError(
+            "the DataFrame belongs to Spark Connect: make the session with master(…), or use format('dualwrite')"
+        )
 
 
 def require_shared(options: WriteOptions, master: str) -> None:
@@ -168,7 +170,9 @@ def require_shared(options: WriteOptions, master: str) -> None:
     _, database = _parsed(options.url)
     if not is_local and database.is_file:
         servers = titles(database for database in DATABASES if not database.is_file)
-        raise ConfigurationError(f"{database.title} is for a local master, not for {master}: use {servers}")
+        raise ConfigurationError(
+            f"{database.title} works only with a local Spark master, not with {master}: use {servers}"
+        )
 
 
 def dual_write_of(options: WriteOptions, engine: Engine) -> DualWrite:

@@ -116,7 +116,7 @@ def read_body(message: Any, version: int, frame: Frame, position: int) -> Messag
     except (struct.error, IndexError, ValueError, OverflowError, MemoryError, AssertionError) as error:
         raise MalformedMessageError(f"{message.__name__} v{version}: {error}") from error
     if end > len(frame):
-        raise MalformedMessageError(f"{message.__name__} v{version}: {end - len(frame)} bytes short")
+        raise MalformedMessageError(f"{message.__name__} v{version}: the frame is {end - len(frame)} bytes too short")
     return body
 
 

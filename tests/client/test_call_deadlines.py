@@ -35,7 +35,7 @@ def test_all_calls_are_made_in_one_thread_that_ends_when_it_is_closed() -> None:
 def test_after_a_hanging_call_every_later_call_is_refused() -> None:
     calls, ended = DeadlineCalls(grace=0.01), threading.Event()
     made: list[str] = []
-    with pytest.raises(WedgedError, match=r"send: librdkafka did not come back within 0.02 s") as raised:
+    with pytest.raises(WedgedError, match=r"send: librdkafka did not return within 0.02 s") as raised:
         calls.call("send", 0.01, ended.wait)
     assert isinstance(raised.value, KafkaUnavailableError)
     assert raised.value.retriable

@@ -349,13 +349,13 @@ def test_tls_against_a_listener_without_it_names_the_setting(drive: Drive) -> No
         assert message.endswith("; is it a listener without TLS? See security.protocol")
     with saying(b"HTTP/1.1 400 Bad Request\r\n\r\n") as endpoint:
         message = lost_error(AskingEngine((endpoint, end_txn())), drive, ConfigurationError, tls=TlsSettings())
-        assert message == f"broker {endpoint}: no TLS is spoken at this listener; see security.protocol"
+        assert message == f"broker {endpoint}: this listener does not use TLS; see security.protocol"
 
 
 def test_plaintext_against_a_listener_with_tls_names_the_setting(drive: Drive) -> None:
     with saying(bytes.fromhex("15030300020246")) as endpoint:  # the alert protocol_version
         message = lost_error(AskingEngine((endpoint, end_txn())), drive, ConfigurationError)
-        assert message == f"broker {endpoint}: TLS is spoken at this listener; see security.protocol"
+        assert message == f"broker {endpoint}: this listener uses TLS; see security.protocol"
     with saying(b"") as endpoint:
         message = lost_error(AskingEngine((endpoint, end_txn())), drive, KafkaUnavailableError)
         assert message.endswith("closed the connection; is it a listener with TLS? See security.protocol")

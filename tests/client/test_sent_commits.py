@@ -74,7 +74,7 @@ def test_a_commit_that_was_sent_needs_its_answer_before_the_next_transaction(pro
         assert not producer.is_committing
         producer.send_commit()
         assert producer.is_committing
-        with pytest.raises(InvalidTransactionStateError, match="another call of the producer is under way"):
+        with pytest.raises(InvalidTransactionStateError, match="another call of the producer is in progress"):
             producer.begin_transaction()
         assert producer.collect_commit(wait=True)
         assert (producer.is_committing, producer.state) == (False, ProducerState.READY)

@@ -104,7 +104,7 @@ def test_a_malformed_row_ends_the_load_before_its_batch(place: LoadPlace) -> Non
         (("--batch-size", "x"), "argument --batch-size: invalid int value: 'x'"),
         (("--db", "sqlite:////nowhere/x.db"), "there is no directory /nowhere"),
         (("--topic", "a b"), "topic 'a b'"),
-        (("--bootstrap", "a:b:c"), "bootstrap.servers: 'a:b:c' is no HOST:PORT"),
+        (("--bootstrap", "a:b:c"), "bootstrap.servers: 'a:b:c' is not HOST:PORT"),
         (("-X", "nosuch=1"), "-X: nosuch: there is no such setting"),
         (("-X", "security.protocol=TLS"), "security.protocol 'TLS': use one of PLAINTEXT, SSL"),
     ],

@@ -94,8 +94,8 @@ def on_connect(place: OperationsPlace, *statements: str) -> Iterator[Any]:
     [
         ("PRAGMA synchronous = OFF", "synchronous = OFF: a crash of the machine can undo a decision"),
         ("PRAGMA synchronous = NORMAL", "synchronous = NORMAL: a crash of the machine can undo a decision"),
-        ("PRAGMA journal_mode = OFF", "journal_mode = OFF: a crash in the middle of a commit tears it"),
-        ("PRAGMA journal_mode = MEMORY", "journal_mode = MEMORY: a crash in the middle of a commit tears it"),
+        ("PRAGMA journal_mode = OFF", "journal_mode = OFF: a crash during a commit leaves a part of it"),
+        ("PRAGMA journal_mode = MEMORY", "journal_mode = MEMORY: a crash during a commit leaves a part of it"),
     ],
 )
 def test_a_sqlite_connection_that_is_not_durable(place: OperationsPlace, pragma: str, found: str) -> None:
@@ -115,7 +115,10 @@ def test_a_sqlite_connection_that_is(place: OperationsPlace, pragma: str) -> Non
 def test_a_postgresql_without_fsync(postgresql_url: str, broker: KafkaBroker) -> None:
     place = OperationsPlace(postgresql_url, broker)  # the tests' own server runs with fsync=off
     said = findings(place)
-    assert "fsync = off: a crash of its machine can undo a decision, or damage all of it" in bad(said)["durability"]
+    assert (
+        "fsync = off: a crash of the server's machine can undo a decision, or damage the whole database"
+        in bad(said)["durability"]
+    )
     assert levels(said)["database"] is Level.OK
     assert said[0].message.startswith("postgresql ")
     place.close()
@@ -129,7 +132,7 @@ def test_a_mariadb_whose_commits_are_not_flushed(mariadb_url: str, broker: Kafka
         connection.execute(text("SET GLOBAL innodb_flush_log_at_trx_commit = 2"))
         said = findings(place)
         connection.execute(text(f"SET GLOBAL innodb_flush_log_at_trx_commit = {before}"))
-    assert "innodb_flush_log_at_trx_commit = 2: it says that a transaction is committed" in bad(said)["durability"]
+    assert "innodb_flush_log_at_trx_commit = 2: a COMMIT succeeds before" in bad(said)["durability"]
     place.close()
 
 

@@ -104,5 +104,5 @@ def test_processes_on_both_nodes_at_once_leave_both_sides_equal(
 def test_the_doctor_says_that_connections_go_to_one_node(engines: list[Engine], broker: KafkaBroker) -> None:
     said = [each for each in examine(engines[0], broker.client_config) if each.message.startswith("wsrep_on = ON")]
     assert [each.advice for each in said] == [
-        "send all connections of an application to the same node of the Galera cluster, as long as it lives"
+        "send all connections of an application to the same node of the Galera cluster, as long as that node works"
     ]

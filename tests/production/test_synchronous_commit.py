@@ -90,8 +90,6 @@ def test_a_commit_that_a_failover_can_undo_is_found_by_the_doctor(own_postgresql
     standby_is_named(engine, "standby")
     assert [found(level) for level in ("off", "on", "remote_apply")] == [[], [], []]
     (local,), (remote_write,) = found("local"), found("remote_write")
-    assert local.startswith(
-        "synchronous_commit = local: it says that a transaction is committed before a standby has it,"
-    )
+    assert local.startswith("synchronous_commit = local: a COMMIT succeeds before a standby has it,")
     assert "before a standby has it on its disk, so a failover can undo a decision" in remote_write
     engine.dispose()

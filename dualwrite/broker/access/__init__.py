@@ -1,1 +1,1 @@
-"""Who may do what: principals, credentials, ACLs, and the decision over a request. Pure."""
+"""Authentication and authorization: principals, credentials, ACLs, and the decision about a request. Pure."""

@@ -1,4 +1,4 @@
-"""Access control lists: what one says, which ones a filter finds, and which the broker refuses to store.
+"""Access control lists: the fields of an ACL, filters for ACLs, and the ACLs that the broker refuses to store.
 
 Sources: Kafka's AclBinding, AclBindingFilter, ResourcePatternFilter and AclControlManager.validateNewAcl; KIP-290
 (prefixed patterns); KIP-939 (the operation TWO_PHASE_COMMIT).
@@ -16,7 +16,7 @@ EVERYBODY = "User:*"
 
 
 class ResourceType(IntEnum):
-    """What an ACL protects, with Kafka's codes."""
+    """The type of the resource that an ACL protects, with Kafka's codes."""
 
     UNKNOWN = 0
     ANY = 1
@@ -39,7 +39,7 @@ class PatternType(IntEnum):
 
 
 class AclOperation(IntEnum):
-    """What a client does to a resource (Kafka: AclOperation)."""
+    """An operation on a resource (Kafka: AclOperation)."""
 
     UNKNOWN = 0
     ANY = 1

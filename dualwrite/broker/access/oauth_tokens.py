@@ -106,13 +106,13 @@ def check_token(token: str, key: Mapping[str, Any] | None, rules: TokenRules, wa
 def _public_key(key: Mapping[str, Any] | None, algorithm: str) -> jwt.PyJWK:
     """``key`` for signatures of ``algorithm``, which must be the key's own if it names one."""
     if key is None:
-        raise InvalidTokenError("there is no key with its key id in sasl.oauthbearer.jwks.endpoint.url")
+        raise InvalidTokenError("there is no key for the token's key id in sasl.oauthbearer.jwks.endpoint.url")
     if key.get("alg", algorithm) != algorithm or key.get("use", "sig") != "sig":
-        raise InvalidTokenError(f"its key is not for signatures of {algorithm}")
+        raise InvalidTokenError(f"the token's key is not for signatures of {algorithm}")
     try:
         return jwt.PyJWK(dict(key), algorithm)
     except (jwt.PyJWTError, TypeError, ValueError):
-        raise InvalidTokenError(f"its key is not one for {algorithm}") from None
+        raise InvalidTokenError(f"the token's key does not fit {algorithm}") from None
 
 
 def _verified_claims(token: str, key: jwt.PyJWK | None, rules: TokenRules) -> Mapping[str, Any]:

@@ -98,7 +98,7 @@ def _parse(text: str) -> _Rule | None:
     try:
         pattern = re.compile(_NAMED_GROUP.sub("(?P<", match[2]), re.ASCII)
     except (re.error, OverflowError) as error:
-        raise MappingRuleError(f"{text!r}: the pattern is no regular expression: {error}") from None
+        raise MappingRuleError(f"{text!r}: the pattern is not a regular expression: {error}") from None
     return _Rule(pattern, _replacement(match[3], pattern, text), match[4])
 
 

@@ -1,4 +1,4 @@
-"""The authentication of one connection: which requests it may send, and who it is.
+"""The authentication of one connection: which requests the client may send, and which user it is.
 
     VERSIONS ── ApiVersions ──> HANDSHAKE ── SaslHandshake ──> TOKENS ── SaslAuthenticate, last token ──> OPEN
        └────────────────────── SaslHandshake ────────────────────┘          OPEN ── SaslHandshake ──> TOKENS
@@ -24,7 +24,7 @@ class SaslStateError(ConnectionError):
 
 
 class SessionEndedError(ConnectionError):
-    """The session is over, and the client did not authenticate anew. The broker ends the connection."""
+    """The session has ended, and the client did not authenticate again. The broker closes the connection."""
 
 
 class SaslTerms(NamedTuple):
@@ -50,8 +50,11 @@ class SaslFailure(NamedTuple):
 
 
 class SaslAnswer(NamedTuple):
-    """The fields of a SaslAuthenticate response; the failure, after which the broker ends the connection; and a refusal
-    that the client is told of first."""
+    """The answer to a SaslAuthenticate request.
+
+    :param failure: the reason for which the broker closes the connection after this answer; None if it does not.
+    :param refusal: the reason of a refusal that the client must still acknowledge before the broker closes.
+    """
 
     auth_bytes: bytes = b""
     session_lifetime_ms: int = 0
@@ -190,7 +193,9 @@ class SaslSession:
             self._phase = _Phase.HANDSHAKE
             return True
         if monotonic > self._ends_at:
-            raise SessionEndedError(f"the session of {self._user!r} is over, and it did not authenticate anew")
+            raise SessionEndedError(
+                f"the session of {self._user!r} has ended, and the client did not authenticate again"
+            )
         return False
 
     def _fail(self, denied: Denied) -> SaslAnswer:

@@ -1,7 +1,7 @@
-"""The credentials of users: what the broker stores instead of their passwords (RFC 5802, section 3; KIP-554).
+"""The credentials of users: the values that the broker stores instead of passwords (RFC 5802, section 3; KIP-554).
 
-A client that knows only these values cannot log in with SCRAM. But a copy of them allows to guess passwords, so they
-appear in no log line, no error message and no ``repr``.
+A client that knows only these values cannot log in with SCRAM. But with a copy of them passwords can be guessed
+offline, so they appear in no log line, no error message and no ``repr``.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""What a SASL mechanism says about a token of the client."""
+"""The results of a SASL mechanism for a token of the client."""
 
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
@@ -28,10 +28,10 @@ class Granted(NamedTuple):
 
 
 class Denied(NamedTuple):
-    """The client is not who it claims to be.
+    """The authentication failed.
 
-    ``reason`` is for the broker's log alone; empty if it is there already. ``message`` is for the client; None stands
-    for Kafka's usual one, which must not tell whether the user exists.
+    ``reason`` is only for the broker's log; empty if it is already there. ``message`` is for the client; None stands
+    for Kafka's usual message, which must not reveal whether the user exists.
     """
 
     reason: str

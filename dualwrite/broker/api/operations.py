@@ -1,4 +1,4 @@
-"""The operations that exist on each type of resource, of which a client may ask which ones it may perform (KIP-430).
+"""The operations that exist on each type of resource. A client may ask which of them it may perform (KIP-430).
 
 Source: Kafka's AclEntry.supportedOperations.
 """

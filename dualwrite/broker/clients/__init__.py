@@ -1,1 +1,1 @@
-"""What a broker knows of a client before its first request."""
+"""Everything about a client before its first request: listeners, limits, foreign protocols, handshakes."""

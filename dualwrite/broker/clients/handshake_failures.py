@@ -1,4 +1,4 @@
-"""Why a TLS handshake failed, in words that say what to change. OpenSSL's own names say what it saw."""
+"""Messages for failed TLS handshakes that say what to change. OpenSSL's own messages only say what it has received."""
 
 from collections.abc import Mapping
 

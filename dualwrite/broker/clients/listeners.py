@@ -1,4 +1,4 @@
-"""The addresses on which the broker listens, each with its security protocol, and those that it tells clients.
+"""The addresses on which the broker listens, each with its security protocol, and the addresses that clients get.
 
 Sources: Kafka's SocketServerConfigs (the form of an address, the default map), KafkaConfig and CoreUtils (the checks).
 """

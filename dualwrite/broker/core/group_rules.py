@@ -136,8 +136,8 @@ def _join_error(group: Group, command: JoinGroup, settings: GroupSettings, exist
 def _has_room(group: Group, member_id: str, max_size: int) -> bool:
     """True if the group may have another member.
 
-    While a rebalance is prepared, only members that have joined count: the last to join are left out if group.max.size
-    was reduced. At other times all members count.
+    While a rebalance is being prepared, only members that have already joined it count. So if group.max.size was
+    reduced, the members that join last are refused. At other times all members count.
     """
     if group.state is GroupState.EMPTY:
         return True

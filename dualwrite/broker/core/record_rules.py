@@ -73,7 +73,7 @@ def checked_header(records: bytes | memoryview | None, config: TopicConfig, now_
     if contradiction is not None:
         raise RefusedBatchError(ErrorCode.INVALID_RECORD, contradiction)
     if header.has_append_time:
-        raise RefusedBatchError(ErrorCode.INVALID_TIMESTAMP, "a client does not write append times")
+        raise RefusedBatchError(ErrorCode.INVALID_TIMESTAMP, "only the broker may set the timestamp type LogAppendTime")
     _check_records(header, records, config, now_ms)
     return header
 

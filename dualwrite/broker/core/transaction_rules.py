@@ -268,8 +268,10 @@ def _prepare(entry: TransactionRecorded, result: Marker, version: TransactionVer
 def _abort_by_coordinator(
     entry: TransactionRecorded, moment: Moment, asked_by: ProducerIdentity = NO_PRODUCER
 ) -> Decision:
-    """Abort an abandoned transaction, and fence the client that began it: only ``asked_by`` may claim the bump in a
-    retry."""
+    """Abort an abandoned transaction, and fence the client that began it.
+
+    :param asked_by: the client that requested the abort; only its repeated request is answered with the new epoch.
+    """
     decision = _prepare(entry, Marker.ABORT, TransactionVersion.TV2, moment)
     fact = _recorded(decision)._replace(previous=asked_by)
     return decision._replace(facts=(fact,))

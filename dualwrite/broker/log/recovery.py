@@ -77,7 +77,7 @@ class LogRecovery:
         base_offsets = segment_offsets(self._directory, self._files.list(self._directory)) or [self.start_offset]
         if base_offsets[0] > self.start_offset:
             raise CorruptLogError(
-                f"{self._path(base_offsets[0])}: no segment precedes it, but the log was to begin at"
+                f"{self._path(base_offsets[0])}: no segment precedes it, but the log should begin at"
                 f" {self.start_offset}. Restore the missing segments, or write {base_offsets[0]} and a line feed into"
                 f" {self._directory / LOG_START_OFFSET} to lose them"
             )
@@ -169,7 +169,7 @@ class LogRecovery:
             )
         if segment.next_offset < self.start_offset:
             raise CorruptLogError(
-                f"{segment.path}: {damage}, at offset {segment.next_offset}, but the log was to begin at"
+                f"{segment.path}: {damage}, at offset {segment.next_offset}, but the log should begin at"
                 f" {self.start_offset}"
             )
         self.cut_bytes = segment.cut_tail()

@@ -74,7 +74,7 @@ def refuse_later_format(data_dir: Path) -> None:
     if version > FORMAT_VERSION:
         raise ConfigurationError(
             f"data directory {data_dir} was written by a later release of dualwrite, in format {version}, and this "
-            f"release knows format {FORMAT_VERSION}: start that one"
+            f"release knows format {FORMAT_VERSION}: start the later release"
         )
 
 

@@ -4,10 +4,10 @@ from dualwrite.ports import Clock
 
 
 class ExpiryClock:
-    """The earlier one of two times: the wall clock's, and its time at the start plus the time that has passed since.
+    """The earlier of two times: the wall clock; and the wall clock at the start plus the monotonic time since.
 
-    Stored times are of the wall clock. If it jumps forward, the second time is the earlier one, and nothing expires
-    before its time. If it jumps back, the first one is the earlier, and what was stored before is kept for longer.
+    Stored times are times of the wall clock. If the wall clock jumps forward, the second time is the earlier one, and
+    no entry expires too early. If it jumps back, the first time is the earlier one, and stored entries stay longer.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -16,7 +16,11 @@ logger = logging.getLogger(__name__)
 
 def unreadable(directory: Path, record: Record, error: Exception) -> CorruptLogError:
     """The error about a ``record`` in ``directory`` that cannot be read."""
-    advice = ". A later release of dualwrite wrote it; start that one" if isinstance(error, LaterReleaseError) else ""
+    advice = (
+        ". A later release of dualwrite wrote it; start the later release"
+        if isinstance(error, LaterReleaseError)
+        else ""
+    )
     return CorruptLogError(f"{directory}: record at offset {record.offset}: {error}{advice}")
 
 

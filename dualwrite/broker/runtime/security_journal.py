@@ -13,7 +13,7 @@ _SECRET_BYTES = 32
 
 
 class SecurityJournal:
-    """The part of the cluster that says who its users are. Belongs to the event loop's thread.
+    """The part of the cluster that keeps its users and their credentials. Belongs to the event loop's thread.
 
     :param record: applies facts to ``state`` and appends them to the journal, all of them or none.
     """

@@ -140,7 +140,7 @@ def _read(setting: str, location: str) -> _Pem:
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
         raise ConfigurationError(f"{source}: {reason}") from None
     if content.startswith(_BINARY):
-        raise ConfigurationError(f"{source}: it is no PEM; {HOW_TO_CONVERT}")
+        raise ConfigurationError(f"{source}: it is not PEM; {HOW_TO_CONVERT}")
     return _Pem(source, content.decode("ascii", "replace"))
 
 

@@ -28,7 +28,7 @@ class TlsHandshakeError(ConnectionError):
 class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     """The transport of ``stream``, and the protocol of the transport beneath. Belongs to the event loop's thread.
 
-    :param context: the listener's certificate and what it asks of clients.
+    :param context: the listener's certificate, and its requirements for clients.
     :param protocol: the listener's security protocol, for messages.
     :param received: the buffer for encrypted bytes. All connections of an event loop can share one, because its content
         is consumed before the loop turns to another connection.

@@ -1,1 +1,1 @@
-"""The control plane of transactions, and what people ask a cluster."""
+"""The control plane of transactions, and the requests of an operator's commands."""

@@ -84,7 +84,8 @@ class LibrdkafkaSettings:
         timeout_ms = delivery_timeout_ms(delivery, milliseconds_in(made, DELIVERY_KEY), transaction_ms)
         if timeout_ms <= 0:
             raise ConfigurationError(
-                f"{delivery} {timeout_ms}: a record that may stay unacknowledged for ever holds locks"
+                f"{delivery} {timeout_ms}: use more than 0 ms. Without a limit an unacknowledged record holds the "
+                "database's locks for ever"
             )
         made.setdefault(delivery, timeout_ms)
         # Otherwise a record for a deleted topic would time out before it is refused, and be retried for ever.

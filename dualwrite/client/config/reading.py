@@ -85,7 +85,7 @@ def servers_in(config: Mapping[str, Any]) -> str:
     servers = next((config[name] for name in names_of(BOOTSTRAP_KEY) if config.get(name)), None)
     if servers is None:
         if "bootstrap_servers" in config:
-            raise ConfigurationError('"bootstrap_servers" is no setting: write "bootstrap.servers"')
+            raise ConfigurationError('"bootstrap_servers" is not a setting: write "bootstrap.servers"')
         raise ConfigurationError(f"{BOOTSTRAP_KEY} is not set: name at least one broker as HOST:PORT")
     if not isinstance(servers, str):
         raise ConfigurationError(
@@ -135,7 +135,7 @@ def delivery_timeout_ms(name: str, timeout_ms: int | None, longest: int) -> int:
     :raises ConfigurationError: if the given one is longer.
     """
     if timeout_ms is not None and timeout_ms > longest:
-        raise ConfigurationError(f"{name} {timeout_ms}: at most {TIMEOUT_KEY}, {longest}")
+        raise ConfigurationError(f"{name} {timeout_ms}: use at most {longest}, the value of {TIMEOUT_KEY}")
     return min(int(KEYS[DELIVERY_KEY].default), longest) if timeout_ms is None else timeout_ms
 
 

@@ -56,6 +56,6 @@ class ConnectionLog:
         :param unanswered: requests whose answers are overdue.
         """
         if unanswered:
-            _LOG.warning("broker %s: given up: %d requests were not answered in time", endpoint, unanswered)
+            _LOG.warning("broker %s: connection closed: %d requests were not answered in time", endpoint, unanswered)
         else:
-            _LOG.debug("broker %s: closed, as it was idle", endpoint)
+            _LOG.debug("broker %s: connection closed: it was idle", endpoint)

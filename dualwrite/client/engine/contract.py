@@ -126,8 +126,8 @@ class Drivable(Protocol):
         or lost meanwhile."""
 
     def lost(self, endpoint: Endpoint, error: DualWriteError, now: float) -> None:
-        """``endpoint`` could not be opened, or the connection broke. None of its unanswered requests will be answered,
-        and the broker may or may not have carried them out.
+        """``endpoint`` could not be opened, or its connection was lost. Its unanswered requests will get no answer; the
+        broker may have carried them out or not.
 
         :param error: KafkaUnavailableError if another attempt may help. Any other error, such as ConfigurationError for
             a certificate that is not trusted or a wrong password, ends the operation in progress.

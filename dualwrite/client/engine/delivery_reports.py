@@ -1,4 +1,4 @@
-"""What a delivery callback gets for a record, in the form of confluent-kafka's."""
+"""The message and the error that a delivery callback gets for a record, in confluent-kafka's form."""
 
 from typing import Any
 

@@ -36,7 +36,7 @@ class PendingOperation:
 
 
 class VerbInProgress:
-    """At most one verb, and what ends it."""
+    """At most one call in progress, and its end."""
 
     __slots__ = ("_machine", "pending")
 
@@ -47,7 +47,7 @@ class VerbInProgress:
     def refuse_a_second(self, called: str) -> None:
         """Raise InvalidTransactionStateError while a verb is in progress."""
         if self.pending is not None:
-            raise InvalidTransactionStateError(f"{called}: another call of the producer is under way")
+            raise InvalidTransactionStateError(f"{called}: another call of the producer is in progress")
 
     def require_producing(self, called: str) -> None:
         """Refuse ``called`` where records cannot be produced."""

@@ -381,7 +381,7 @@ class Sender:
             self._fail_transaction(error_for(ApiKey.PRODUCE, operation, code), error_class)
 
     def lost(self, asked: list[InFlight], why: str, now: float, is_broken: bool = True) -> None:
-        """A connection is lost, and with it the answers to ``asked``.
+        """A connection was lost, so the requests ``asked`` will get no answers.
 
         :param is_broken: False if this client closed it.
         """

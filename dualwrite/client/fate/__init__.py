@@ -1,1 +1,1 @@
-"""What became of a transaction: asked of the control plane that it is given."""
+"""The outcome of a transaction, read through a control plane."""

@@ -117,7 +117,7 @@ def ended_transaction(
         return _read_ending(logs, partition, first.offset, state.producer, farthest)
     except KafkaRefusedError as error:
         if error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-            _LOG.warning("what became of %s cannot be known: %s: grant READ on that topic", state, error)
+            _LOG.warning("the outcome of %s is unknown: %s: grant READ on that topic", state, error)
         return _NOTHING_KNOWN
 
 
@@ -177,8 +177,8 @@ def _read_ending(
 def _search_marker(
     logs: "LogReader", partition: TopicPartition, offset: int, producer: ProducerIdentity, farthest: int | None
 ) -> Ending:
-    """How the transaction ended, even if an open transaction stops read_committed consumers before its marker, or it is
-    open itself."""
+    """How the transaction ended, by its marker in the log. Reads with read_uncommitted, because an older open
+    transaction may hide the marker from read_committed readers, or the transaction itself may still be open."""
     position, records_read = offset, 0
     while farthest is None or records_read < farthest:
         chunk = logs.read(partition, position, committed=False, most=_CHUNK)

@@ -45,7 +45,7 @@ class DeadlineCalls:
             not.
         """
         if self.is_wedged:
-            raise WedgedError(f"{operation}: an earlier call of this producer has never come back")
+            raise WedgedError(f"{operation}: an earlier call of this producer has not returned")
         todo = self._todo or self._begin()
         answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.is_wedged = True  # an interrupt of the wait abandons the call, too
@@ -53,10 +53,10 @@ class DeadlineCalls:
         try:
             returned, error = answer.get(timeout=timeout + self._grace)
         except queue.Empty:
-            _LOG.warning("%s: not back after %g s: the producer is abandoned", operation, timeout + self._grace)
+            limit = timeout + self._grace
+            _LOG.warning("%s: librdkafka has not returned after %g s: its producer is abandoned", operation, limit)
             raise WedgedError(
-                f"{operation}: librdkafka did not come back within {timeout + self._grace:g} s; the producer is "
-                "replaced"
+                f"{operation}: librdkafka did not return within {limit:g} s; the library replaces its producer"
             ) from None
         self.is_wedged = False
         if error is not None:

@@ -30,7 +30,7 @@ def of_handshake(endpoint: Endpoint, error: BaseException) -> KafkaUnavailableEr
             " see ssl.ca.location and ssl.endpoint.identification.algorithm"
         )
     if isinstance(error, ssl.SSLError) and error.reason in _NO_TLS:
-        return ConfigurationError(f"broker {endpoint}: no TLS is spoken at this listener; see security.protocol")
+        return ConfigurationError(f"broker {endpoint}: this listener does not use TLS; see security.protocol")
     hint = "; is it a listener without TLS? See security.protocol" if isinstance(error, _HUNG_UP) else ""
     return KafkaUnavailableError(f"broker {endpoint}: TLS: {reason_of(error)}{hint}")
 

@@ -124,8 +124,8 @@ class BaseProducer:
     def _refuse_in_callback(self, verb: str) -> None:
         if self._is_telling:
             raise InvalidTransactionStateError(
-                f"{verb}: another call is under way, which has called this delivery callback: produce() is all that a"
-                " callback may call"
+                f"{verb}: another call is in progress, and this delivery callback runs in it: a callback may call only"
+                " produce()"
             )
 
     def _check_process(self, verb: str) -> None:

@@ -109,7 +109,7 @@ class BrokerProtocol:
         :raises ConfigurationError: if TLS or SASL is missing or refused; correct the settings that the message names.
         """
         if not self.has_heard and data.startswith(_TLS_ALERT):
-            raise ConfigurationError(f"broker {self._broker}: TLS is spoken at this listener; see security.protocol")
+            raise ConfigurationError(f"broker {self._broker}: this listener uses TLS; see security.protocol")
         self.has_heard = True
         self._protocol.feed(data)
         outgoing = b""

@@ -1,4 +1,4 @@
-"""The brokers and the coordinators of a cluster, as the last answers to Metadata and FindCoordinator told.
+"""The brokers and the coordinators of a cluster, from the last answers to Metadata and FindCoordinator.
 
 It may be out of date at any time. When a request fails for that reason, the caller removes the stale entry and asks
 again.
@@ -12,9 +12,9 @@ from dualwrite.wire.apis import Message
 
 
 class ClusterMetadata:
-    """What the engine and the control plane both know of a cluster.
+    """The part of the metadata that both the engine and the control plane use.
 
-    :param bootstrap: the brokers to begin with.
+    :param bootstrap: the brokers to which a client connects first.
     """
 
     def __init__(self, bootstrap: tuple[Endpoint, ...]) -> None:

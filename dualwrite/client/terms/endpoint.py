@@ -34,5 +34,5 @@ class Endpoint(NamedTuple):
         else:
             host, _, port = address.partition(":")
         if not host or not (port or str(DEFAULT_PORT)).isdecimal() or not 0 < int(port or DEFAULT_PORT) < 65536:
-            raise ConfigurationError(f"bootstrap.servers: {text!r} is no HOST:PORT")
+            raise ConfigurationError(f"bootstrap.servers: {text!r} is not HOST:PORT")
         return cls(host, int(port or DEFAULT_PORT))

@@ -23,9 +23,9 @@ class ErrorClass(Enum):
 
     SUCCESS = "nothing"
     RETRIABLE = "send the request again, a little later"
-    REFRESH_RETRIABLE = "find out who is in charge now, and send it there"
+    REFRESH_RETRIABLE = "find the current leader or coordinator, and send the request there"
     ABORTABLE = "abort the transaction"
-    FATAL = "drop the producer; without one: no retry cures it"
+    FATAL = "discard the producer; without a producer: a retry does not help"
     FENCED = "drop the producer: another one has its transactional id"
 
     @property

@@ -188,7 +188,7 @@ class AsyncTransaction(BaseTransaction):
     def _require_alone(self, verb: str) -> None:
         if self._call is not None:
             raise InvalidTransactionStateError(
-                f"{verb}: another task is using this unit of work: a transaction does one thing after the other"
+                f"{verb}: another task is using this unit of work: a unit of work makes one call at a time"
             )
         self._forget_begun()
 
@@ -203,8 +203,8 @@ class AsyncTransaction(BaseTransaction):
         if self._call is not None:
             await self._call
             return InvalidTransactionStateError(
-                "a call of another task was under way when the block of this unit of work ended: await all of them in "
-                "it"
+                "a call of another task was in progress when the block of this unit of work ended: await all calls in "
+                "the block"
             )
         if forgotten:
             verb, _ = forgotten[0]

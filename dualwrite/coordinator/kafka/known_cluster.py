@@ -54,8 +54,9 @@ class KnownCluster:
         if cluster_id_now != identity.cluster_id:
             raise ForeignClusterError(
                 f"the Kafka cluster behind {self._config.get('bootstrap.servers')} is {cluster_id_now} now, and was "
-                f"{identity.cluster_id} when this process began: what is open there can be recovered there alone. Lead "
-                "the address back to it; or restart, and run `dualwrite db moved --db URL` if that cluster is gone"
+                f"{identity.cluster_id} when this process began: transactions that are open there can be recovered "
+                "only there. Make the address lead to that cluster again; or restart, and run "
+                "`dualwrite db moved --db URL` if that cluster is gone"
             )
 
     def _request(self, *, with_log_directory: bool) -> ClusterIdentity:

@@ -206,7 +206,8 @@ class LibrdkafkaProducer:
             if group in self._offsets.groups and not self.is_reusable:
                 # A broker knows which of two offsets is newer only by their transactions.
                 raise PrepareFailedError(
-                    f"offsets of group {group}: a connection was lost since some were sent, which may be under way"
+                    f"offsets of group {group}: a connection was lost after this transaction sent offsets of the "
+                    "group, and a copy of that request may still arrive"
                 )
             with self._offsets.sending(f"{Verb.SEND_OFFSETS.value} of {self._transactional_id}", group):
                 send = self._producer.send_offsets_to_transaction

@@ -1,4 +1,5 @@
-"""A session of librdkafka as the coordinator describes it. librdkafka tells neither its identity nor every error."""
+"""A librdkafka session, as the transaction coordinator describes it: librdkafka reports neither the session's identity
+nor every error."""
 
 from dualwrite.client.admin.control_plane import ControlPlane, TransactionDescription
 from dualwrite.client.librdkafka.deliveries import Deliveries

@@ -1,1 +1,2 @@
-"""What the recipe asks of the world: Protocols, so that a simulation can stand in for it and fail on purpose."""
+"""The recipe's interfaces to Kafka, the database, the leases and the process: Protocols, so that a simulation can
+replace them and make them fail on purpose."""

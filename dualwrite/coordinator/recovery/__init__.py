@@ -1,1 +1,1 @@
-"""Recovery: what a dead predecessor left in Kafka is committed or aborted, as the database decided."""
+"""Recovery: commits or aborts a dead process's Kafka transactions, as the database decided."""

@@ -104,8 +104,8 @@ class BulkRecovery:
         self._in_threads(others, self._recover_alone, 1 if self._store.one_writer else THREADS)
 
     def for_each(self, leases: Sequence[Lease], step: _Step) -> None:
-        """Run ``step`` for each lease, see StepRunner. Each lease stays with the same thread for all steps: a Recoverer
-        belongs to one thread."""
+        """Run ``step`` for each lease, see StepRunner. Each lease stays with the same thread for all steps: a
+        RecoveryParticipant belongs to one thread."""
         self._in_threads(leases, step, THREADS)
 
     def taken_over(self, error: LeaseLostError) -> None:

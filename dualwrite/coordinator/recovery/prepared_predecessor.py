@@ -95,6 +95,6 @@ class EndingCheck(NamedTuple):
             if self.is_last:
                 raise
             raise EndingNotCheckedError(
-                f"{self.transactional_id}: what became of {state} cannot be seen yet: {error}"
+                f"{self.transactional_id}: the outcome of {state} cannot be read yet: {error}"
             ) from error
         return outcome_in_log(state, done, self.now, ended, ongoing)

@@ -1,5 +1,5 @@
-"""The previous transaction of a librdkafka session. All transactions of a session have the same identity, so the next
-transaction needs the previous one's start to be told apart from it."""
+"""The previous transaction of a librdkafka session. All transactions of a session have the same identity, so only its
+start distinguishes the previous transaction from the next one."""
 
 from typing import TYPE_CHECKING
 

@@ -53,7 +53,7 @@ class SingleSlotRunner:
             step(lease)
 
     def taken_over(self, error: LeaseLostError) -> None:
-        """Note that another process recovers the slot of ``error``; see StepRunner."""
+        """Raise ``error``: another process recovers its slot; see StepRunner."""
         raise error
 
 

@@ -67,11 +67,11 @@ class RecordKeeper:
         self.reserved: dict[str, int] = {}
         """By transactional id, the numbers below this one are of records that are still to be replayed."""
         self.empty: set[str] = set()
-        """Transactional ids of which the database is known to keep nothing. A DELETE that finds nothing locks a gap in
-        InnoDB, in which the INSERT of another slot's first unit waits, and so do both for each other."""
+        """Transactional ids for which the database is known to keep no records. They need no DELETE: in InnoDB a DELETE
+        that finds no row locks a gap, in which the INSERT of another slot waits; two such units deadlock."""
 
     def reserve(self, transactional_id: str, numbers: Iterable[int]) -> None:
-        """The kept records with ``numbers``, and all before them, stay in the database, until this is said anew."""
+        """Keep the stored records with ``numbers``, and all before them, in the database until the next call."""
         self.reserved[transactional_id] = max(numbers, default=-1) + 1
 
     def begin(self, transactional_id: str) -> list[KeptRecord]:
@@ -80,7 +80,7 @@ class RecordKeeper:
         return self._records[transactional_id]
 
     def of(self, transactional_id: str) -> Sequence[KeptRecord]:
-        """The records of the transaction that is under way, or was last."""
+        """The records of the transaction in progress, or of the last one."""
         return self._records.get(transactional_id, [])
 
     def watching(self, make: Callable[[str], KafkaParticipant]) -> Callable[[str], KafkaParticipant]:

@@ -40,11 +40,12 @@ UNKNOWN_CLUSTER = ClusterIdentity()
 
 
 class TwoPartIdentity(NamedTuple):
-    """An identity of the form ``kind:part:part:part``, of which one part may change while the database stays the same.
+    """An identity of the form ``kind:part:part:part``. Two of the parts are halves: if one of them changes, it is still
+    the same database.
 
     :param kind: the first word of such identities.
-    :param fixed_index: the index of the part that is always the same.
-    :param half_indexes: the indexes of the parts of which one may change.
+    :param fixed_index: the index of the part that never changes.
+    :param half_indexes: the indexes of the two halves.
     """
 
     kind: str

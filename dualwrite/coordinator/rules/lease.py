@@ -37,8 +37,8 @@ class LeaseContradictedError(LeaseLostError, DecisionLostError):
     """The state row contradicts this process's memory: the database has lost a commit, or this process runs twice.
     The unit was rolled back on both sides; run it again, and see ``dw.outcomes()``.
 
-    ``row`` is the row in the database, None if it is gone; ``unmatched`` are the units of work that are on one side
-    alone, which go on record.
+    ``row`` is the row in the database, None if it is gone; ``unmatched`` are the units of work that are only on one
+    side, which go on record.
     """
 
     def __init__(self, lease: Lease, finding: RowFinding, row: RowSeen | None, unmatched: Sequence[Unmatched]) -> None:

@@ -154,8 +154,8 @@ class Positions:
                 raise _of_another_membership("seek_to_stored")  # and had that partition before
             if stored is None:
                 raise InvalidTransactionStateError(
-                    f"{partition}: this consumer was not put where the database is: call seek_to_stored(consumer, "
-                    "partitions) in the on_assign callback of subscribe()"
+                    f"{partition}: this consumer was not set to the offset in the database: call seek_to_stored("
+                    "consumer, partitions) in the on_assign callback of subscribe()"
                 )
             if offset < stored:
                 raise InvalidTransactionStateError(
@@ -203,7 +203,6 @@ class Positions:
 
 def _of_another_membership(remedy: str) -> RebalancedError:
     return RebalancedError(
-        "the consumer has another membership of its group than when it was put where it reads, and its partitions may "
-        f"have been another member's meanwhile: the unit of work is rolled back; call {remedy}(consumer), and poll "
-        "again"
+        "the consumer's group membership has changed since its last seek, and another member may have had its "
+        f"partitions meanwhile: the unit of work is rolled back; call {remedy}(consumer), and poll again"
     )

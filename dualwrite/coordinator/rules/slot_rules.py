@@ -179,7 +179,7 @@ class AbandonedApplication:
 
     :param transactional_ids: the slots whose owners are gone.
     :param seconds: time since the first of these leases expired; 0 if none has, and its owner is known to be dead;
-        None if no row tells.
+        None if no row shows it.
     """
 
     application: str

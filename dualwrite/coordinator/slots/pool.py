@@ -279,7 +279,7 @@ class Pool:
         """Log the units of work that are left to recovery."""
         names = ", ".join(slot.transactional_id for slot in self.slots() if slot.user is not None)
         _LOG.warning(
-            "%s: closed while units of work still run in %s: what they leave open is left to recovery",
+            "%s: closed while units of work still run in %s: recovery will end their transactions",
             self._settings.application,
             names,
             extra={"application": self._settings.application},
@@ -290,8 +290,8 @@ class Pool:
         if names:
             units = "1 unit of work is" if len(names) == 1 else f"{len(names)} units of work are"
             _LOG.warning(
-                "%s: closed, and %s not finished in Kafka (%s): recovery ends what is open there as the database has "
-                "decided, at the application's next start; until then read_committed consumers wait behind it",
+                "%s: closed, and %s not finished in Kafka (%s): recovery ends the open transactions as the database "
+                "has decided, at the application's next start; until then read_committed consumers wait behind them",
                 self._settings.application,
                 units,
                 ", ".join(names),

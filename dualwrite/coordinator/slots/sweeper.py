@@ -37,9 +37,9 @@ class Repairs(Protocol):
 
 
 class Sweeper:
-    """Recovers the slots of dead owners: in the background when told to look, or now.
+    """Recovers the slots of dead owners, at once or in the background.
 
-    :param recoverers: makes the Recoverers for Kafka.
+    :param recoverers: makes the RecoveryParticipants for Kafka.
     :param observe: called with each step's name.
     :param repairs: further work on recovered slots.
     """
@@ -127,7 +127,7 @@ class Sweeper:
         except Exception as error:  # only logged: it is not this process's task
             if not is_step_error(error):
                 raise
-            _LOG.info("slots of other applications were not looked at: %s", error, extra=whose)
+            _LOG.info("the slots of other applications were not checked: %s", error, extra=whose)
             return
         if others:
             _LOG.warning("%s: %s", self._registry.application, left_elsewhere(others), extra=whose)
@@ -139,7 +139,7 @@ class Sweeper:
         except Exception as error:  # noqa: BLE001 - logged, and tried again at the next beat
             errors = [error]
         for reason in errors:
-            _LOG.warning("what a dead process left was not recovered: %s; trying again", reason)
+            _LOG.warning("a dead process's slot was not recovered: %s; trying again at the next heartbeat", reason)
 
     def _recover_all(self, candidates: Sequence[Candidate]) -> tuple[dict[str, Outcome], list[Exception]]:
         """Recover slots that are unchanged. KafkaUnavailableError ends the sweep; other errors end one slot each."""

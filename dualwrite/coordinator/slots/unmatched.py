@@ -1,4 +1,4 @@
-"""Units of work that are known to be on one side alone, until they are recorded as heuristic outcomes."""
+"""Units of work that are known to be only on one side, until they are recorded as heuristic outcomes."""
 
 import logging
 from collections import deque
@@ -98,7 +98,7 @@ class UnmatchedUnits:
     def _log_lost(self, transactional_id: str, unit: Unmatched, error: Exception | None) -> None:
         """Log ``unit``, whose record ends with this process, with the statement that inserts it."""
         _LOG.error(
-            "%s: closed before the database took the record that says %s of the unit of work with the state %s (%s). "
+            "%s: closed before the database accepted the record of %s of the unit of work with the state %s (%s). "
             "Insert it by hand: %s",
             transactional_id,
             unit.outcome.value,

@@ -61,7 +61,7 @@ class PoolSettings:
         :raises ConfigurationError: naming the setting.
         """
         if not self.application:
-            raise ConfigurationError("application is empty: name this application, differently from every other")
+            raise ConfigurationError("application is empty: use a name that no other application has")
         if not isinstance(self.application, str):
             raise ConfigurationError(f"application {self.application!r}: name this application by a text")
         if not _is(Integral, self.size) or self.size < 1:

@@ -177,7 +177,7 @@ def _close(connection: Any) -> None:
     try:
         connection.close()
     except Exception as error:  # noqa: BLE001 - the driver's own: it is of no use any more
-        _LOG.debug("closing a connection that came too late: %s", error)
+        _LOG.debug("closing a connection that was made too late: %s", error)
 
 
 def _unavailable(limit: Limit) -> DatabaseUnavailableError:

@@ -53,7 +53,7 @@ def require_idle(connection: Connection) -> None:
     if is_open:
         raise ConfigurationError(
             "a connection of the engine's is inside a transaction when it is checked out: a listener (connect, "
-            "checkout, engine_connect) leaves it open, and is to end it; or the engine's pool or creator hands out a "
+            "checkout, engine_connect) leaves it open, and must end it; or the engine's pool or creator hands out a "
             "connection that another user has"
         )
 

@@ -110,8 +110,8 @@ def declare_copied(connection: Connection, *, forced: bool) -> DeclaredCopy:
     ):
         if identity.is_same_as(name) and not forced:
             raise ConfigurationError(
-                f"this database has written the state row of {transactional_id!r} itself: it is no copy. If it is a "
-                "copy of all files of the original, which has the same identity, say --yes"
+                f"this database has written the state row of {transactional_id!r} itself, so it does not look like a "
+                "copy. A copy of all files of the original has the original's identity: if it is one, add --yes"
             )
     held_ids = connection.scalars(
         select(states.c.transactional_id).where(states.c.owner != "").order_by(states.c.transactional_id),

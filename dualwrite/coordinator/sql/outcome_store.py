@@ -32,7 +32,7 @@ class HeuristicOutcome:
     :param transactional_id: the slot in which it ran.
     :param state: KIP-939's producerId:epoch of its Kafka transaction; and the position of one of its records, as
         topic:partition:offset, if known.
-    :param outcome: XA's name of what happened.
+    :param outcome: the outcome, under XA's name.
     :param detail: the meaning, in a line.
     :param found_at: when recovery found it, in UTC by the database's clock.
     :param acknowledged_at: when :func:`acknowledge` was called; None if it has not been.

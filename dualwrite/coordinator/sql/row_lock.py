@@ -1,4 +1,4 @@
-"""The lock of a state row, and what the locked row says."""
+"""The lock of a state row, and the content of the locked row."""
 
 from typing import Any
 

@@ -248,7 +248,7 @@ class UnitDriver:
         if not self._records:
             # Kafka has no transaction then, and a state without a record could name the session's next transaction.
             raise InvalidTransactionStateError(
-                "every produce() of this unit of work raised: there is nothing to commit"
+                "every produce() of this unit of work raised an error: there is no record to commit"
             )
         self._prepared = self._participant.prepare_transaction()
         if not self._prepared:

@@ -57,7 +57,8 @@ def _committed(raised: BaseException) -> BaseException:
     if not isinstance(raised, Exception):
         return committed_interrupt(raised)
     return CommittedError(
-        f"the unit of work was committed, and then {raised!r} struck the end of its block: do not run the unit again"
+        f"the unit of work was committed, and then {raised!r} was raised at the end of its block: do not run the unit "
+        "again"
     )
 
 
@@ -80,6 +81,6 @@ def in_doubt(application: str, error: BaseException | None) -> InDoubtError:
 
 def _in_doubt_alone(application: str, error: BaseException) -> InDoubtError:
     return InDoubtError(
-        f"a unit of work of application {application!r}, which produced nothing, was struck by {error!r} in the middle "
-        "of its COMMIT: whether its rows are in the database, the database alone can say. Look before you run it again"
+        f"{error!r} was raised during the COMMIT of a unit of work of application {application!r} that produced "
+        "nothing: its rows may be in the database or not. Check that before you run it again"
     )

@@ -27,7 +27,7 @@ def require_plain(function: object) -> None:
     :raises ConfigurationError: naming the function.
     """
     if not callable(function):
-        raise ConfigurationError(f"{function!r} is no function: write @transactional, or @transactional(retries=3)")
+        raise ConfigurationError(f"{function!r} is not a function: write @transactional, or @transactional(retries=3)")
     if any(is_later(function) for is_later in _RUN_LATER):
         name = getattr(function, "__qualname__", repr(function))
         raise ConfigurationError(f"{name} is a coroutine or a generator: decorate a plain function")

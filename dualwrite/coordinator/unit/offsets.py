@@ -61,8 +61,8 @@ class UnitOffsets:
                 # Kafka accepts such offsets unchecked, for clients from before KIP-447. A consumer that was removed
                 # from its group is in this state as soon as its heartbeat has learned it.
                 raise RebalancedError(
-                    f"the consumer is no member of group {member.group_id!r}, or not any more: subscribe() makes it "
-                    "one; after a rebalance call seek_to_committed(consumer), and poll again. For partitions that are "
+                    f"the consumer is not, or no longer, a member of group {member.group_id!r}: call subscribe(); "
+                    "after a rebalance call seek_to_committed(consumer), and poll again. For partitions that are "
                     "assigned by hand use store_offsets()"
                 )
             known = tracked_consumer(consumer, member)

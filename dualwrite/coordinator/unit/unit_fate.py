@@ -27,13 +27,13 @@ _LOG = logging.getLogger("dualwrite")
 _ON_RECORD = {
     Fate.COMMITTED: (
         Outcome.HEURISTIC_ABORT,
-        "the block of the unit of work committed its database transaction past the library, and the unit was aborted "
-        "in Kafka. What it wrote before that commit, and perhaps after it, has no records",
+        "the block of the unit of work committed its database transaction without the library, and the unit was "
+        "aborted in Kafka. Rows from before that commit, and perhaps from after it, have no records",
     ),
     Fate.UNKNOWN: (
         Outcome.HEURISTIC_HAZARD,
-        "the block of the unit of work ended its database transaction past the library, and the unit was aborted in "
-        "Kafka. It is not known whether anything that it wrote was committed; if so, it has no records",
+        "the block of the unit of work ended its database transaction without the library, and the unit was aborted in "
+        "Kafka. It is unknown whether any of its rows were committed; if so, they have no records",
     ),
 }
 
@@ -52,7 +52,7 @@ class UnitFate:
         self._is_asked = False
         self._is_kept = False
         self._error: TransactionEndedError | None = None
-        """What the block has been told of it."""
+        """The error that was raised to the block about it."""
         self.is_on_record = False
         """True once it is on record that the transaction was ended outside the unit's control."""
 
@@ -135,7 +135,7 @@ def _asked(transaction: UnitTransaction) -> Fate | None:
     except Exception as raised:
         if not is_step_error(raised):
             raise
-        _LOG.debug("what became of a unit's transaction could not be asked: %r", raised)
+        _LOG.debug("the outcome of a unit's transaction could not be read: %r", raised)
         return None  # most likely the connection is lost: then the server rolls back
 
 

@@ -104,7 +104,7 @@ class UnitTransaction(RootTransaction):
             cause = "the connection of this unit of work was closed, lost or given another transaction inside its block"
         else:
             cause = f"{self.ended_by} inside its block rolled this unit of work back"
-        return InvalidTransactionStateError(f"{cause}: {LEAVE_TO_END}. Nothing of it is left on either side")
+        return InvalidTransactionStateError(f"{cause}: {LEAVE_TO_END}. The unit of work was rolled back on both sides")
 
     def refuse(self, error: InvalidTransactionStateError) -> InvalidTransactionStateError:
         """Note that ``error`` makes the unit of work fail."""

@@ -106,13 +106,13 @@ def make_staging(engine: Engine, dbtable: str, columns: Sequence[TableColumn]) -
         for column_name in column_names:
             if column_name.lower() in (*_MARK_COLUMNS, _RANK):
                 raise ConfigurationError(
-                    f"column {column_name!r} of table {dbtable} is called like a column that marks staged rows: rename "
-                    "it, or write the DataFrame partition by partition"
+                    f"column {column_name!r} of table {dbtable} has the name of a column of the table of staged rows: "
+                    "rename it, or write the DataFrame partition by partition"
                 )
             if types[column_name].name is None:
                 raise ConfigurationError(
-                    f"column {column_name!r} of table {dbtable} is of a type that a table for staged rows cannot have: "
-                    "leave it out, or write the DataFrame partition by partition"
+                    f"column {column_name!r} of table {dbtable} has a type that the table of staged rows cannot have: "
+                    "leave the column out, or write the DataFrame partition by partition"
                 )
         staged = Table(
             _staging_name((schema, name), types, column_names),

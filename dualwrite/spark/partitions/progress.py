@@ -111,12 +111,12 @@ def claim(connection: Connection, share: BatchPartition) -> bool:
         )
     if batch_partitions != share.partitions:
         reason = (
-            "is forgotten"
+            "is not remembered any more"
             if batch_partitions is None
-            else f"is written in {batch_partitions} partitions by another run"
+            else f"has {batch_partitions} partitions in another run"
         )
         raise BatchChangedError(
-            f"{share.batch} {reason}, and this task is one of {share.partitions}: it writes nothing"
+            f"{share.batch} {reason}, and this task belongs to a run with {share.partitions}: it writes nothing"
         )
     if _insert(connection, share):
         return True

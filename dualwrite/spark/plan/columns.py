@@ -274,11 +274,11 @@ def _require_key(keys: Sequence[str], written: Iterable[str], target: Target) ->
     for name in keys:
         if name not in written:
             raise ConfigurationError(
-                f"option 'upsertKeys': {name!r} is no column that is written{_suggestion(name, written)}"
+                f"option 'upsertKeys': {name!r} is not one of the written columns{_suggestion(name, written)}"
             )
     if keys and frozenset(keys) not in target.keys:
         unique_keys = " or ".join(f"({', '.join(sorted(key))})" for key in target.keys) or "none"
         raise ConfigurationError(
-            f"option 'upsertKeys': ({', '.join(keys)}) is no primary or unique key of table {target.name}; "
+            f"option 'upsertKeys': ({', '.join(keys)}) is not a primary or unique key of table {target.name}; "
             f"it has {unique_keys}"
         )

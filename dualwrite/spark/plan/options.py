@@ -157,7 +157,7 @@ def _text(value: Any) -> str:
 def _table(value: Any) -> str:
     text = _text(value)
     if "://" in text:
-        raise ValueError("that is a URL; use table or schema.table")
+        raise ValueError("this is a URL; use table or schema.table")
     return text
 
 
@@ -170,14 +170,17 @@ def _name(value: Any) -> str:
     return text
 
 
+_USE_SQLALCHEMYS = "use a SQLAlchemy URL, such as postgresql+psycopg://user:password@host/database"
+
+
 def _url(value: Any) -> str:
     text = _text(value)
     if text.lower().startswith("jdbc:"):
-        raise ValueError("that is JDBC's; use SQLAlchemy's, such as postgresql+psycopg://user:password@host/database")
+        raise ValueError(f"this is a JDBC URL; {_USE_SQLALCHEMYS}")
     if text.startswith("postgres:"):
-        raise ValueError("write postgresql+psycopg: for postgres:, as SQLAlchemy does")
+        raise ValueError("write postgresql+psycopg: instead of postgres:, as in SQLAlchemy's URLs")
     if ":" not in text:
-        raise ValueError("use SQLAlchemy's, such as postgresql+psycopg://user:password@host/database")
+        raise ValueError(_USE_SQLALCHEMYS)
     return text
 
 

@@ -144,7 +144,7 @@ class RowConverter:
     def _topic(self, row: Sequence[Any], number: int) -> str:
         topic = None if self._plan.topic_at is None else row[self._plan.topic_at]
         if not isinstance(topic, str) or not is_legal_topic(topic):
-            raise InputError(f"row {number}, column 'topic': {topic!r} is no topic's name")
+            raise InputError(f"row {number}, column 'topic': {topic!r} is not a topic name")
         return topic
 
 
@@ -168,7 +168,7 @@ def _bytes(row: Sequence[Any], index: int | None) -> bytes | None:
 def _partition(partition: int | None, number: int) -> int:
     if partition is not None and partition < 0:
         raise InputError(
-            f"row {number}, column 'partition': {partition} is no partition; NULL lets the partitioner choose"
+            f"row {number}, column 'partition': {partition} is not a partition; NULL lets the partitioner choose"
         )
     return -1 if partition is None else partition
 

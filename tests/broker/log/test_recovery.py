@@ -285,7 +285,7 @@ def test_a_log_without_its_first_segment_is_refused_until_an_operator_sets_its_s
     files, directory = place
     batches = two_segments(files, directory)
     files.remove(directory / FIRST.name)
-    with pytest.raises(CorruptLogError, match=r"no segment precedes it, but the log was to begin at 0.*write 2 "):
+    with pytest.raises(CorruptLogError, match=r"no segment precedes it, but the log should begin at 0.*write 2 "):
         opened(files, directory)
     image(files, directory / "log-start-offset", b"2\n")
     log = opened(files, directory)

@@ -114,7 +114,7 @@ def test_a_log_that_ends_before_its_start_is_refused() -> None:
     log.truncate_before(5)
     segment = files.open(DIRECTORY / f"{4:020}.log")
     segment.truncate(10)
-    with pytest.raises(CorruptLogError, match="at offset 4, but the log was to begin at 5"):
+    with pytest.raises(CorruptLogError, match="at offset 4, but the log should begin at 5"):
         opened(files)
     assert segment.size() == 10
 
@@ -126,7 +126,7 @@ def test_a_start_that_is_another_logs_removes_nothing() -> None:
     before = segments(files)
     note = files.open(DIRECTORY / "log-start-offset")
     note.append(b"1000\n")
-    with pytest.raises(CorruptLogError, match="at offset 6, but the log was to begin at 1000"):
+    with pytest.raises(CorruptLogError, match="at offset 6, but the log should begin at 1000"):
         opened(files)
     assert segments(files) == before
 

@@ -51,7 +51,7 @@ def test_a_later_format_is_refused_and_no_byte_is_changed(
     before = digests(tmp_path)
     line = refused(*in_directory(tmp_path))
     assert f"{tmp_path} was written by a later release of dualwrite, in format 2, and this release knows" in line
-    assert line.endswith("start that one")
+    assert line.endswith("start the later release")
     assert digests(tmp_path) == before
 
 
@@ -90,7 +90,7 @@ def test_records_of_a_later_release_are_refused_and_no_byte_is_changed(
     line = refused(*in_directory(tmp_path))
     assert f"{tmp_path / journal}: record at offset " in line
     assert words in line
-    assert line.endswith(". A later release of dualwrite wrote it; start that one")
+    assert line.endswith(". A later release of dualwrite wrote it; start the later release")
     assert digests(tmp_path) == before
 
 

@@ -351,7 +351,7 @@ def test_a_session_ends_unless_the_client_authenticates_again(tmp_path: Path) ->
             assert log_in(client).session_lifetime_ms == 1500
         assert eventually(lambda: is_over(lazy), bool)
         assert time.monotonic() - began > 1.5
-        assert "the session of 'alice' is over, and it did not authenticate anew" in log_of(running)
+        assert "the session of 'alice' has ended, and the client did not authenticate again" in log_of(running)
         assert log_in(diligent).session_lifetime_ms == 1500, "also after its end"
         assert not is_over(diligent)
 

@@ -172,8 +172,8 @@ REFUSED: list[tuple[Change, str]] = [
     (lambda keys, tmp: {STORE: str(tmp / "gone")}, "ssl.keystore.location /.*/gone: No such file or directory"),
     (lambda keys, tmp: {STORE: str(tmp)}, "ssl.keystore.location /.*: Is a directory"),
     (lambda keys, tmp: {STORE: written(tmp / "x", b"x")}, "ssl.keystore.location /.*/x: holds no certificate in PEM"),
-    (lambda keys, tmp: {STORE: written(tmp / "x", b"\xfe\xed\xfe\xed")}, "it is no PEM; .* convert JKS with 'keytool"),
-    (lambda keys, tmp: {STORE: written(tmp / "x", b"\x30\x82\x01")}, "it is no PEM; .* PKCS12 with 'openssl pkcs12"),
+    (lambda keys, tmp: {STORE: written(tmp / "x", b"\xfe\xed\xfe\xed")}, "it is not PEM; .* convert JKS with 'keytool"),
+    (lambda keys, tmp: {STORE: written(tmp / "x", b"\x30\x82\x01")}, "it is not PEM; .* PKCS12 with 'openssl pkcs12"),
     (lambda keys, tmp: {STORE: keys.trust}, "ssl.keystore.location /.*/ca.pem: holds no private key in PEM form"),
     (
         lambda keys, tmp: {CHAIN: keys.authority.issue().certificate, KEY: keys.authority.issue().key()},

@@ -128,7 +128,7 @@ def test_a_call_still_under_way_at_the_end_of_the_block_fails_the_unit(
 
     async def main() -> None:
         async with sqlite_place.dual_write() as dual_write:
-            with pytest.raises(InvalidTransactionStateError, match="await all of them"):
+            with pytest.raises(InvalidTransactionStateError, match="await all calls"):
                 await write_unit(dual_write, "one", forgets)
             await tasks[0]
             await write_unit(dual_write, "two")

@@ -58,7 +58,7 @@ def test_a_unit_whose_only_record_is_invalid_is_not_committed(
 
     async def main() -> None:
         async with sqlite_place.dual_write() as dual_write:
-            with pytest.raises(InvalidTransactionStateError, match="nothing to commit"):
+            with pytest.raises(InvalidTransactionStateError, match="no record to commit"):
                 await unit(dual_write)
 
     run(main())

@@ -299,7 +299,7 @@ def test_a_hanging_librdkafka_is_replaced(
             values = polled(consumer, 2)
             dual_write.recover()
             proxy.swallows = True
-            with pytest.raises(KafkaUnavailableError, match="librdkafka did not come back") as raised:
+            with pytest.raises(KafkaUnavailableError, match="librdkafka did not return") as raised:
                 with_offsets_alone(dual_write, consumer, values)
             proxy.swallows = False
             assert raised.value.retriable

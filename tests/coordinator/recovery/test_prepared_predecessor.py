@@ -124,7 +124,7 @@ def test_an_unreadable_log_leaves_the_outcome_unknown_with_a_warning(caplog: pyt
     with caplog.at_level(logging.WARNING, "dualwrite"):
         assert transaction.complete(NATIVE) is Outcome.NOTHING
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "what became of 7:0 cannot be known: Fetch of t-0" in caplog.text
+    assert "the outcome of 7:0 is unknown: Fetch of t-0" in caplog.text
     assert "grant READ" in caplog.text
 
 
@@ -148,7 +148,7 @@ def test_a_sweep_ends_open_transactions_without_waiting_for_the_log() -> None:
     transaction, control = kept(InitializedProducer(ProducerIdentity(7, 9), ProducerIdentity(7, 8)))
     control.log.fails = KafkaUnavailableError("partition t-0: LEADER_NOT_AVAILABLE")
     with pytest.raises(
-        EndingNotCheckedError, match=r"app-0: what became of 7:0 cannot be seen yet: .*LEADER_NOT_AVAILABLE"
+        EndingNotCheckedError, match=r"app-0: the outcome of 7:0 cannot be read yet: .*LEADER_NOT_AVAILABLE"
     ):
         transaction.complete(NATIVE, is_last=False)
     assert control.ended == [(ProducerIdentity(7, 9), False, True)]

@@ -52,7 +52,7 @@ def test_a_close_does_not_wait_longer_for_a_unit_than_its_timeout_and_names_the_
     assert in_block.wait(30)
     assert error_of(lambda: dual_write.close(TIMEOUT), TIMEOUT) is None
     assert left_behind(caplog) == [
-        "a: closed while units of work still run in a-0: what they leave open is left to recovery"
+        "a: closed while units of work still run in a-0: recovery will end their transactions"
     ]
     go_on.set()
     thread.join(30)

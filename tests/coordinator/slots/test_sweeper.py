@@ -212,7 +212,7 @@ def test_while_kafka_is_away_the_sweep_ends_and_the_next_one_does_all(
     expire_leases(engine)
     manager_of(survivor).process.pool.beat()
     swept(survivor)
-    assert "what a dead process left was not recovered" in caplog.text
+    assert "a dead process's slot was not recovered" in caplog.text
     with pytest.raises(KafkaUnavailableError):
         survivor.recover()
     for kafka in cluster.ids.values():
@@ -339,4 +339,4 @@ def test_a_failed_check_of_other_applications_fails_no_unit(
     with caplog.at_level("INFO", "dualwrite"):
         write(make(), "one")
     assert cluster.committed == stored_values(engine) == ["one"]
-    assert "slots of other applications were not looked at" in caplog.text
+    assert "the slots of other applications were not checked" in caplog.text

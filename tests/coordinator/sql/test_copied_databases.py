@@ -163,7 +163,7 @@ def test_an_original_is_not_declared_a_copy_by_mistake(engine: Engine, cluster: 
     with dual_write(engine, cluster) as made:
         write(made, "one")
     url = engine.url.render_as_string(hide_password=False)
-    with pytest.raises(ConfigurationError, match="'orders-0' itself: it is no copy"):
+    with pytest.raises(ConfigurationError, match="'orders-0' itself, so it does not look like a copy"):
         db.copied(url)
     assert "orders-0" in slot_rows(engine)
     db.copied(url, forced=True)

@@ -74,5 +74,5 @@ def test_a_tx_after_its_block_says_how_the_unit_ended(tmp_path: Path) -> None:
 
 
 def test_the_name_of_a_setting_with_an_underscore_is_recognised() -> None:
-    with pytest.raises(ConfigurationError, match=r'"bootstrap_servers" is no setting: write "bootstrap\.servers"'):
+    with pytest.raises(ConfigurationError, match=r'"bootstrap_servers" is not a setting: write "bootstrap\.servers"'):
         DualWrite(create_engine("sqlite:///x.db"), {"bootstrap_servers": "b:1"}, application="a")

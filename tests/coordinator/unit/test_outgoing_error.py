@@ -271,6 +271,6 @@ def test_a_committed_interrupt_survives_pickling() -> None:
 
 def test_an_interrupt_after_the_commit_mentions_it_in_its_text() -> None:
     assert str(committed_interrupt(KeyboardInterrupt())) == (
-        "the unit of work was committed before this struck: do not run it again"
+        "the unit of work was committed before this was raised: do not run it again"
     )
     assert str(committed_interrupt(SystemExit("bye"))).startswith("bye: the unit of work was committed")

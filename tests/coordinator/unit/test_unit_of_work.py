@@ -287,7 +287,7 @@ def test_a_unit_whose_every_record_was_refused_is_not_committed(
             with pytest.raises(KafkaUnavailableError):
                 tx.produce("events", "one")
 
-    with pytest.raises(InvalidTransactionStateError, match="nothing to commit"):
+    with pytest.raises(InvalidTransactionStateError, match="no record to commit"):
         unit()
     assert in_both(sqlite_engine, kafka)
 
@@ -309,7 +309,7 @@ def test_a_unit_whose_only_record_is_invalid_is_not_committed(
             with pytest.raises(error):
                 tx.produce("events", **arguments)
 
-    with pytest.raises(InvalidTransactionStateError, match="nothing to commit"):
+    with pytest.raises(InvalidTransactionStateError, match="no record to commit"):
         unit()
     assert in_both(sqlite_engine, kafka)
 
@@ -918,7 +918,7 @@ def test_coroutines_and_generators_are_refused_as_they_would_run_after_the_commi
 
 def test_transactional_refuses_to_decorate_anything_but_a_function(dual_write: DualWrite) -> None:
     with pytest.raises(
-        ConfigurationError, match=r"3 is no function: write @transactional, or @transactional\(retries=3"
+        ConfigurationError, match=r"3 is not a function: write @transactional, or @transactional\(retries=3"
     ):
         dual_write.transactional(3)  # type: ignore[call-overload]
 

@@ -130,7 +130,7 @@ def test_close_records_an_outcome_that_the_database_refused_at_first(make_dual_w
 def lost_records(caplog: pytest.LogCaptureFixture) -> list[str]:
     """The statements that close() has logged."""
     said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    return [each.partition("Insert it by hand: ")[2] for each in said if "closed before the database took" in each]
+    return [each.partition("Insert it by hand: ")[2] for each in said if "closed before the database accepted" in each]
 
 
 @pytest.mark.parametrize("name", TROUBLES)
@@ -204,7 +204,7 @@ def test_the_error_promises_no_record_that_the_database_has_refused(make_dual_wr
             commit_past_sqlalchemy(tx)
             before_end()
 
-    with pytest.raises(TransactionEndedError, match="waits in this process") as refused:
+    with pytest.raises(TransactionEndedError, match="this process keeps it") as refused:
         run(trouble.__enter__)
     assert "outcomes()" not in str(refused.value)
     trouble.__exit__(None, None, None)

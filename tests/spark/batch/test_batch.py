@@ -359,7 +359,7 @@ def test_rows_that_a_database_crash_has_lost_roll_the_run_back(place: BatchPlace
     ("changed", "message"),
     [
         ({"dbtable": "thing"}, "the database has no table 'thing'; did you mean 'things'"),
-        ({"upsertKeys": "note"}, "is no primary or unique key"),
+        ({"upsertKeys": "note"}, "is not a primary or unique key"),
         ({"columns.table": "id,nothing"}, "the DataFrame has no column 'nothing'"),
     ],
 )

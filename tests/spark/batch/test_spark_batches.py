@@ -126,7 +126,7 @@ class TestDataSource:
         for options, message in (
             ({"dbtable": "thing"}, "no table 'thing'; did you mean 'things'"),
             ({"topics": "x"}, "there is no option 'topics': did you mean 'topic'"),
-            ({"upsertKeys": "note"}, "is no primary or unique key"),
+            ({"upsertKeys": "note"}, "is not a primary or unique key"),
             ({"mode": "overwrite"}, "cannot be overwritten"),
         ):
             with pytest.raises(Exception, match=message):

@@ -128,7 +128,7 @@ def test_an_unknown_type_is_refused_only_in_a_written_column(postgresql: Engine)
         by_name = {column.name: column for column in target_of(connection, "places").columns}
     assert make_staging(postgresql, "places", [by_name["id"]]).is_new
     for name in ("at", "others"):
-        with pytest.raises(ConfigurationError, match=f"column '{name}' of table places is of a type that a table for"):
+        with pytest.raises(ConfigurationError, match=f"column '{name}' of table places has a type that the table of"):
             make_staging(postgresql, "places", [by_name["id"], by_name[name]])
 
 
@@ -157,7 +157,7 @@ def test_a_column_named_like_a_mark_column_is_refused(engine: Engine, name: str)
     with engine.begin() as connection:
         Table("marked", MetaData(), Column("id", Integer), Column(name, Integer)).create(connection)
         columns = target_of(connection, "marked").columns
-    with pytest.raises(ConfigurationError, match=f"^column '{name}' of table marked is called .* rename it, or "):
+    with pytest.raises(ConfigurationError, match=f"^column '{name}' of table marked has the name of .* rename it, or "):
         make_staging(engine, "marked", columns)
     assert inspect(engine).get_table_names().count("marked") == 1
     assert not [table for table in inspect(engine).get_table_names() if table.startswith("dualwrite_staged")]
@@ -392,6 +392,6 @@ def test_a_column_of_an_unknown_type_is_named(sqlite: Engine) -> None:
     with sqlite.begin() as connection:
         connection.exec_driver_sql("CREATE TABLE things (id INTEGER PRIMARY KEY, anything)")
         columns = target_of(connection, "things").columns
-    with pytest.raises(ConfigurationError, match="column 'anything' of table things is of a type that a table for"):
+    with pytest.raises(ConfigurationError, match="column 'anything' of table things has a type that the table of"):
         make_staging(sqlite, "things", columns)
     assert make_staging(sqlite, "things", columns[:1])

@@ -92,7 +92,7 @@ def test_an_error_that_is_not_the_librarys_is_raised_unchanged(kind: type[Except
 def test_a_module_that_the_executors_lack_is_named(handed_on: type[Exception]) -> None:
     raised = raised_for(handed_on("ModuleNotFoundError: No module named 'sqlalchemy.orm'"))
     assert type(raised) is ConfigurationError
-    assert str(raised).startswith("the executors' Python has no module sqlalchemy: install there")
+    assert str(raised).startswith("the executors' Python has no module sqlalchemy: install the driver's")
 
 
 @pytest.mark.parametrize("handed_on", [of_java, of_spark])

@@ -282,7 +282,7 @@ def test_the_number_of_partitions_may_change_before_the_first_write(place: Spark
     assert place.write(rows_of(3))
     with (
         place.worker() as worker,
-        pytest.raises(BatchChangedError, match="is written in 1 partitions by another"),
+        pytest.raises(BatchChangedError, match="has 1 partitions in another run"),
     ):
         zombie.write(worker, 0, rows_of(2))
     assert place.produced() == values_of(rows_of(3))
@@ -320,7 +320,10 @@ def test_old_batches_are_forgotten_and_not_written_again(place: SparkPlace) -> N
 def test_a_task_of_a_batch_that_is_forgotten_writes_nothing(place: SparkPlace) -> None:
     zombie = place.writer(1)
     place.begin(place.options(batchId=200), 1)
-    with place.worker() as worker, pytest.raises(BatchChangedError, match="batch 0 of job 'nightly' is forgotten, and"):
+    with (
+        place.worker() as worker,
+        pytest.raises(BatchChangedError, match="batch 0 of job 'nightly' is not remembered any more, and"),
+    ):
         zombie.write(worker, 0, rows_of(1))
     assert place.produced() == []
 

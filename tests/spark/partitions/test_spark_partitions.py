@@ -140,7 +140,7 @@ def test_an_empty_dataframe_and_one_without_partitions(spark: "SparkSession", pl
         ("SELECT 1L AS id, INTERVAL 1 DAY AS note", {}, "column 'note' is interval day, which cannot be written; cast"),
         ("SELECT 1L AS id", {"topic": None}, "no topic: give the option topic, or a column topic of strings"),
         ("SELECT 1L AS id", {"dbtable": "thing"}, "the database has no table 'thing'; did you mean 'things'?"),
-        ("SELECT 1L AS id, 'a' AS note", {"upsertKeys": "note"}, r"\(note\) is no primary or unique key of"),
+        ("SELECT 1L AS id, 'a' AS note", {"upsertKeys": "note"}, r"\(note\) is not a primary or unique key of"),
         ("SELECT 1L AS id", {"kafka.transactional.id": "x"}, r"transactional\.id"),
     ],
 )  # fmt: skip

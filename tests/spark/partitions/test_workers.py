@@ -49,7 +49,7 @@ def test_tasks_of_one_application_share_a_worker(sqlite_url: str) -> None:
 
 def test_anything_but_a_dataframe_is_refused() -> None:
     given: Any = [1]
-    with pytest.raises(ConfigurationError, match=r"^this writes a DataFrame, and is given a list$"):
+    with pytest.raises(ConfigurationError, match=r"^expected a DataFrame, got a list$"):
         require_classic(given)
 
 
@@ -83,11 +83,11 @@ def test_a_forked_process_makes_its_own(sqlite_url: str) -> None:
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("nonsense:", "option 'url' is no database URL that SQLAlchemy knows; examples: sqlite:///"),
+        ("nonsense:", "option 'url' is not a database URL that SQLAlchemy knows; examples: sqlite:///"),
         ("oracle://me:secret@db/x", "database 'oracle' is not supported: use SQLite, PostgreSQL, MariaDB or MySQL"),
         ("postgresql+asyncpg://me:secret@db/x", "option 'url': asyncpg is a driver for asyncio; use a blocking one"),
         ("postgresql+pg8000://me:secret@db/x", "option 'url': the driver pg8000 is not installed"),
-        ("postgresql+nothing://me:secret@db/x", "option 'url' is no database URL"),
+        ("postgresql+nothing://me:secret@db/x", "option 'url' is not a database URL"),
     ],
 )
 def test_an_invalid_url_is_refused_without_showing_its_password(url: str, said: str) -> None:
@@ -228,7 +228,7 @@ def test_a_dataframe_of_spark_connect_is_refused(module: str, is_classic: bool) 
     if is_classic:
         require_classic(df)
         return
-    with pytest.raises(ConfigurationError, match="Spark Connect's: use a session that is made with master"):
+    with pytest.raises(ConfigurationError, match="belongs to Spark Connect: make the session with master"):
         require_classic(df)
 
 
@@ -248,14 +248,14 @@ def test_sqlite_is_for_one_machine(master: str, is_local: bool) -> None:
     if is_local:
         require_shared(sqlite, master)
         return
-    with pytest.raises(ConfigurationError, match="SQLite is for a local master, not for"):
+    with pytest.raises(ConfigurationError, match="SQLite works only with a local Spark master, not with"):
         require_shared(sqlite, master)
 
 
 @pytest.mark.parametrize("master", ["local[2]", "spark://a:1"])
 def test_the_error_of_a_malformed_url_shows_no_part_of_it(master: str) -> None:
     malformed = options(url="postgresql+psycopg://u:p@ss:s3cret@h/db")
-    with pytest.raises(ConfigurationError, match="option 'url' is no database URL that SQLAlchemy knows") as caught:
+    with pytest.raises(ConfigurationError, match="option 'url' is not a database URL that SQLAlchemy knows") as caught:
         require_shared(malformed, master)
     assert "s3cret" not in "".join(traceback.format_exception(caught.value))
 

@@ -188,9 +188,11 @@ def test_the_keys_of_an_upsert_must_be_a_unique_key() -> None:
     target = table(column("id"), column("line"), column("note"), keys=(frozenset({"id", "line"}), frozenset({"note"})))
     for keys in ("id,line", "line,id", "note"):
         match_columns(plan, target, options(upsertKeys=keys))
-    with pytest.raises(ConfigurationError, match=r"\(id\) is no primary or unique key of table orders; it has \(id, l"):
+    with pytest.raises(
+        ConfigurationError, match=r"\(id\) is not a primary or unique key of table orders; it has \(id, l"
+    ):
         match_columns(plan, target, options(upsertKeys="id"))
-    with pytest.raises(ConfigurationError, match="'lime' is no column that is written; did you mean 'line'"):
+    with pytest.raises(ConfigurationError, match="'lime' is not one of the written columns; did you mean 'line'"):
         match_columns(plan, target, options(upsertKeys="id,lime"))
     with pytest.raises(ConfigurationError, match="it has none"):
         match_columns(plan, table(column("id"), column("line"), column("note")), options(upsertKeys="id"))

@@ -75,8 +75,11 @@ def test_kafkas_settings_are_one_mapping_or_one_option_each_and_always_texts() -
         ({"KAFKA.bootstrap.servers": "x:1"}, "option 'KAFKA.bootstrap.servers' is given twice"),
         ({"kafka": {"bootstrap.servers": "x:1"}}, "option 'kafka.bootstrap.servers' is given twice"),
         ({"kafka": {"oauth_cb": print}}, "option 'kafka.oauth_cb': a builtin_function_or_method cannot be sent to the"),
-        ({"url": "jdbc:postgresql://db/orders"}, "option 'url': that is JDBC's; use SQLAlchemy's, such as postgresql+"),
-        ({"url": "secret"}, "option 'url': use SQLAlchemy's, such as postgresql+psycopg:"),
+        (
+            {"url": "jdbc:postgresql://db/orders"},
+            "option 'url': this is a JDBC URL; use a SQLAlchemy URL, such as postgresql+",
+        ),
+        ({"url": "secret"}, "option 'url': use a SQLAlchemy URL, such as postgresql+psycopg:"),
         ({"dbtable": " "}, "option 'dbtable' ' ': use a text that is not empty"),
         ({"topic": "a b"}, "option 'topic' 'a b': use 1 to 249 letters, digits, dots"),
         ({"batchId": "-1"}, "option 'batchId' '-1': use 0 or more"),
@@ -93,13 +96,13 @@ def test_kafkas_settings_are_one_mapping_or_one_option_each_and_always_texts() -
         ({"producer": "java"}, "option 'producer' 'java': use 'native' or 'librdkafka'"),
         ({"twoPhase": "maybe"}, "option 'twoPhase' 'maybe': use 'keep-prepared' or 'resume'"),
         ({"batchId": {"url": "postgresql://u:secret@db/x"}}, "option 'batchId': use a whole number"),
-        ({"dbtable": "postgresql://u:secret@db/x"}, "option 'dbtable': that is a URL; use table or schema.table"),
+        ({"dbtable": "postgresql://u:secret@db/x"}, "option 'dbtable': this is a URL; use table or schema.table"),
         ({"topic": "postgresql://u:secret@db/x"}, "option 'topic': use 1 to 249 letters"),
-        ({"url": "JDBC:postgresql://db/orders"}, "option 'url': that is JDBC's; use SQLAlchemy's"),
-        ({"url": "postgres://u:secret@db/x"}, "option 'url': write postgresql+psycopg: for postgres:"),
+        ({"url": "JDBC:postgresql://db/orders"}, "option 'url': this is a JDBC URL; use a SQLAlchemy URL"),
+        ({"url": "postgres://u:secret@db/x"}, "option 'url': write postgresql+psycopg: instead of postgres:"),
         ({"kafka": "h:1"}, "there is no option 'kafka': write 'kafka.bootstrap.servers', or kafka={'bootstrap.serv"),
         ({"bootstrap.servers": "h:1"}, "there is no option 'bootstrap.servers': write 'kafka.bootstrap.servers'"),
-        ({"job": "nightly "}, "option 'job' 'nightly ': use no spaces at its ends"),
+        ({"job": "nightly "}, "option 'job' 'nightly ': remove the spaces at its ends"),
         ({"job": "x" * 256}, "use at most 255 printable characters"),
         ({"job": "a\nb"}, "use at most 255 printable characters"),
     ],
@@ -120,7 +123,7 @@ def test_the_broker_is_required() -> None:
 
 def test_a_job_is_required_where_something_must_not_happen_twice() -> None:
     assert options(job="nightly").require_job() == "nightly"
-    with pytest.raises(ConfigurationError, match="option 'job' is missing: names what must not happen twice"):
+    with pytest.raises(ConfigurationError, match="option 'job' is missing: a name that is unique in the database"):
         options().require_job()
 
 

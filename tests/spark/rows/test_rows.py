@@ -149,7 +149,7 @@ def test_a_value_goes_as_it_is_and_none_is_a_tombstone() -> None:
 
 @pytest.mark.parametrize("topic", [None, "", "a b", "x" * 250])
 def test_a_row_without_a_topic_is_counted(topic: str | None) -> None:
-    with pytest.raises(InputError, match=r"row 2, column 'topic': .* is no topic's name"):
+    with pytest.raises(InputError, match=r"row 2, column 'topic': .* is not a topic name"):
         converted({"id": "long", "topic": "string"}, [(1, "a"), (2, topic)], topic=None)
 
 
@@ -179,7 +179,7 @@ def test_json_that_spark_has_written_goes_as_it_is_or_says_why_the_row_does_not(
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"partition": -7}, "row 1, column 'partition': -7 is no partition; NULL lets the partitioner choose"),
+        ({"partition": -7}, "row 1, column 'partition': -7 is not a partition; NULL lets the partitioner choose"),
         ({"headers": [None]}, "row 1, column 'headers': a header, or the name of one, is NULL"),
         ({"headers": [("a", b"x"), (None, b"y")]}, "row 1, column 'headers': a header, or the name of one, is NULL"),
     ],

@@ -51,7 +51,7 @@ def test_a_file_has_one_in_each_line_and_the_command_line_wins(tmp_path: Path) -
         (["-X", "security.protocol=SASL_SSL", "-X", "sasl.mechanism=PLAIN"], "sasl.username and sasl.password: PLAIN"),
         (["--command-config", "/no/such/file"], "--command-config /no/such/file: No such file or directory"),
         (["--command-config", "/"], "--command-config /: Is a directory"),
-        (["--bootstrap-servers", "nowhere:port"], "bootstrap.servers: 'nowhere:port' is no HOST:PORT"),
+        (["--bootstrap-servers", "nowhere:port"], "bootstrap.servers: 'nowhere:port' is not HOST:PORT"),
     ],
 )
 def test_an_error_is_one_line_that_names_the_setting(words: list[str], message: str) -> None:

@@ -45,16 +45,17 @@ class ErrorMeaning(Enum):
 
 
 class Database(DatabaseUrls, DatabaseTables, DatabaseValues, DatabaseBulkLoad, DatabaseServer, DatabaseTransactions):
-    """One kind of database, as PEP 249's drivers and SQLAlchemy show it; here its clock, its locks and its errors."""
+    """A kind of database, as SQLAlchemy and PEP 249's drivers present it. This module has its clock, locks and errors;
+    the base classes have the rest."""
 
     shows_commits_early = False
-    """True if others see what a transaction committed before the disk has it."""
+    """True if other transactions see a commit before it is on disk."""
 
     one_writer = False
-    """True if only one transaction can write at a time: all others wait for it, in no order."""
+    """True if only one transaction can write at a time: all others wait for it, in no particular order."""
 
     has_row_locks = True
-    """False if SELECT … FOR UPDATE locks nothing, so that a transaction must write to have a lock."""
+    """False if SELECT … FOR UPDATE takes no lock, so that a transaction must write to get one."""
 
     own_isolation_level: str | None = "READ COMMITTED"
     """The level of the library's own transactions, and of Spark's: each statement sees everything that was committed

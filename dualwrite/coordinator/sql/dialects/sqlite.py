@@ -96,7 +96,7 @@ class Sqlite(Database):
         if journal in ("OFF", "MEMORY"):
             gaps.append(
                 DurabilityGap(
-                    f"journal_mode = {journal}", "a crash in the middle of a commit tears it", "use DELETE or WAL"
+                    f"journal_mode = {journal}", "a crash during a commit leaves a part of it", "use DELETE or WAL"
                 )
             )
         return gaps

@@ -23,26 +23,25 @@ _LOG = logging.getLogger("dualwrite")
 class Fate(Enum):
     """How the transaction that a unit of work began has ended."""
 
-    OPEN = "it is the transaction in hand"
+    OPEN = "it is still open"
     ROLLED_BACK = "an error ended it, and the database rolled it back"
-    COMMITTED = "something else than the library committed it"
-    UNKNOWN = "something else than the library ended it; what was written before or after that may be committed"
+    COMMITTED = "it was committed, not by the library"
+    UNKNOWN = "it was ended, not by the library; rows that were written before or after that may be committed"
 
 
 _WAITS = (
-    "Look for its rows. The database has not taken the record of this unit: it waits in this process, which tries "
-    "again at its heartbeats and in close(). The log says what it is"
+    "Look for its rows. The outcome is not on record in the database yet: this process keeps it, and tries again to "
+    "record it at its heartbeats and in close(). The log has the outcome"
 )
 _LOOK = "Look for its rows: `dualwrite transactions list` and dw.outcomes() show this unit if it may have left any"
 
 
 class TransactionEndedError(InvalidTransactionStateError):
-    """Something past SQLAlchemy has ended the database transaction of the unit of work inside its block: DDL, COMMIT by
-    the driver's own cursor, a deadlock whose error was caught. The unit was aborted in Kafka. Look whether it is on
-    record (``dw.outcomes()``, ``dualwrite transactions list``): then its rows may be there without records. Correct the
-    block.
+    """The unit's database transaction ended inside its block without the library: by DDL, by COMMIT on the driver's own
+    cursor, by a deadlock whose error was caught. The unit was aborted in Kafka. Check whether it is on record
+    (``dw.outcomes()``, ``dualwrite transactions list``): then its rows may be there without records. Correct the block.
 
-    ``fate`` says what became of the transaction, as far as the database knows.
+    ``fate`` says how the transaction ended, as far as the database shows it.
     """
 
     def __init__(self, message: str, fate: Fate) -> None:

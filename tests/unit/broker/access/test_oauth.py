@@ -105,12 +105,12 @@ def test_a_signature_with_a_shared_key_is_refused() -> None:
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        (public_jwk("EC"), "its key is not one for RS256"),
-        (public_jwk("RSA", alg="RS512"), "its key is not for signatures of RS256"),
-        (public_jwk("RSA", use="enc"), "its key is not for signatures of RS256"),
-        ({"kty": "oct", "k": "AAAA"}, "its key is not one for RS256"),
-        ({"kty": "RSA"}, "its key is not one for RS256"),
-        ({}, "its key is not one for RS256"),
+        (public_jwk("EC"), "the token's key does not fit RS256"),
+        (public_jwk("RSA", alg="RS512"), "the token's key is not for signatures of RS256"),
+        (public_jwk("RSA", use="enc"), "the token's key is not for signatures of RS256"),
+        ({"kty": "oct", "k": "AAAA"}, "the token's key does not fit RS256"),
+        ({"kty": "RSA"}, "the token's key does not fit RS256"),
+        ({}, "the token's key does not fit RS256"),
     ],
     ids=["another kind", "another algorithm", "another use", "shared", "empty", "nothing"],
 )

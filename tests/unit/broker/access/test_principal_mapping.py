@@ -53,8 +53,8 @@ def test_a_malformed_rule_is_named(rules: str) -> None:
 @pytest.mark.parametrize(
     ("rules", "why"),
     [
-        ("RULE:(/x/", "the pattern is no regular expression: missing ), unterminated subpattern at position 0"),
-        ("RULE:\\p{Alpha}/x/", "the pattern is no regular expression: bad escape \\p"),
+        ("RULE:(/x/", "the pattern is not a regular expression: missing ), unterminated subpattern at position 0"),
+        ("RULE:\\p{Alpha}/x/", "the pattern is not a regular expression: bad escape \\p"),
         ("RULE:.*/$1/", "the pattern has no group, so that $1 means nothing"),
         ("RULE:(.*)/${name}/", "the pattern has no group name"),
         ("RULE:(.*)/$x/", "$ is followed by no group; write \\$ for the character"),

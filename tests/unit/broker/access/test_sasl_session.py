@@ -179,7 +179,7 @@ def test_a_session_that_is_over_takes_no_request() -> None:
     one = session(5000)
     log_in(one)
     assert one.admits(ApiKey.PRODUCE, 5.0)
-    with pytest.raises(SessionEndedError, match="the session of 'ann' is over"):
+    with pytest.raises(SessionEndedError, match="the session of 'ann' has ended"):
         one.admits(ApiKey.PRODUCE, 5.1)
 
 

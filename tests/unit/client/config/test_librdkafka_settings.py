@@ -101,7 +101,7 @@ def test_a_transaction_timeout_is_refused_with_two_phase_commit(two_phase: dict[
         ({TWO_PHASE: False, "transaction.timeout.ms": "long"}, r"transaction\.timeout\.ms 'long'"),
         (
             {TWO_PHASE: False, "transaction.timeout.ms": 2000, "message.timeout.ms": 2001},
-            r"message\.timeout\.ms 2001: at most transaction\.timeout\.ms, 2000",
+            r"message\.timeout\.ms 2001: use at most 2000, the value of transaction\.timeout\.ms",
         ),
         ({"transactional.id": ""}, r"transactional\.id is not set"),
         ({"transactional.id": "a\nb"}, "transactional id"),

@@ -161,7 +161,7 @@ def test_tokens_are_taken_from_the_callback_with_its_configuration() -> None:
     [
         ({"bootstrap.servers": None}, "bootstrap.servers is not set: name at least one broker as HOST:PORT"),
         ({"bootstrap.servers": " "}, "bootstrap.servers ' ': allowed: HOST:PORT, …"),
-        ({"bootstrap.servers": "b:x"}, "bootstrap.servers: 'b:x' is no HOST:PORT"),
+        ({"bootstrap.servers": "b:x"}, "bootstrap.servers: 'b:x' is not HOST:PORT"),
         ({"transactional.id": None}, "transactional.id is not set"),
         ({"transactional.id": ""}, "transactional.id is not set"),
         ({"linger.ms": "soon"}, "linger.ms 'soon': allowed: 0 to 900000"),
@@ -227,7 +227,7 @@ def test_tokens_are_taken_from_the_callback_with_its_configuration() -> None:
         ({"linger.ms": 10, "delivery.timeout.ms": 10}, "linger.ms 10: must be less than delivery.timeout.ms, 10"),
         (
             {"transaction.two.phase.commit.enable": False, "delivery.timeout.ms": 60_001},
-            "delivery.timeout.ms 60001: at most transaction.timeout.ms, 60000",
+            "delivery.timeout.ms 60001: use at most 60000, the value of transaction.timeout.ms",
         ),
     ],
 )

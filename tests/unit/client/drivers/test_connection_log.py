@@ -33,7 +33,7 @@ def test_a_healthy_connection_is_not_logged_above_debug(said: pytest.LogCaptureF
     assert lines(said) == [
         ("DEBUG", "broker b:1: connecting"),
         ("DEBUG", "broker b:1: connected"),
-        ("DEBUG", "broker b:1: closed, as it was idle"),
+        ("DEBUG", "broker b:1: connection closed: it was idle"),
     ]
 
 
@@ -63,7 +63,7 @@ def test_a_broker_closing_an_idle_connection_is_logged_as_info(said: pytest.LogC
 
 def test_a_connection_that_is_given_up_says_for_how_many_answers(said: pytest.LogCaptureFixture) -> None:
     ConnectionLog(SETTINGS).closed(HERE, 2)
-    assert lines(said) == [("WARNING", "broker b:1: given up: 2 requests were not answered in time")]
+    assert lines(said) == [("WARNING", "broker b:1: connection closed: 2 requests were not answered in time")]
 
 
 def test_settings_to_no_effect_are_named(said: pytest.LogCaptureFixture) -> None:

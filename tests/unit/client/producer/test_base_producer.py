@@ -488,7 +488,7 @@ def test_a_callback_may_call_nothing_but_produce(make: Make, verb: str, argument
     rig.produce("a", meddle)
     rig.call(outer)
     assert len(refusals) == 1
-    assert refusals[0].startswith(f"{verb}(): another call is under way, which has called this delivery callback")
+    assert refusals[0].startswith(f"{verb}(): another call is in progress, and this delivery callback runs in it")
     if outer != "commit_transaction":
         rig.call("commit_transaction")
     assert rig.committed == [b"a"]

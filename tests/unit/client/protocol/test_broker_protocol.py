@@ -228,9 +228,7 @@ def test_a_listener_that_answers_with_tls_is_recognised() -> None:
     alert = bytes.fromhex("15030300020228")
     client = node(None)
     client.start()
-    with pytest.raises(
-        ConfigurationError, match=r"^broker b:1: TLS is spoken at this listener; see security\.protocol$"
-    ):
+    with pytest.raises(ConfigurationError, match=r"^broker b:1: this listener uses TLS; see security\.protocol$"):
         client.advance(alert)
 
 

@@ -1,4 +1,4 @@
-"""What a database says about itself: its version, its identity, and settings that weaken the promise."""
+"""Facts about a database server: its version, its identity, and settings that weaken the promise."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from dualwrite.coordinator.rules.identities import TwoPartIdentity
 
 @dataclass(frozen=True, slots=True)
 class DurabilityGap:
-    """A setting with which a crash can undo what the database has said to be committed.
+    """A setting with which a crash can undo a successful COMMIT.
 
     :param setting: as the database spells it, with its value.
     :param meaning: what can happen.
@@ -82,12 +82,12 @@ class DatabaseServer:
         return []
 
     def pooling(self, connection: Connection) -> list[DurabilityGap]:
-        """What the driver does that a pooler between it and the server breaks."""
+        """Uses of the driver that do not work through a pooler, such as prepared statements."""
         return []
 
     def missing_timeouts(self, connection: Connection) -> Iterator[MissingTimeout]:
-        """Timeouts of the driver and of the server without which a frozen server, or a network that drops all packets,
-        holds a unit of work forever. The doctor asks unless the database :attr:`is_file`."""
+        """Missing timeouts of the driver and of the server: without them a frozen server, or a network that drops all
+        packets, blocks a unit of work for ever. Not used if the database :attr:`is_file`."""
         yield from ()
 
 

@@ -66,8 +66,8 @@ _SETTINGS = text(
 )
 _OF_GALERA = DurabilityGap(
     "wsrep_on = ON",
-    "locks of rows are each node's own, and a node may not have yet what another has committed",
-    "send all connections of an application to the same node of the Galera cluster, as long as it lives",
+    "row locks are local to a node, and a node may not have another node's last commits yet",
+    "send all connections of an application to the same node of the Galera cluster, as long as that node works",
 )
 _SERVER = text(
     "SHOW GLOBAL VARIABLES WHERE Variable_name IN "
@@ -198,8 +198,7 @@ class Mysql(Database):
         logs = [
             DurabilityGap(
                 f"{name} = {settings[name]}",
-                "it says that a transaction is committed before the disk has it, so a crash can undo a decision after "
-                "Kafka has committed",
+                "a COMMIT succeeds before it is on disk, so a crash can undo a decision after Kafka has committed",
                 "set it to 1",
             )
             for name in names

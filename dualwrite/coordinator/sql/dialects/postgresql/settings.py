@@ -25,12 +25,16 @@ def durability_gaps(connection: Connection) -> list[DurabilityGap]:
     if connection.scalar(text("SHOW fsync")) == "off":
         gaps.append(
             DurabilityGap(
-                "fsync = off", "a crash of its machine can undo a decision, or damage all of it", "turn it on"
+                "fsync = off",
+                "a crash of the server's machine can undo a decision, or damage the whole database",
+                "turn it on",
             )
         )
     if connection.scalar(text("SHOW full_page_writes")) == "off":
         gaps.append(
-            DurabilityGap("full_page_writes = off", "a crash of its machine can tear pages of the table", "turn it on")
+            DurabilityGap(
+                "full_page_writes = off", "a crash of the server's machine can damage pages of the tables", "turn it on"
+            )
         )
     commit = connection.scalar(text("SHOW synchronous_commit"))
     if commit in ("local", "remote_write") and connection.scalar(text("SHOW synchronous_standby_names")):
@@ -38,7 +42,7 @@ def durability_gaps(connection: Connection) -> list[DurabilityGap]:
         gaps.append(
             DurabilityGap(
                 f"synchronous_commit = {commit}",
-                f"it says that a transaction is committed {loss}, so a failover can undo a decision",
+                f"a COMMIT succeeds {loss}, so a failover can undo a decision",
                 "set it to on or remote_apply",
             )
         )
