@@ -27,7 +27,15 @@ _VERSIONS = "cluster.versions_of_every_request"
 _UNFIT = "produce.batches_that_are_not_fit"
 _NOBODYS = "no client sends it; without a producer id it is refused whoever sends it, which holds nobody's readers back"
 
+_MIXING = "transactions.what_no_transaction_may_mix"
+_OWNED = "a producer id of a transactional id writes no other batches: one could stand in for a transaction's record"
+
 FINDINGS: dict[tuple[str, str], KnownDifference] = {
+    (_MIXING, "not transactional, open"): KnownDifference("2026-11-24", "error=INVALID_PRODUCER_ID_MAPPING", _OWNED),
+    (_MIXING, "not transactional, ended"): KnownDifference("2026-11-24", "error=INVALID_PRODUCER_ID_MAPPING", _OWNED),
+    ("markers.markers_of_the_second_version", "a record of the first"): KnownDifference(
+        "2026-11-24", "error=INVALID_PRODUCER_ID_MAPPING", _OWNED
+    ),
     ("idempotence.timeouts_matter_with_a_transactional_id_only", "an id, 2147483647"): KnownDifference(
         _TODAY, "error=NONE epoch=0", _TWO_PHASE_TIMEOUT
     ),

@@ -29,7 +29,7 @@ class MappedEvent:
 class NoBackground:
     """Instead of the thread: the next use recovers in the foreground, so that each run is deterministic."""
 
-    running = closed = False
+    is_running = closed = False
     last_error = None
 
     def __init__(self, runtime: object, act: Callable[[], object], name: str, when_idle: Callable[[], None]) -> None:

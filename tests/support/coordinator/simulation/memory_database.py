@@ -362,6 +362,7 @@ class MemoryUnit:
     limit = nullcontext()
     session: Any = None
     may_have_left_rows = is_on_record = False
+    has_unflushed = True
 
     def __init__(self, store: MemoryStore, lease: Lease) -> None:
         self.commit_was_sent = False
