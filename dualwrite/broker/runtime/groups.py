@@ -10,6 +10,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Protocol
 
+from dualwrite.broker.clients.shown_text import shown
 from dualwrite.broker.core.group_commands import (
     GroupAnswer,
     GroupCommand,
@@ -186,7 +187,7 @@ class GroupCoordinator:
         group = self._log.table.groups.get(key.group)
         # The first members of an empty group only wait for more members: no member is missing at the end of that wait.
         if key.kind is not TimerKind.JOIN or group is None or not group.is_initial:
-            logger.info("group %s did not get %s %s in time", key.group, key.kind.value, key.member_id)
+            logger.info("group %s did not get %s %s in time", shown(key.group), key.kind.value, shown(key.member_id))
         self._step(key, -1)
 
 
@@ -212,7 +213,9 @@ def _settle(reply: "asyncio.Future[GroupReply]", result: GroupReply) -> None:
 
 def _tell(before: Group | None, group: Group) -> None:
     if before is None and group.state is GroupState.EMPTY:
-        logger.info("group %s is new", group.group_id)
+        logger.info("group %s is new", shown(group.group_id))
     elif before is None or (before.state, before.generation) != (group.state, group.generation):
         state, members = group.state.value, len(group.members)
-        logger.info("group %s is %s in generation %d with %d members", group.group_id, state, group.generation, members)
+        logger.info(
+            "group %s is %s in generation %d with %d members", shown(group.group_id), state, group.generation, members
+        )
