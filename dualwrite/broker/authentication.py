@@ -4,6 +4,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
 from dualwrite.broker.access.sasl_session import SaslAnswer, SaslFailure, SaslSession, SaslTerms
+from dualwrite.broker.clients.shown_text import one_line, shown
 from dualwrite.broker.runtime.limited_log import LimitedLog
 from dualwrite.broker.runtime.meters import Meters
 from dualwrite.ports import Clock
@@ -12,7 +13,6 @@ from dualwrite.wire.apis import ApiKey, Message, SaslAuthenticateResponse, SaslH
 _THREADS = 2
 """Passwords are checked on so many threads. A flood of logins cannot take all processors, nor the threads that decode
 requests."""
-_SHOWN_NAME = 64
 _UNSUPPORTED = "unsupported"
 """The name of all mechanisms that are not enabled, in the metrics: clients may send any text."""
 
@@ -110,5 +110,6 @@ class ClientAuthentication:
         await asyncio.sleep(self._shared.failure_delay)
 
     def _log(self, failure: SaslFailure) -> None:
-        user = "" if failure.user is None else f", user {failure.user[:_SHOWN_NAME]!r}"
-        self._shared.log.warn(f"authentication of {self._address} failed: {failure.mechanism}{user}: {failure.reason}")
+        user = "" if failure.user is None else f", user {shown(failure.user)}"
+        what = f"{one_line(failure.mechanism)}{user}: {failure.reason}"
+        self._shared.log.warn(f"authentication of {self._address} failed: {what}")

@@ -17,6 +17,7 @@ from dualwrite.broker.api.routes import ROUTES
 from dualwrite.broker.authentication import Authentication, ClientAuthentication
 from dualwrite.broker.clients.listeners import Listener
 from dualwrite.broker.net.frame_stream import ForeignProtocolError, FrameStream, StreamEndedError
+from dualwrite.broker.runtime.long_polls import LongPolls
 from dualwrite.wire.apis import APIS, ApiKey, Message
 from dualwrite.wire.codec import (
     MalformedMessageError,
@@ -66,7 +67,9 @@ class Connection:
         self._handshake = handshake
         self._meters = broker.meters
         self._peer = stream.transport.get_extra_info("peername")
-        self._broker = replace(broker, client=Client("", f"/{self.address}"))
+        self._polls = LongPolls(broker.stopping, lambda: stream.is_deaf)
+        stream.when_deaf(self._polls.wake)
+        self._broker = replace(broker, client=Client("", f"/{self.address}"), polls=self._polls)
         self._is_answering = False
         self._is_finishing = False
         self._sasl = authentication.begin(self.address) if authentication is not None else None
@@ -82,18 +85,19 @@ class Connection:
         return self._peer[0] if self._peer else ""
 
     @property
-    def is_closing(self) -> bool:
-        """True once the broker's end is being closed."""
-        return self._stream.transport.is_closing()
+    def is_waiting(self) -> bool:
+        """True while its request in progress waits, for example a Fetch for records."""
+        return self._polls.are_waiting
 
     @property
     def idle_since(self) -> float | None:
-        """When bytes last came or went, in monotonic seconds; None while a request is being answered, unless the client
-        does not read the answer."""
-        return None if self._is_answering and not self._stream.is_blocked else self._stream.active_at
+        """When bytes last came or went, in monotonic seconds; None while a request is being carried out. A request that
+        waits, and an answer that the client does not read, are idle."""
+        is_busy = self._is_answering and not self._stream.is_blocked and not self.is_waiting
+        return None if is_busy else self._stream.active_at
 
     async def serve(self) -> None:
-        """Answer requests until the client closes the connection, then close the broker's end.
+        """Answer requests until the client closes the connection. Then close the broker's end, and wait for its end.
 
         :raises TlsHandshakeError: if the client's TLS handshake fails.
         """
@@ -118,7 +122,9 @@ class Connection:
         except (MalformedMessageError, FrameTooLargeError, ForeignProtocolError, UnanswerableError) as error:
             logger.warning("closing the connection of %s: %s", self._peer, error)
         finally:
+            self._is_answering = False
             self._stream.close()
+        await self._stream.wait_closed()  # a client that does not read the last answer holds the connection
 
     def abort(self) -> None:
         """Close the connection now, without sending what is not sent yet."""

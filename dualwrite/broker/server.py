@@ -21,6 +21,8 @@ from dualwrite.broker.tls.transport import TlsHandshakeError, TlsTransport
 logger = logging.getLogger(__name__)
 
 _BACKLOG = 1024
+_KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
+"""The first question after a minute of silence, and the end of the connection another minute later."""
 _MOST_FAILURES = 10
 """The most failed handshakes, of different clients or for different reasons, that are logged in a second."""
 
@@ -47,6 +49,8 @@ class Server:
         self._limits_log = LimitedLog(logger, 1, broker.clock.monotonic)
         self._failures = LimitedLog(logger, _MOST_FAILURES, broker.clock.monotonic)
         self._connections: dict[asyncio.Task[None], Connection] = {}
+        self._aborted: set[Connection] = set()
+        """Those that the broker has closed, and whose tasks end soon."""
         self._servers: list[asyncio.Server] = []
 
     async def start(self, bound: Sequence[BoundListener]) -> None:
@@ -92,8 +96,9 @@ class Server:
 
     async def close_idle(self) -> None:
         """Close the connections that have been idle for longer than connections.max.idle.ms."""
-        for connection in expired(self._open(), self._limits, time.monotonic()):
-            connection.abort()
+        not_waiting = [connection for connection in self._open() if not connection.is_waiting]
+        for connection in expired(not_waiting, self._limits, time.monotonic()):
+            self._abort(connection)
 
     async def close_stalled(self) -> None:
         """Close connections that hold memory which other requests wait for, and make no progress."""
@@ -107,6 +112,7 @@ class Server:
             return
         sock: socket.socket = stream.transport.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _notice_a_lost_network(sock)
         task = asyncio.get_running_loop().create_task(self._serve(connection))
         self._connections[task] = connection
         self._by_address[connection.address] += 1
@@ -125,7 +131,7 @@ class Server:
         limits = self._limits
         if self._by_address[address] >= limits.most_per_address:
             return f"it has {limits.most_per_address}, which is max.connections.per.ip"
-        if len(self._connections) < limits.most:
+        if len(self._connections) - len(self._aborted) < limits.most:
             return None
         idle = to_make_room(self._open())
         if not idle:
@@ -134,12 +140,16 @@ class Server:
             f"{limits.most} connections are open, which is the limit: closing those that are idle for longest"
         )
         for connection in idle:
-            connection.abort()
+            self._abort(connection)
         return None
 
+    def _abort(self, connection: Connection) -> None:
+        self._aborted.add(connection)
+        connection.abort()
+
     def _open(self) -> list[Connection]:
-        """The connections that are not being closed: the tasks of the others end soon."""
-        return [connection for connection in self._connections.values() if not connection.is_closing]
+        """The connections that the broker has not closed."""
+        return [connection for connection in self._connections.values() if connection not in self._aborted]
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         """Forget the task of a closed connection, and log its exception.
@@ -147,7 +157,9 @@ class Server:
         A connection handles every failure of its client, and a failure in a critical section ends the process. So an
         exception here is a bug that harms one client only.
         """
-        address = self._connections.pop(task).address
+        connection = self._connections.pop(task)
+        self._aborted.discard(connection)
+        address = connection.address
         self._by_address[address] -= 1
         if not self._by_address[address]:
             del self._by_address[address]
@@ -155,3 +167,12 @@ class Server:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             logger.error("closing a connection: %s", error, exc_info=error)
+
+
+def _notice_a_lost_network(sock: socket.socket) -> None:
+    """Let the system ask whether a silent client is still there (Kafka sets SO_KEEPALIVE, too). A client whose machine
+    or network has gone sends no end of the connection."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if hasattr(socket, name):  # not every system has them all
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

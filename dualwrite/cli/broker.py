@@ -1,7 +1,6 @@
 """``dualwrite broker``: run the bundled broker in the foreground; ``dualwrite broker users``: change its users."""
 
 import argparse
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     from dualwrite.broker.broker import serve
     from dualwrite.broker.config import BrokerOptions, parse_config, parse_listen, read_config_file, with_listen
     from dualwrite.broker.process.data_dir import parse_data_dir
+    from dualwrite.broker.process.log_lines import log_to_standard_error
 
     in_file = read_config_file(arguments.config_file) if arguments.config_file is not None else {}
     config = {**in_file, **parse_config(pair for pairs in arguments.config for pair in pairs)}
@@ -93,6 +93,6 @@ def run(arguments: argparse.Namespace) -> int:
         embedded=arguments.embedded,
         allow_anonymous=arguments.allow_anonymous,
     )
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_to_standard_error()
     serve(options)
     return 0

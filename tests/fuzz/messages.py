@@ -12,12 +12,15 @@ from dualwrite.records.header import BatchFields
 from dualwrite.wire.apis import APIS, ApiKey
 from dualwrite.wire.codec import write_request
 from dualwrite.wire.frames import with_size
+from tests.support.requests.calls import fetch_request
+from tests.support.requests.group_calls import join_request
 
 EVERY_API = [(key, version) for key, route in ROUTES.items() for version in route.versions]
 NAMES = ("", "t", "t", "g", "app", "other", "retention.ms", "0", "1", "x" * 300, "é", "a/b", "range", "consumer")
 _EXTREMES = tuple(map(bytes.fromhex, ("7fffffff", "ffffffff", "80000000", "00000000", "ffffffff0f")))
 _BITS = {"int8": 7, "int16": 15, "int32": 31, "int64": 63}
 _MOST_PARTITIONS = 3
+_FIRST_WITHOUT_TOPIC_NAMES = 13
 
 
 def random_frame(rng: random.Random) -> bytes:
@@ -106,6 +109,17 @@ def _records(rng: random.Random) -> bytes:
     fields = BatchFields(ProducerIdentity(rng.randrange(4), rng.randrange(3)), 0, transactional=rng.random() < 0.3)
     batch = build_batch([Record(None, rng.randbytes(rng.choice((1, 100, 50_000))))] * count, fields)
     return bytes(batch) if rng.random() < 0.5 else mutated(bytes(batch), rng)
+
+
+def long_poll(rng: random.Random) -> bytes:
+    """A frame with a request that waits for weeks: for records, or for the members of a group."""
+    weeks_ms = 2**31 - 1
+    if rng.random() < 0.5:
+        key, request = ApiKey.FETCH, fetch_request("t", max_wait_ms=weeks_ms, min_bytes=weeks_ms)
+    else:
+        key, request = ApiKey.JOIN_GROUP, join_request("g", rebalance_timeout_ms=weeks_ms)
+    version = rng.choice([version for version in ROUTES[key].versions if version < _FIRST_WITHOUT_TOPIC_NAMES])
+    return with_size(write_request(key, version, 1, "fuzz", request))
 
 
 def half_large_frame(rng: random.Random) -> bytes:

@@ -18,6 +18,7 @@ from dualwrite.broker.api.records import fetch
 from dualwrite.broker.facts.producer_snapshot import ProducerSnapshot, decode_snapshot
 from dualwrite.broker.log import recovery
 from dualwrite.broker.net.connection_memory import ConnectionMemory
+from dualwrite.broker.runtime.long_polls import LongPolls
 from tests.fuzz.__main__ import main
 from tests.fuzz.data_files import fuzz_files
 from tests.fuzz.messages import EVERY_API, mutated, random_frame
@@ -102,6 +103,11 @@ def keep_memory(self: ConnectionMemory, *_: Any) -> None:
 def test_memory_that_is_not_given_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ConnectionMemory, "give_back", keep_memory)
     assert "memory was not given back" in found_by(fuzz_requests)
+
+
+def test_a_wait_for_a_client_that_has_gone_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LongPolls, "wake", lambda _: None)
+    assert "connections of clients that have gone are still served" in found_by(fuzz_requests)
 
 
 def test_an_exception_in_a_connection_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.coordinator import TransactionCoordinator
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.groups import GroupCoordinator
+from dualwrite.broker.runtime.long_polls import LongPolls
 from dualwrite.broker.runtime.meters import Meters
 from dualwrite.broker.runtime.offsets import GroupOffsets
 from dualwrite.broker.runtime.stopping import Stopping
@@ -63,6 +64,8 @@ class BrokerContext:
     meters: Meters = field(default_factory=Meters)
     stopping: Stopping = field(default_factory=Stopping)
     client: Client = NO_CLIENT
+    polls: LongPolls = field(default_factory=lambda: LongPolls(Stopping()))
+    """The waiting request of the client's connection."""
 
     def may(self, need: Need, name: str = CLUSTER_NAME) -> bool:
         """True if the client has the right ``need`` on the resource ``name``."""

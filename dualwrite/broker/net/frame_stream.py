@@ -68,6 +68,9 @@ class FrameStream(asyncio.BufferedProtocol):
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
         self._transport: asyncio.Transport | None = None
+        self._closed: asyncio.Future[None] | None = None
+        self._is_closed = False
+        self._on_deaf: Callable[[], None] = _ignore
         self._is_known = False
         """True once the first bytes have shown no other protocol."""
 
@@ -75,6 +78,16 @@ class FrameStream(asyncio.BufferedProtocol):
     def is_blocked(self) -> bool:
         """True while an answer waits for a client that does not read."""
         return self._writer is not None
+
+    @property
+    def is_deaf(self) -> bool:
+        """True if the client has gone or will send no more, and while the connection is not read, so that its end would
+        not be noticed. The request in progress must then not wait."""
+        return self._end is not None or self._is_paused
+
+    def when_deaf(self, call: Callable[[], None]) -> None:
+        """Call ``call`` whenever :attr:`is_deaf` becomes true."""
+        self._on_deaf = call
 
     @property
     def is_receiving(self) -> bool:
@@ -147,6 +160,12 @@ class FrameStream(asyncio.BufferedProtocol):
             self._give_back(frame, is_reusable=False)
         self.transport.close()
 
+    async def wait_closed(self) -> None:
+        """Return once the connection is closed: all that was written is sent, or will never be."""
+        if not self._is_closed:
+            self._closed = asyncio.get_running_loop().create_future()
+            await self._closed
+
     def abort(self) -> None:
         """Close the connection now, without sending what is not sent yet."""
         self.transport.abort()
@@ -195,6 +214,8 @@ class FrameStream(asyncio.BufferedProtocol):
         if writer is not None and not writer.done():
             writer.set_exception(StreamEndedError(str(exc or "closed")))
         self._drop_unread()
+        self._is_closed = True
+        self._wake(self._closed)
 
     def pause_writing(self) -> None:
         """The client reads slowly."""
@@ -208,6 +229,7 @@ class FrameStream(asyncio.BufferedProtocol):
     def _finish(self, end: Exception) -> None:
         self._end = self._end or end
         self._wake(self._reader)
+        self._on_deaf()
 
     @staticmethod
     def _wake(waiting: "asyncio.Future[None] | None") -> None:
@@ -227,6 +249,7 @@ class FrameStream(asyncio.BufferedProtocol):
             self._is_paused = pauses
             if pauses:
                 self.transport.pause_reading()
+                self._on_deaf()
             else:
                 self.transport.resume_reading()
 
@@ -258,6 +281,7 @@ class FrameStream(asyncio.BufferedProtocol):
     def _refuse(self, error: Exception) -> None:
         self._end, self._filled, self._is_refused = error, 0, True
         self.transport.pause_reading()
+        self._on_deaf()
 
     def _cut(self) -> None:
         """Take the complete frames out of the shared buffer. Move the beginning of a large frame to its own buffer."""
@@ -305,6 +329,10 @@ class FrameStream(asyncio.BufferedProtocol):
         if not self.held_bytes:
             self.held_since = self.active_at
         self.held_bytes += len(memory)
+
+
+def _ignore() -> None:
+    """No one is to be called."""
 
 
 def _small(frame: bytearray | memoryview) -> int:

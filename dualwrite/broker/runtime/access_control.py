@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from dualwrite.broker.access.acls import Acl, AclFilter, AclOperation, ResourceType
 from dualwrite.broker.access.authorizer import Authorizer
+from dualwrite.broker.clients.shown_text import shown
 from dualwrite.broker.facts.acls import AclCreated, AclDeleted
 from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.limited_log import LimitedLog
@@ -61,8 +62,8 @@ class AccessControl:
             decision = self._authorizer.may(*question)
             self._remember(question, decision)
             if not decision:
-                shown = name[:_LONGEST_REMEMBERED]
-                self._log.warn(f"{principal!r} at {host} may not {operation.name} {resource_type.name} {shown!r}")
+                question_text = f"may not {operation.name} {resource_type.name} {shown(name)}"
+                self._log.warn(f"{shown(principal)} at {host} {question_text}")
         return decision
 
     def _remember(self, question: _Question, decision: bool) -> None:

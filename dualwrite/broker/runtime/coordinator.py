@@ -8,6 +8,7 @@ in the log, which a restart completes.
 import logging
 from pathlib import Path
 
+from dualwrite.broker.clients.shown_text import shown
 from dualwrite.broker.core.cluster import TRANSACTION_STATE
 from dualwrite.broker.core.commands import Command, Decision, Expire, MarkersWritten, Reply, TimeOut, WriteMarkers
 from dualwrite.broker.core.open_times import OpenTimes
@@ -58,7 +59,7 @@ class TransactionCoordinator:
         """Complete the transactions that were decided before a crash; return their number."""
         unfinished = list(self.table.unfinished())
         for entry in unfinished:
-            logger.info("finishing %s of %s", entry.status.kafka_name, entry.transactional_id)
+            logger.info("finishing %s of %s", entry.status.kafka_name, shown(entry.transactional_id))
             await self._write_markers(markers_of(entry))
         return len(unfinished)
 
@@ -84,7 +85,7 @@ class TransactionCoordinator:
         steady_ms = self._steady_ms()
         overdue = self.table.timed_out(lambda entry: self._open_times.open_ms(entry.transactional_id, steady_ms))
         for transactional_id in list(overdue):
-            logger.info("aborting the transaction of %s: it is past its timeout", transactional_id)
+            logger.info("aborting the transaction of %s: it is past its timeout", shown(transactional_id))
             await self.execute(TimeOut(transactional_id))
 
     async def forget_idle(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Protocol, TypeVar
 
+from dualwrite.broker.clients.shown_text import shown
 from dualwrite.broker.core.group_commands import (
     GroupAnswer,
     GroupCommand,
@@ -30,6 +31,7 @@ from dualwrite.broker.core.group_rules import GroupMoment, GroupSettings, decide
 from dualwrite.broker.core.groups import Group, GroupState
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.group_log import GroupLog
+from dualwrite.broker.runtime.long_polls import LongPolls
 from dualwrite.ports import Clock, Entropy
 from dualwrite.wire.error_codes import ErrorCode
 
@@ -83,13 +85,13 @@ class GroupCoordinator:
                 key = TimerKey(group.group_id, TimerKind.SESSION, member.member_id)
                 self._set_timer(SetTimer(key, member.session_timeout_ms))
 
-    async def join(self, command: JoinGroup) -> JoinReply:
+    async def join(self, command: JoinGroup, polls: LongPolls) -> JoinReply:
         """Wait for the group's next generation, or for the error that keeps the member out of it."""
-        return await self._execute(command, JoinReply(ErrorCode.NOT_COORDINATOR, command.member_id))
+        return await self._execute(command, JoinReply(ErrorCode.NOT_COORDINATOR, command.member_id), polls)
 
-    async def sync(self, command: SyncGroup) -> SyncReply:
+    async def sync(self, command: SyncGroup, polls: LongPolls) -> SyncReply:
         """Wait for the member's assignment."""
-        return await self._execute(command, SyncReply(ErrorCode.NOT_COORDINATOR))
+        return await self._execute(command, SyncReply(ErrorCode.NOT_COORDINATOR), polls)
 
     async def heartbeat(self, command: Heartbeat) -> HeartbeatReply:
         """Check whether the member's generation is still the current one."""
@@ -99,10 +101,12 @@ class GroupCoordinator:
         """Remove members."""
         return await self._execute(command, LeaveReply(ErrorCode.NOT_COORDINATOR))
 
-    async def _execute(self, command: GroupCommand, at_stop: R) -> R:
+    async def _execute(self, command: GroupCommand, at_stop: R, polls: LongPolls | None = None) -> R:
         """Carry out ``command``, and wait for other members if necessary. The caller may send the reply at once.
 
-        :param at_stop: the reply if the broker stops first.
+        :param at_stop: the reply if the broker stops first, or if nobody waits for the reply any more. The member stays
+            what it is for the group: only its session ends it, as for every member that is silent.
+        :param polls: the connection's long polls, if the command may have to wait.
         """
         if self._is_closed:
             return at_stop
@@ -111,7 +115,7 @@ class GroupCoordinator:
         self._parked[ticket] = reply, at_stop
         try:
             self._step(command, ticket)
-            result = await reply
+            result = await (reply if polls is None else _unless_gone(reply, at_stop, polls))
         finally:
             self._parked.pop(ticket, None)
         assert isinstance(result, type(at_stop))
@@ -142,8 +146,7 @@ class GroupCoordinator:
             timer.cancel()
         self._timers.clear()
         for reply, at_stop in self._parked.values():
-            if not reply.done():
-                reply.set_result(at_stop)
+            _settle(reply, at_stop)
 
     def _step(self, command: GroupCommand, ticket: int) -> None:
         fresh = self._new_id() if isinstance(command, JoinGroup) else ""
@@ -163,8 +166,8 @@ class GroupCoordinator:
 
     def _release(self, answer: GroupAnswer) -> None:
         reply, _ = self._parked.get(answer.ticket, (None, None))
-        if reply is not None and not reply.done():
-            reply.set_result(answer.reply)
+        if reply is not None:
+            _settle(reply, answer.reply)
 
     def _set_timer(self, effect: SetTimer) -> None:
         timer = self._timers.pop(effect.key, None)
@@ -178,13 +181,35 @@ class GroupCoordinator:
         group = self._log.table.groups.get(key.group)
         # The first members of an empty group only wait for more members: no member is missing at the end of that wait.
         if key.kind is not TimerKind.JOIN or group is None or not group.is_initial:
-            logger.info("group %s did not get %s %s in time", key.group, key.kind.value, key.member_id)
+            logger.info("group %s did not get %s %s in time", shown(key.group), key.kind.value, shown(key.member_id))
         self._step(key, -1)
+
+
+async def _unless_gone(reply: "asyncio.Future[GroupReply]", at_stop: GroupReply, polls: LongPolls) -> GroupReply:
+    """The reply; or ``at_stop``, if the connection's requests must not wait."""
+
+    def wake() -> None:
+        if polls.must_answer:
+            _settle(reply, at_stop)
+
+    polls.add(wake)
+    try:
+        wake()
+        return await reply
+    finally:
+        polls.remove(wake)
+
+
+def _settle(reply: "asyncio.Future[GroupReply]", result: GroupReply) -> None:
+    if not reply.done():
+        reply.set_result(result)
 
 
 def _tell(before: Group | None, group: Group) -> None:
     if before is None and group.state is GroupState.EMPTY:
-        logger.info("group %s is new", group.group_id)
+        logger.info("group %s is new", shown(group.group_id))
     elif before is None or (before.state, before.generation) != (group.state, group.generation):
         state, members = group.state.value, len(group.members)
-        logger.info("group %s is %s in generation %d with %d members", group.group_id, state, group.generation, members)
+        logger.info(
+            "group %s is %s in generation %d with %d members", shown(group.group_id), state, group.generation, members
+        )

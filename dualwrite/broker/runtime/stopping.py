@@ -1,6 +1,6 @@
 """Notifies waiting requests that the broker stops, so that they do not delay the stop."""
 
-import asyncio
+from collections.abc import Callable
 
 
 class Stopping:
@@ -9,18 +9,18 @@ class Stopping:
     def __init__(self) -> None:
         self.has_begun = False
         """True once the broker stops. A request must then answer with the data that it has, and not wait."""
-        self._waiting: set[asyncio.Event] = set()
+        self._waiting: set[Callable[[], None]] = set()
 
     def begin(self) -> None:
         """Wake all waiters."""
         self.has_begun = True
-        for event in self._waiting:
-            event.set()
+        for wake in list(self._waiting):
+            wake()
 
-    def add_waiter(self, event: asyncio.Event) -> None:
-        """Set ``event`` when the broker begins to stop. Check ``has_begun`` before waiting for it."""
-        self._waiting.add(event)
+    def add_waiter(self, wake: Callable[[], None]) -> None:
+        """Call ``wake`` when the broker begins to stop. Check ``has_begun`` before waiting for it."""
+        self._waiting.add(wake)
 
-    def remove_waiter(self, event: asyncio.Event) -> None:
-        """Forget ``event``."""
-        self._waiting.discard(event)
+    def remove_waiter(self, wake: Callable[[], None]) -> None:
+        """Forget ``wake``."""
+        self._waiting.discard(wake)

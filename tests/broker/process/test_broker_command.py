@@ -148,7 +148,7 @@ def test_the_log_of_a_first_consumer_shows_no_timeout(start: Start, delay_ms: in
     log = broker.log.read_text()
     assert "did not get" not in log
     assert "Empty" not in log
-    assert "group g is Stable in generation 1 with 1 members" in log
+    assert "group 'g' is Stable in generation 1 with 1 members" in log
 
 
 def test_every_setting_is_listed_with_its_default_and_allowed_values() -> None:

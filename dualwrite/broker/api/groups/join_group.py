@@ -44,7 +44,8 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
             tuple((protocol.name, bytes(protocol.metadata)) for protocol in request.protocols),
             needs_member_id=version >= _FIRST_WITH_KNOWN_MEMBERS,
             can_skip_assignment=version >= _FIRST_WITH_SKIPPED_ASSIGNMENT,
-        )
+        ),
+        broker.polls,
     )
     return _response(reply, version)
 

@@ -37,7 +37,8 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
                 tuple((entry.member_id, bytes(entry.assignment)) for entry in request.assignments),
                 request.protocol_type,
                 request.protocol_name,
-            )
+            ),
+            broker.polls,
         )
     return SyncGroupResponse(
         throttle_time_ms=0,

@@ -3,8 +3,9 @@
 A read_uncommitted client reads durable records, up to the high watermark. A read_committed client reads up to the last
 stable offset, and gets the aborted transactions that it must skip. The broker returns whole batches: at least one, from
 the first partition with records, however small max_bytes is (KIP-74). An answer holds at most 55 MiB, Kafka's default
-of fetch.max.bytes. The broker waits up to max_wait_ms for min_bytes, but answers at once while it stops. It declines
-fetch sessions (KIP-227) with session id 0, and clients then send full fetches. From v13 on topics are named by id.
+of fetch.max.bytes. The broker waits up to max_wait_ms for min_bytes, 5 minutes at most, but answers at once while it
+stops, and if the client has gone. It declines fetch sessions (KIP-227) with session id 0, and clients then send full
+fetches. From v13 on topics are named by id.
 """
 
 import asyncio
@@ -30,6 +31,8 @@ _READ_COMMITTED = 1
 _NO_SESSION = 0
 _FULL_FETCHES = (-1, 0)  # session epochs: the end of a session, the beginning of one
 _MOST_BYTES = 55 * 1024 * 1024
+_LONGEST_WAIT_MS = 5 * 60_000
+"""Clients ask for half a second, and ask again after an empty answer. A longer wait only holds a connection."""
 
 
 @dataclass(slots=True)
@@ -70,9 +73,9 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
         [_resolve(topic, requested, version, broker) for requested in topic.partitions] for topic in request.topics
     ]
     partitions = {id(entry.partition): entry.partition for topic in entries for entry in topic if entry.partition}
-    deadline = broker.clock.monotonic() + request.max_wait_ms / 1000
+    deadline = broker.clock.monotonic() + min(request.max_wait_ms, _LONGEST_WAIT_MS) / 1000
     reader = asyncio.Event()
-    broker.stopping.add_waiter(reader)
+    broker.polls.add(reader.set)
     for partition in partitions.values():
         partition.add_reader(reader)
     try:
@@ -80,12 +83,12 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
             await broker.memory.room_for_answers()
             reader.clear()
             read = _read_all(request, entries, broker.memory.answer_share)
-            remaining = 0 if broker.stopping.has_begun else deadline - broker.clock.monotonic()
+            remaining = 0 if broker.polls.must_answer else deadline - broker.clock.monotonic()
             if read.has_error or read.size >= request.min_bytes or remaining <= 0 or not partitions:
                 break
             await _wait(reader, remaining)
     finally:
-        broker.stopping.remove_waiter(reader)
+        broker.polls.remove(reader.set)
         for partition in partitions.values():
             partition.remove_reader(reader)
     return FetchResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, session_id=_NO_SESSION, responses=read.topics)
