@@ -119,12 +119,7 @@ async def _serve(options: BrokerOptions) -> None:
         if not isinstance(error, OSError):
             raise
         raise ConfigurationError(f"cannot open {error.filename or options.data_dir}: {error.strerror}") from None
-    exposed = readable_by_others(options.data_dir, JOURNAL_DIRECTORY)
-    if exposed is not None:
-        logger.warning(
-            "other users of this machine can read %s, where the users' credentials are: run chmod -R go= %s",
-            exposed, options.data_dir,
-        )  # fmt: skip
+    _warn_if_readable(options.data_dir)
     finished = await context.coordinator.finish_decided()
     context.groups.start()
     server = Server(
@@ -159,6 +154,15 @@ async def _serve(options: BrokerOptions) -> None:
         context.cluster.checkpoint()
     deadline.end()
     logger.info("stopped")
+
+
+def _warn_if_readable(data_dir: Path) -> None:
+    exposed = readable_by_others(data_dir, JOURNAL_DIRECTORY)
+    if exposed is not None:
+        logger.warning(
+            "other users of this machine can read %s, where the users' credentials are: run chmod -R go= %s",
+            exposed, data_dir,
+        )  # fmt: skip
 
 
 def _raise_limit_of_open_files() -> int:

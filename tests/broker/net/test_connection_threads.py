@@ -3,6 +3,7 @@ as compiling changes kafka-python for a moment."""
 
 import asyncio
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from dualwrite.broker.clients.listeners import PLAINTEXT_LISTENER
 from dualwrite.broker.connection import Connection
 from dualwrite.broker.net.frame_stream import StreamEndedError
 from dualwrite.broker.runtime.meters import Meters
+from dualwrite.broker.runtime.stopping import Stopping
 from dualwrite.wire import codec
 from dualwrite.wire.apis import ApiKey, DeleteGroupsRequest, DeleteGroupsResponse, Message
 from dualwrite.wire.codec import write_request
@@ -29,10 +31,14 @@ class Metered:
 
     meters: Meters = field(default_factory=Meters)
     client: Client = NO_CLIENT
+    stopping: Stopping = field(default_factory=Stopping)
+    polls: Any = None
 
 
 class OneRequest:
     """A FrameStream that gives one frame and then ends."""
+
+    is_deaf = False
 
     def __init__(self, frame: bytes) -> None:
         self.transport = SimpleNamespace(get_extra_info=lambda _: ("127.0.0.1", 1))
@@ -48,6 +54,9 @@ class OneRequest:
         self.written.append(parts)
 
     def release(self, frame: bytearray) -> None:
+        pass
+
+    def when_deaf(self, wake: Callable[[], None]) -> None:
         pass
 
     def close(self) -> None:

@@ -149,7 +149,7 @@ def test_after_a_crash_decided_transactions_are_finished_and_open_ones_stay_open
         assert status_of(recovered) is TransactionStatus.PREPARE_ABORT
         with caplog.at_level(logging.INFO):
             assert await recovered.coordinator.finish_decided() == 1
-        assert "finishing PrepareAbort of app-0" in caplog.text
+        assert "finishing PrepareAbort of 'app-0'" in caplog.text
         assert status_of(recovered) is ABORTED
         assert recovered.coordinator.table.entries["app-1"].status is TransactionStatus.ONGOING
         assert await recovered.coordinator.finish_decided() == 0
