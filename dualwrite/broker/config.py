@@ -136,13 +136,14 @@ class BrokerOptions:
         :raises ConfigurationError: in that case.
         """
         if not (self.allow_anonymous or self.authenticates(listener)):
-            raise ConfigurationError(unprotected(listener))
+            raise ConfigurationError(unprotected(listener, self.for_listener(listener.name).accepts_anyone))
 
     def authenticates(self, listener: Listener) -> bool:
-        """True if every client of ``listener`` must prove who it is."""
-        return listener.protocol.is_sasl or (
-            listener.protocol.is_tls and self.for_listener(listener.name).text("ssl.client.auth") == REQUIRED
-        )
+        """True if every client of ``listener`` must prove who it is. A token without a signature proves nothing."""
+        values, protocol = self.for_listener(listener.name), listener.protocol
+        if protocol.is_sasl and not values.accepts_anyone:
+            return True
+        return protocol.is_tls and values.client_auth(protocol.is_sasl) == REQUIRED
 
     def for_listener(self, name: str) -> ListenerValues:
         """The settings of the listener ``name``: its own override those of the broker."""

@@ -40,14 +40,14 @@ def add_users(data_dir: Path, iterations: int = 4096) -> None:
             users.put(user, list(ScramHash), iterations, PASSWORD.encode())
 
 
-def sasl_broker(data_dir: Path, **config: str) -> EmbeddedBroker:
+def sasl_broker(data_dir: Path, *, allow_anonymous: bool = False, **config: str) -> EmbeddedBroker:
     """A broker with users and two listeners: an open one, and one with SASL. Its failures are answered at once.
 
     :param config: further settings; underscores stand for dots.
     """
     add_users(data_dir)
     named = {name.replace("_", "."): value for name, value in config.items()}
-    return EmbeddedBroker(data_dir, config={**CONFIG, **named})
+    return EmbeddedBroker(data_dir, config={**CONFIG, **named}, allow_anonymous=allow_anonymous)
 
 
 def log_of(broker: EmbeddedBroker) -> str:

@@ -311,10 +311,11 @@ def test_each_listener_may_have_its_own_mechanisms(tmp_path: Path) -> None:
 
 def test_mechanisms_that_others_can_read_are_warned_of(tmp_path: Path) -> None:
     everywhere = {"listeners": f"{SASL}://0.0.0.0:0", "advertised.listeners": f"{SASL}://localhost:9"}
-    with sasl_broker(tmp_path / "one", **everywhere) as running:
+    with sasl_broker(tmp_path / "one", allow_anonymous=True, **everywhere) as running:
         assert "sends passwords and tokens unencrypted (PLAIN, OAUTHBEARER over SASL_PLAINTEXT)" in log_of(running)
         assert "accepts tokens without a signature: any client can be any user" in log_of(running)
-    with sasl_broker(tmp_path / "two", **{**everywhere, "sasl.enabled.mechanisms": "SCRAM-SHA-256"}) as running:
+    settings = {**everywhere, "sasl.enabled.mechanisms": "SCRAM-SHA-256"}
+    with sasl_broker(tmp_path / "two", **settings) as running:
         assert "unencrypted" not in log_of(running)
 
 

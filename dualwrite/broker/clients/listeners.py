@@ -101,16 +101,25 @@ def is_loopback(host: str) -> bool:
         return True
 
 
-def unprotected(listener: Listener) -> str:
-    """The error message for a listener that other machines reach and that authenticates no client."""
+def unprotected(listener: Listener, accepts_anyone: bool = False) -> str:
+    """The error message for a listener that other machines reach and that authenticates no client.
+
+    :param accepts_anyone: True if it is one with SASL whose tokens anyone can write.
+    """
+    where = f"listener {listener.name} on {listener.address}: other machines reach it, and"
+    if accepts_anyone and listener.protocol.is_sasl:
+        return (
+            f"{where} it accepts access tokens without a signature, so that any client can be any user; unset"
+            " sasl.oauthbearer.unsecured.tokens.allow, listen on 127.0.0.1, or allow it with --allow-anonymous"
+        )
     remedy = (
         f"set listener.name.{listener.name.lower()}.ssl.client.auth=required"
         if listener.protocol.is_tls
         else "give it a protocol that authenticates clients"
     )
     return (
-        f"listener {listener.name} on {listener.address}: other machines reach it, and {listener.protocol.value}"
-        f" authenticates no client; {remedy}, listen on 127.0.0.1, or allow it with --allow-anonymous"
+        f"{where} {listener.protocol.value} authenticates no client; {remedy}, listen on 127.0.0.1, or allow it with"
+        " --allow-anonymous"
     )
 
 

@@ -7,9 +7,9 @@ ListenerName.configPrefix.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from dualwrite.broker.settings.sasl_settings import SASL_SETTINGS
+from dualwrite.broker.settings.sasl_settings import ALLOW_UNSECURED, ENABLED_MECHANISMS, OAUTHBEARER, SASL_SETTINGS
 from dualwrite.broker.settings.setting import Setting
-from dualwrite.broker.settings.tls_settings import TLS_SETTINGS
+from dualwrite.broker.settings.tls_settings import NONE, TLS_SETTINGS
 
 LISTENER_PREFIX = "listener.name."
 
@@ -51,6 +51,16 @@ class ListenerValues:
     def is_own(self, key: str) -> bool:
         """True if the setting was set for this listener alone."""
         return self._prefix + key in self._config
+
+    @property
+    def accepts_anyone(self) -> bool:
+        """True if a mechanism of SASL lets every client be every user: OAUTHBEARER with tokens without a signature."""
+        return OAUTHBEARER in self.items(ENABLED_MECHANISMS) and self.value(ALLOW_UNSECURED) is True
+
+    def client_auth(self, is_sasl: bool) -> str:
+        """Whether clients present a certificate. With SASL only the listener's own value counts (KIP-684)."""
+        key = "ssl.client.auth"
+        return self.text(key) or NONE if not is_sasl or self.is_own(key) else NONE
 
     def value(self, key: str) -> Any:
         """The value of a setting; None if it is not set and has no default."""

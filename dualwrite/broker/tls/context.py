@@ -48,12 +48,6 @@ def files_of(values: ListenerValues) -> list[Path]:
     return [Path(location) for key in (_KEYSTORE, _TRUSTSTORE) if (location := values.text(key))]
 
 
-def client_auth(listener: Listener, values: ListenerValues) -> str:
-    """Whether clients present a certificate. With SASL the setting counts only for the listener itself (KIP-684)."""
-    key = "ssl.client.auth"
-    return values.text(key) or NONE if not listener.protocol.is_sasl or values.is_own(key) else NONE
-
-
 def server_context(listener: Listener, values: ListenerValues) -> ssl.SSLContext:
     """The context for new connections of ``listener``.
 
@@ -65,7 +59,7 @@ def server_context(listener: Listener, values: ListenerValues) -> ssl.SSLContext
         context.options |= ssl.OP_NO_RENEGOTIATION
         _set_versions(context, values)
         _load_certificate(context, values)
-        _trust(context, client_auth(listener, values), values)
+        _trust(context, values.client_auth(listener.protocol.is_sasl), values)
     except ConfigurationError as error:
         raise ConfigurationError(f"listener {listener.name}: {error}") from None
     return context

@@ -110,6 +110,36 @@ def test_an_open_listener_authenticates_its_clients_or_is_refused(
         BrokerOptions(Path("data"), config=config)
 
 
+UNSECURED = ("sasl.enabled.mechanisms=SCRAM-SHA-512,OAUTHBEARER", "sasl.oauthbearer.unsecured.tokens.allow=true")
+SECURED = ("sasl.enabled.mechanisms=OAUTHBEARER", "sasl.oauthbearer.jwks.endpoint.url=https://issuer.example/keys")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "more", "is_taken"),
+    [
+        ("SASL_PLAINTEXT", UNSECURED, False),
+        ("SASL_SSL", UNSECURED, False),
+        ("SASL_SSL", (*UNSECURED, "ssl.client.auth=required"), False),  # with SASL it does not count
+        ("SASL_SSL", (*UNSECURED, "listener.name.in.ssl.client.auth=required"), True),
+        ("SASL_PLAINTEXT", (*UNSECURED, "listener.name.in.sasl.oauthbearer.unsecured.tokens.allow=false"), True),
+        ("SASL_PLAINTEXT", (*UNSECURED, "listener.name.in.sasl.enabled.mechanisms=PLAIN"), True),
+        ("SASL_PLAINTEXT", ("sasl.oauthbearer.unsecured.tokens.allow=true",), True),  # OAUTHBEARER is not enabled
+        ("SASL_PLAINTEXT", SECURED, True),
+    ],
+)
+def test_tokens_without_a_signature_authenticate_no_client(
+    protocol: str, more: tuple[str, ...], is_taken: bool
+) -> None:
+    listeners = ("listeners=IN://0.0.0.0:1", f"listener.security.protocol.map=IN:{protocol}")
+    config = parse_config([*listeners, "advertised.listeners=IN://h:1", *more])
+    assert BrokerOptions(Path("data"), config=config, allow_anonymous=True).listeners
+    if is_taken:
+        assert BrokerOptions(Path("data"), config=config).listeners
+        return
+    with pytest.raises(ConfigurationError, match=r"any client can be any user; unset sasl.* --allow-anonymous"):
+        BrokerOptions(Path("data"), config=config)
+
+
 # --- passwords
 
 SECRET = "correct-horse"
