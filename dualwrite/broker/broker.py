@@ -20,13 +20,14 @@ from dualwrite.broker.config import BrokerOptions
 from dualwrite.broker.listening import BoundListener, bind_listeners
 from dualwrite.broker.net.connection_memory import ConnectionMemory
 from dualwrite.broker.process.cleaning_thread import CleaningThread
+from dualwrite.broker.process.data_dir import readable_by_others
 from dualwrite.broker.process.data_lock import exclusive
 from dualwrite.broker.process.disk import DiskFiles
 from dualwrite.broker.process.ending import stop_process
 from dualwrite.broker.process.stop_deadline import STOP_SIGNALS, StopDeadline
 from dualwrite.broker.process.system import SystemClock, SystemEntropy, sync_threads, timed
 from dualwrite.broker.runtime.access_control import AccessControl
-from dualwrite.broker.runtime.cluster import Cluster
+from dualwrite.broker.runtime.cluster import JOURNAL_DIRECTORY, Cluster
 from dualwrite.broker.runtime.compaction import Compaction
 from dualwrite.broker.runtime.coordinator import TransactionCoordinator
 from dualwrite.broker.runtime.flusher import Flusher
@@ -118,6 +119,12 @@ async def _serve(options: BrokerOptions) -> None:
         if not isinstance(error, OSError):
             raise
         raise ConfigurationError(f"cannot open {error.filename or options.data_dir}: {error.strerror}") from None
+    exposed = readable_by_others(options.data_dir, JOURNAL_DIRECTORY)
+    if exposed is not None:
+        logger.warning(
+            "other users of this machine can read %s, where the users' credentials are: run chmod -R go= %s",
+            exposed, options.data_dir,
+        )  # fmt: skip
     finished = await context.coordinator.finish_decided()
     context.groups.start()
     server = Server(

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import IO
 
 from dualwrite.broker.clients.listeners import LISTENERS
-from dualwrite.broker.process.data_dir import parse_data_dir
+from dualwrite.broker.process.data_dir import PRIVATE_DIRECTORY, parse_data_dir, private
 from dualwrite.broker.settings.properties import write_properties
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 
@@ -146,8 +146,8 @@ class EmbeddedBroker:
 
     def _open_log(self) -> IO[bytes]:
         try:
-            self.data_dir.mkdir(parents=True, exist_ok=True)
-            return (self.data_dir / _LOG_NAME).open("a+b")
+            self.data_dir.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+            return open(self.data_dir / _LOG_NAME, "a+b", opener=private)
         except OSError as error:
             raise ConfigurationError(f"data directory {self.data_dir}: {error.strerror}") from None
 

@@ -6,10 +6,15 @@ changes nothing in the directory. (Kafka: ``version`` in meta.properties.)
 
 import os
 import re
+import stat
 from pathlib import Path
 
 from dualwrite.errors import ConfigurationError
 
+PRIVATE_DIRECTORY, PRIVATE_FILE = 0o700, 0o600
+"""The modes of what a broker creates: records and users' credentials are for its own user. An existing directory or
+file keeps its mode, which its owner has chosen."""
+_OTHERS_READ, _OTHERS_ENTER = stat.S_IRGRP | stat.S_IROTH, stat.S_IXGRP | stat.S_IXOTH
 _KAFKAS_OWN = "meta.properties"
 FORMAT_FILE = "dualwrite-format"
 """Its content is the version of the format, one number and a line feed."""
@@ -29,6 +34,20 @@ def parse_data_dir(text: str) -> Path:
     if not text:
         raise ConfigurationError("data directory '': name one; the current directory is '.'")
     return Path(text)
+
+
+def private(path: str, flags: int) -> int:
+    """An opener for ``open()``: a file that is created is for this user alone."""
+    return os.open(path, flags, PRIVATE_FILE)
+
+
+def readable_by_others(data_dir: Path, journal: str) -> Path | None:
+    """A file of the journal that other users of this machine can read, for example one that was created by an earlier
+    release; None if there is none."""
+    directory = data_dir / journal
+    if not all(each.stat().st_mode & _OTHERS_ENTER for each in (data_dir, directory)):
+        return None
+    return next((path for path in sorted(directory.iterdir()) if path.stat().st_mode & _OTHERS_READ), None)
 
 
 def refuse_foreign(data_dir: Path, journal: str) -> None:
@@ -87,7 +106,7 @@ def write_format(data_dir: Path) -> None:
     if path.exists():
         return
     unfinished = path.with_name(path.name + ".tmp")
-    with unfinished.open("wb") as file:
+    with open(unfinished, "wb", opener=private) as file:
         file.write(b"%d\n" % FORMAT_VERSION)
         file.flush()
         os.fsync(file.fileno())

@@ -1,13 +1,20 @@
 """The lock of a data directory."""
 
 import fcntl
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from dualwrite.broker.process.data_dir import refuse_foreign, refuse_later_format, write_format
+from dualwrite.broker.process.data_dir import (
+    PRIVATE_DIRECTORY,
+    private,
+    refuse_foreign,
+    refuse_later_format,
+    write_format,
+)
 from dualwrite.broker.runtime.cluster import JOURNAL_DIRECTORY
 from dualwrite.errors import ConfigurationError
 
@@ -25,10 +32,10 @@ def exclusive(data_dir: Path, wait_seconds: float, advice: str = "") -> Iterator
     :raises ConfigurationError: if another process has the lock, or the directory belongs to another program.
     """
     try:
-        data_dir.mkdir(parents=True, exist_ok=True)
+        data_dir.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
         refuse_foreign(data_dir, JOURNAL_DIRECTORY)
         refuse_later_format(data_dir)
-        lock = (data_dir / _LOCK_NAME).open("w")
+        lock = os.fdopen(private(str(data_dir / _LOCK_NAME), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC), "w")
     except OSError as error:
         raise ConfigurationError(f"data directory {data_dir}: {error.strerror}") from None
     deadline = time.monotonic() + wait_seconds

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from pathlib import Path
 from threading import Lock
 
+from dualwrite.broker.process.data_dir import PRIVATE_DIRECTORY, PRIVATE_FILE
 from dualwrite.ports import File
 
 _MOST_PARTS = os.sysconf("SC_IOV_MAX")
@@ -28,7 +29,7 @@ class DiskFile:
     def __init__(self, path: Path, flags: int = os.O_RDWR | os.O_CREAT | os.O_APPEND) -> None:
         self._descriptor = -1  # until there is one to close
         self._path = path
-        self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+        self._descriptor = os.open(path, flags | os.O_CLOEXEC, PRIVATE_FILE)
 
     def append(self, *parts: bytes | bytearray | memoryview) -> None:
         """Write ``parts`` at the end, all of them.
@@ -152,7 +153,7 @@ class DiskFiles:
         """
         if not path.parent.is_dir():
             self.make_directory(path.parent)
-        path.mkdir(exist_ok=True)
+        path.mkdir(PRIVATE_DIRECTORY, exist_ok=True)
         self.sync_directory(path.parent)
 
     def remove(self, path: Path) -> None:
