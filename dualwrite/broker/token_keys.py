@@ -35,6 +35,25 @@ _FAILURES = (OSError, ValueError, http.client.HTTPException)
 Key = Mapping[str, Any]
 
 
+class _SafeRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects, but from https to https alone: an answer over http can be changed on its way."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        """The request for ``newurl``.
+
+        :raises ValueError: if it is less secure than the one before, or no URL of HTTP.
+        """
+        scheme = urllib.parse.urlsplit(newurl).scheme
+        if scheme != "https" and (scheme != "http" or req.type == "https"):
+            raise ValueError(f"it redirects from {req.type} to {scheme!r}, which is not followed")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+_open = urllib.request.build_opener(_SafeRedirects).open
+
+
 class TokenKeys:
     """The keys of one JWK Set. Threads may share it.
 
@@ -93,7 +112,7 @@ class TokenKeys:
     def _read(self) -> None:
         self._read_at = self._clock.monotonic()
         request = urllib.request.Request(self.url, headers={"Accept": "application/json"})  # noqa: S310  checked setting
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as response:  # noqa: S310
+        with _open(request, timeout=_TIMEOUT_SECONDS) as response:
             content = bytearray()
             while part := response.read1(_PART_BYTES):
                 content += part

@@ -43,7 +43,7 @@ def subject_of(certificate: bytes) -> str:
         fields = [field for field in _elements(to_be_signed) if field[0] != _VERSION]
         _, subject, _ = fields[_BEFORE_SUBJECT]
         return ",".join(reversed([_relative(name) for _, name, _ in _elements(subject)]))
-    except (IndexError, StopIteration) as error:
+    except (IndexError, ValueError, StopIteration) as error:
         raise CertificateError("the certificate is malformed") from error
 
 
@@ -73,7 +73,7 @@ def _attribute(attribute: bytes) -> str:
     keyword = _KEYWORDS.get(number)
     if keyword is None or tag not in _TEXTS:
         return f"{keyword or number}=#{encoding.hex()}"
-    return f"{keyword}={_escape(value.decode('utf-8', 'replace'))}"
+    return f"{keyword}={_escape(value.decode('utf-8', 'replace'))}"  # of every type, as in Java
 
 
 def _dotted(identifier: bytes) -> str:

@@ -62,6 +62,9 @@ class OneRequest:
     def close(self) -> None:
         pass
 
+    async def wait_closed(self) -> None:
+        pass
+
 
 @pytest.mark.parametrize("names", [1, 5_000])
 def test_decoders_are_compiled_in_the_loops_thread_and_long_requests_decoded_in_another(

@@ -5,6 +5,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -32,9 +33,13 @@ def mode(path: Path) -> int:
 
 def exposed(data_dir: Path) -> list[str]:
     """What in ``data_dir`` other users may use, and itself if they may."""
-    paths = [data_dir, *data_dir.rglob("*")]
+    paths, found = [data_dir, *data_dir.rglob("*")], []
     assert len(paths) > 5
-    return [f"{path.name} {mode(path):o}" for path in paths if mode(path) & 0o077]
+    for path in paths:
+        with suppress(FileNotFoundError):  # a running broker renames its notes
+            if mode(path) & 0o077:
+                found.append(f"{path.name} {mode(path):o}")
+    return found
 
 
 def test_everything_that_a_broker_creates_is_its_users_own(tmp_path: Path) -> None:

@@ -17,23 +17,11 @@ from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.broker.token_keys import TokenKeys, TokenVerifier
 from dualwrite.errors import ConfigurationError
 from dualwrite.wire.error_codes import ErrorCode
-from tests.support.broker.token_makers import SECOND_MS, public_jwk, token
+from tests.support.broker.scripted_clock import ScriptedClock
+from tests.support.broker.token_makers import public_jwk, token
 from tests.support.requests.calls import new_topic
 from tests.support.requests.raw_client import RawClient
 from tests.support.requests.sasl_calls import OPEN, SASL, log_in, log_of, sasl_broker, unsecured_token
-
-
-class ScriptedClock:
-    """Moves only when the test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def wall_ms(self) -> int:
-        return SECOND_MS * 1000
-
-    def monotonic(self) -> float:
-        return self.now
 
 
 class KeyServer:
@@ -314,7 +302,8 @@ def test_mechanisms_that_others_can_read_are_warned_of(tmp_path: Path) -> None:
     with sasl_broker(tmp_path / "one", allow_anonymous=True, **everywhere) as running:
         assert "sends passwords and tokens unencrypted (PLAIN, OAUTHBEARER over SASL_PLAINTEXT)" in log_of(running)
         assert "accepts tokens without a signature: any client can be any user" in log_of(running)
-    with sasl_broker(tmp_path / "two", **{**everywhere, "sasl.enabled.mechanisms": "SCRAM-SHA-256"}) as running:
+    settings = {**everywhere, "sasl.enabled.mechanisms": "SCRAM-SHA-256"}
+    with sasl_broker(tmp_path / "two", **settings) as running:
         assert "unencrypted" not in log_of(running)
 
 

@@ -4,8 +4,8 @@ A read_uncommitted client reads durable records, up to the high watermark. A rea
 stable offset, and gets the aborted transactions that it must skip. The broker returns whole batches: at least one, from
 the first partition with records, however small max_bytes is (KIP-74). An answer holds at most 55 MiB, Kafka's default
 of fetch.max.bytes. The broker waits up to max_wait_ms for min_bytes, 5 minutes at most, but answers at once while it
-stops, and if the client has gone. It declines fetch sessions (KIP-227) with session id 0, and clients then send full
-fetches. From v13 on topics are named by id.
+stops, and if the client has gone. A client that loses READ while it waits gets no records. The broker declines fetch
+sessions (KIP-227) with session id 0, and clients then send full fetches. From v13 on topics are named by id.
 """
 
 import asyncio
@@ -82,6 +82,7 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
         while True:
             await broker.memory.room_for_answers()
             reader.clear()
+            _refuse_revoked(entries, broker)
             read = _read_all(request, entries, broker.memory.answer_share)
             remaining = 0 if broker.polls.must_answer else deadline - broker.clock.monotonic()
             if read.has_error or read.size >= request.min_bytes or remaining <= 0 or not partitions:
@@ -111,6 +112,16 @@ def _resolve(topic: Message, requested: Message, version: int, broker: BrokerCon
     partition = broker.cluster.partition(TopicPartition(name, requested.partition))
     deleted_error = ErrorCode.UNKNOWN_TOPIC_ID if by_id and partition else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return _Entry(requested, partition, deleted_error)
+
+
+def _refuse_revoked(entries: list[list[_Entry]], broker: BrokerContext) -> None:
+    """Refuse the partitions that the client may no longer read. Its rights may have changed while it waited."""
+    if not broker.access.is_enabled:
+        return
+    for topic in entries:
+        for entry in topic:
+            if entry.partition is not None and not broker.may(_READ, entry.partition.name.topic):
+                entry.partition, entry.error = None, _READ.error
 
 
 def _read_all(request: Message, entries: list[list[_Entry]], most_bytes: float) -> _Read:

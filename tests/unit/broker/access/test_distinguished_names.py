@@ -1,5 +1,7 @@
 """Distinguished names, as Java's X500Principal.getName() wrote the same certificates (OpenJDK 17)."""
 
+from contextlib import suppress
+
 import pytest
 from cryptography import x509
 from cryptography.x509.name import _ASN1Type as Type
@@ -114,3 +116,19 @@ def test_damaged_bytes_are_a_name_or_refused(position: int, byte: int, length: i
             assert isinstance(subject_of(data), str)
         except CertificateError as error:
             assert str(error) == "the certificate is malformed"  # noqa: PT017 - or a name
+
+
+def test_java_takes_the_bytes_of_a_t61string_for_utf_8() -> None:
+    """As it does with a BMPString, though X500Principal.toString() decodes both by their types (OpenJDK 17)."""
+    name = x509.Name([x509.NameAttribute(Oid.COMMON_NAME, "Zo\u00eb", _type=Type.T61String)])
+    der = AUTHORITY.issue(name, key=KEY).der()
+    assert subject_of(der) == "CN=Zo\u00eb"  # cryptography writes UTF-8
+    assert subject_of(der.replace(b"Zo\xc3\xab", b"Zo\xebx")) == "CN=Zo\ufffdx"
+
+
+def test_a_byte_that_became_zero_leaves_a_name_or_a_refusal() -> None:
+    for position in range(len(DER)):
+        damaged = bytearray(DER)
+        damaged[position] = 0
+        with suppress(CertificateError):
+            assert isinstance(subject_of(bytes(damaged)), str)
