@@ -19,7 +19,7 @@ AUTHORITY = Authority()
 LISTEN = ("localhost", 0)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _KeysHandler(BaseHTTPRequestHandler):
     location: str | None = None
 
     def do_GET(self) -> None:
@@ -46,7 +46,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
     with ExitStack() as stack:
 
         def start(scheme: str, redirect: str | None = None) -> str:
-            server = HTTPServer(LISTEN, type("Handler", (_Handler,), {"location": redirect}))
+            server = HTTPServer(LISTEN, type("Handler", (_KeysHandler,), {"location": redirect}))
             if scheme == "https":
                 context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
                 context.load_cert_chain(keystore)

@@ -1,5 +1,7 @@
 """A clock that a test moves."""
 
+from tests.support.broker.token_makers import SECOND_MS
+
 
 class ScriptedClock:
     """Moves only when the test says so."""
@@ -8,7 +10,7 @@ class ScriptedClock:
         self.now = 1000.0
 
     def wall_ms(self) -> int:
-        return 1_000_000
+        return SECOND_MS * 1000
 
     def monotonic(self) -> float:
         return self.now
