@@ -21,8 +21,8 @@ from alembic.script import Script, ScriptDirectory
 from sqlalchemy import Connection, Engine, func, inspect, select, table
 
 from dualwrite.coordinator.sql.dialects.supported import database_called, database_of
-from dualwrite.coordinator.sql.engine_checks import discard
-from dualwrite.coordinator.sql.error_meanings import clear_errors
+from dualwrite.coordinator.sql.engine.engine_checks import discard
+from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
 from dualwrite.coordinator.sql.identity_rows import keep_up_to_date
 from dualwrite.coordinator.sql.own_tables import SCHEMA_OPTION, chosen_schema, ours, with_schema
 from dualwrite.coordinator.sql.tables import VERSION_TABLE, dualwrite_database, metadata

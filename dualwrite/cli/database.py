@@ -10,8 +10,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from dualwrite.coordinator.sql.dialects.supported import EXAMPLE_URLS, database_at
+from dualwrite.coordinator.sql.engine.shown_url import shown_url
 from dualwrite.coordinator.sql.own_tables import with_schema
-from dualwrite.coordinator.sql.shown_url import shown_url
 from dualwrite.errors import ConfigurationError
 from dualwrite.extras import missing_library
 

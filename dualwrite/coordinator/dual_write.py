@@ -17,7 +17,7 @@ from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.rules.two_phase import TwoPhase
 from dualwrite.coordinator.slots.slot import Counters
 from dualwrite.coordinator.slots.usage import PoolSettings, Usage
-from dualwrite.coordinator.sql.error_meanings import transient_errors_of
+from dualwrite.coordinator.sql.engine.error_meanings import transient_errors_of
 from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome, acknowledge, outcomes
 from dualwrite.coordinator.steps.observers import Observer, no_observer
 from dualwrite.coordinator.steps.retry import Retrying, require_plain

@@ -6,8 +6,8 @@ from sqlalchemy import JSON, Engine, MetaData, Table, inspect
 from sqlalchemy.exc import NoSuchTableError
 
 from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.coordinator.sql.engine.shown_url import command_on
 from dualwrite.coordinator.sql.own_tables import schema_of
-from dualwrite.coordinator.sql.shown_url import command_on
 from dualwrite.coordinator.sql.tables import kafka_transaction_state, load_position
 from dualwrite.errors import ConfigurationError, DatabaseNotReadyError, InputError
 from dualwrite.ids import is_legal_topic

@@ -16,7 +16,7 @@ from dualwrite.coordinator.rules.identities import (
 )
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.dialects.supported import database_of
-from dualwrite.coordinator.sql.error_meanings import clear_errors
+from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
 from dualwrite.coordinator.sql.identity_rows import DeclaredCopy, declare_copied, declare_moved, read_identity
 from dualwrite.coordinator.sql.own_tables import ours
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table

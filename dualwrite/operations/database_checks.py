@@ -10,9 +10,9 @@ from dualwrite import schema
 from dualwrite.coordinator.sql.column_types import MOMENT
 from dualwrite.coordinator.sql.dialects.base import ErrorMeaning
 from dualwrite.coordinator.sql.dialects.supported import database_of
-from dualwrite.coordinator.sql.error_meanings import clear_errors
+from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
+from dualwrite.coordinator.sql.engine.shown_url import command_on
 from dualwrite.coordinator.sql.own_tables import ours
-from dualwrite.coordinator.sql.shown_url import command_on
 from dualwrite.coordinator.sql.tables import (
     dualwrite_database,
     kafka_consumer_offset,

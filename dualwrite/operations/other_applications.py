@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from dualwrite.coordinator.rules.slot_rules import AbandonedApplication, abandoned_applications
 from dualwrite.coordinator.rules.two_phase import RESUME, TwoPhase
 from dualwrite.coordinator.slots.usage import described
-from dualwrite.coordinator.sql.shown_url import command_on
+from dualwrite.coordinator.sql.engine.shown_url import command_on
 from dualwrite.operations.findings import Finding, warning
 from dualwrite.operations.listing import inspector, views_of
 from dualwrite.operations.rows import OBSERVER, state_rows

@@ -9,7 +9,7 @@ from dualwrite.coordinator.process.owner import is_gone
 from dualwrite.coordinator.rules.identities import ClusterIdentity
 from dualwrite.coordinator.rules.slot_rules import SlotObserver, SlotRow, slot_number
 from dualwrite.coordinator.sql.dialects.supported import database_of
-from dualwrite.coordinator.sql.error_meanings import clear_errors
+from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
 from dualwrite.coordinator.sql.outcome_store import in_utc
 from dualwrite.coordinator.sql.own_tables import ours
 from dualwrite.coordinator.sql.state_row import state_of

@@ -23,8 +23,8 @@ from dualwrite.coordinator.rules.machine import Result
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.slots.lent_slot import LentSlot
 from dualwrite.coordinator.slots.usage import Usage
-from dualwrite.coordinator.sql.connecting import bound_connections
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
+from dualwrite.coordinator.sql.engine.connecting import bound_connections
 from dualwrite.coordinator.sql.own_tables import with_schema
 from dualwrite.coordinator.steps.driver import UnitDriver
 from dualwrite.coordinator.steps.observers import Observer, UnitObservers

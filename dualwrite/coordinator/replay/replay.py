@@ -28,7 +28,7 @@ from dualwrite.coordinator.rules.machine import Result
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.slots.slot import Counters, Slot
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
-from dualwrite.coordinator.sql.error_meanings import clear_errors
+from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
 from dualwrite.coordinator.sql.own_tables import ours
 from dualwrite.coordinator.sql.state_row import columns_naming
 from dualwrite.coordinator.sql.tables import kafka_transaction_outcome as outcomes

@@ -16,15 +16,15 @@ from dualwrite.coordinator.process.watchdog import Limit
 from dualwrite.coordinator.rules.lease import Lease, LeaseLostError
 from dualwrite.coordinator.rules.lease_memory import RowSeen, Unmatched
 from dualwrite.coordinator.rules.recovery_decision import DETAILS, UNCLAIMED, Outcome
-from dualwrite.coordinator.sql.connecting import detach_if_pool_disposed
 from dualwrite.coordinator.sql.dialects.supported import database_of
-from dualwrite.coordinator.sql.engine_checks import (
+from dualwrite.coordinator.sql.engine.connecting import detach_if_pool_disposed
+from dualwrite.coordinator.sql.engine.engine_checks import (
     discard,
     require_idle,
     require_own_connections,
     use_own_isolation_level,
 )
-from dualwrite.coordinator.sql.error_meanings import clear_errors
+from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
 from dualwrite.coordinator.sql.fencing import is_under_token, require_lease
 from dualwrite.coordinator.sql.outcome_rows import insert_outcome, insert_outcome_once, log_outcome, outcome_insert_sql
 from dualwrite.coordinator.sql.own_tables import ours, schema_of

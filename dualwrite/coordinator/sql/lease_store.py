@@ -25,8 +25,8 @@ from dualwrite.coordinator.rules.lease import Lease, LeaseLostError, require_row
 from dualwrite.coordinator.rules.slot_rules import Candidate, SlotRow, SlotStatus, application_of, slot_number
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.dialects.supported import database_of
-from dualwrite.coordinator.sql.engine_checks import use_own_isolation_level
-from dualwrite.coordinator.sql.error_meanings import clear_errors
+from dualwrite.coordinator.sql.engine.engine_checks import use_own_isolation_level
+from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
 from dualwrite.coordinator.sql.fencing import is_under_token
 from dualwrite.coordinator.sql.identity_rows import keep_up_to_date, read_identity
 from dualwrite.coordinator.sql.own_tables import ours

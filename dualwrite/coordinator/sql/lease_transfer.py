@@ -20,7 +20,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from dualwrite.coordinator.rules.lease import Lease, require_row
 from dualwrite.coordinator.sql.dialects.supported import database_of
-from dualwrite.coordinator.sql.error_meanings import clear_errors
+from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
 from dualwrite.coordinator.sql.lease_store import new_version
 from dualwrite.coordinator.sql.own_tables import ours
 from dualwrite.coordinator.sql.row_lock import lock_row

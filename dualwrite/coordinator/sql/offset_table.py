@@ -17,7 +17,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from dualwrite.coordinator.rules.positions import Move
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.dialects.supported import database_of
-from dualwrite.coordinator.sql.error_meanings import clear_errors
+from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
 from dualwrite.coordinator.sql.own_tables import ours
 from dualwrite.coordinator.sql.tables import kafka_consumer_offset as table
 from dualwrite.errors import RebalancedError

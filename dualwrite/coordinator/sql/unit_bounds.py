@@ -5,7 +5,7 @@ from sqlalchemy import Connection
 from dualwrite.coordinator.rules.lease import Lease
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.dialects.unit_transactions import Fate
-from dualwrite.coordinator.sql.error_meanings import clear_errors
+from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
 from dualwrite.coordinator.sql.fencing import require_lease
 from dualwrite.coordinator.sql.row_lock import lock_row
 

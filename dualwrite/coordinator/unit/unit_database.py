@@ -13,9 +13,9 @@ from dualwrite.coordinator.rules.lease import Lease
 from dualwrite.coordinator.rules.machine import DualWriteMachine, UnitState
 from dualwrite.coordinator.slots.lent_slot import LentSlot
 from dualwrite.coordinator.slots.unmatched import UnmatchedUnits
-from dualwrite.coordinator.sql.connecting import detach_if_pool_disposed
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
-from dualwrite.coordinator.sql.engine_checks import discard, require_idle
+from dualwrite.coordinator.sql.engine.connecting import detach_if_pool_disposed
+from dualwrite.coordinator.sql.engine.engine_checks import discard, require_idle
 from dualwrite.coordinator.steps.driver import UnitDriver
 from dualwrite.coordinator.unit.beginning import begin_transaction
 from dualwrite.coordinator.unit.session import UnitSession, flush_all, forget_sessions, is_pending

@@ -23,7 +23,7 @@ from dualwrite.coordinator.rules.lease import Lease
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.dialects.base import ErrorMeaning
 from dualwrite.coordinator.sql.dialects.supported import database_of
-from dualwrite.coordinator.sql.error_meanings import clear_errors
+from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
 from dualwrite.coordinator.sql.lease_transfer import Decided, TransferredLeases
 from dualwrite.coordinator.sql.own_tables import ours
 from dualwrite.coordinator.sql.tables import spark_batch, spark_run

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, Row, delete, func, insert, select, up
 from sqlalchemy.exc import IntegrityError
 
 from dualwrite.coordinator.sql.dialects.supported import database_of
-from dualwrite.coordinator.sql.error_meanings import clear_errors
+from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
 from dualwrite.coordinator.sql.own_tables import ours
 from dualwrite.coordinator.sql.tables import spark_progress as table
 from dualwrite.coordinator.sql.unit_bounds import begin_writing

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import DBAPIError
 
-from dualwrite.coordinator.sql.error_meanings import is_transient
+from dualwrite.coordinator.sql.engine.error_meanings import is_transient
 from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import ConfigurationError, DatabaseBusyError, InputError
 from dualwrite.spark.error_translation import REFUSALS, as_raised_in_the_task, refused_row

@@ -19,9 +19,9 @@ from sqlalchemy.exc import OperationalError
 from dualwrite.coordinator.concurrency.waiting import Flag
 from dualwrite.coordinator.process import watchdog
 from dualwrite.coordinator.process.watchdog import Limit, current_limit, cut, within_limit
-from dualwrite.coordinator.sql import connecting
-from dualwrite.coordinator.sql.connecting import BoundedCreator, WatchedPing, bound_connections
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
+from dualwrite.coordinator.sql.engine import connecting
+from dualwrite.coordinator.sql.engine.connecting import BoundedCreator, WatchedPing, bound_connections
 from dualwrite.errors import DatabaseUnavailableError
 from tests.support.striking import Striker
 from tests.support.waiting import eventually

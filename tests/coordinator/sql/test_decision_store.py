@@ -14,7 +14,7 @@ from sqlalchemy.exc import OperationalError
 from dualwrite.cli.db import upgrade
 from dualwrite.coordinator.rules.lease import Lease
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
-from dualwrite.coordinator.sql.engine_checks import discard
+from dualwrite.coordinator.sql.engine.engine_checks import discard
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.coordinator.sql.unit_bounds import begin_writing
 from dualwrite.errors import ConfigurationError, DatabaseBusyError, DatabaseNotReadyError, FencedError

@@ -11,7 +11,7 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from dualwrite import errors
-from dualwrite.coordinator.sql.error_meanings import is_transient
+from dualwrite.coordinator.sql.engine.error_meanings import is_transient
 from dualwrite.coordinator.steps.retry import Retrying
 from dualwrite.errors import (
     AnswerLostError,

@@ -8,7 +8,7 @@ from sqlalchemy.exc import DBAPIError
 
 from dualwrite.coordinator.sql.dialects.base import FAILED, ErrorMeaning
 from dualwrite.coordinator.sql.dialects.supported import database_of
-from dualwrite.coordinator.sql.shown_url import command_on
+from dualwrite.coordinator.sql.engine.shown_url import command_on
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import DatabaseBusyError, DatabaseNotReadyError, DualWriteError, InvalidTransactionStateError
 
