@@ -89,7 +89,7 @@ SETTINGS: Mapping[str, Setting] = {
         LONG, "600000", at_least(-1),
         "After how long an idle connection is closed; -1 closes none."),
     "max.connections": _setting(
-        INT, "2147483647", at_least(1),
+        INT, "8192", at_least(1),
         "The most connections; a quarter of the limit of open files if that is less. One more closes the one that is "
         "idle for longest."),
     "max.connections.per.ip": _setting(
