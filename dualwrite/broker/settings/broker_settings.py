@@ -89,7 +89,7 @@ SETTINGS: Mapping[str, Setting] = {
         LONG, "600000", at_least(-1),
         "The time after which an idle connection is closed; -1: never."),
     "max.connections": _setting(
-        INT, "2147483647", at_least(1),
+        INT, "8192", at_least(1),
         "The maximum number of connections; a quarter of the limit of open files if that is less. A new connection "
         "beyond it closes the one that has been idle for longest."),
     "max.connections.per.ip": _setting(

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
-from dualwrite.wire.apis import ApiVersionsRequest
-from tests.support.requests.calls import fetch, new_topic
+from tests.support.requests.calls import fetch, is_served, new_topic
 from tests.support.requests.raw_client import RawClient
 from tests.support.waiting import eventually
 
@@ -39,10 +38,6 @@ def idle(broker: EmbeddedBroker, count: int = 1, source: str = "127.0.0.1") -> I
             stack.enter_context(socket.create_connection((host, int(port)), SECONDS, source_address=(source, 0)))
             for _ in range(count)
         ]
-
-
-def is_served(client: RawClient) -> bool:
-    return client.ask(ApiVersionsRequest(client_software_name="x", client_software_version="1"), 3).error_code == 0
 
 
 def connects(broker: EmbeddedBroker) -> bool:

@@ -10,6 +10,7 @@ from dualwrite.records.control import Marker, read_marker
 from dualwrite.records.header import BatchFields, iterate_batches
 from dualwrite.wire.apis import (
     AddPartitionsToTxnRequest,
+    ApiVersionsRequest,
     CreateTopicsRequest,
     DescribeProducersRequest,
     DescribeTransactionsRequest,
@@ -333,3 +334,8 @@ def producers(client: RawClient, topic: str, partition: int = 0) -> dict[int, Me
     ((answer,),) = [topic.partitions for topic in client.ask(DescribeProducersRequest(topics=[entry]), 0).topics]
     assert answer.error_code == ErrorCode.NONE
     return {state.producer_id: state for state in answer.active_producers}
+
+
+def is_served(client: RawClient) -> bool:
+    """True if the broker answers ApiVersions."""
+    return client.ask(ApiVersionsRequest(client_software_name="x", client_software_version="1"), 3).error_code == 0
