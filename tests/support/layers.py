@@ -173,6 +173,10 @@ MOST_FILES = 20
 DIALECTS = "coordinator.sql.dialects"
 _DATABASES = frozenset({"sqlite", "postgresql", "mysql", "mariadb"})
 _DRIVER = frozenset({"drivername", "get_driver_name"})
+_EXCEPTIONS = frozenset(
+    {"error", "raised", "interrupt", "cancelled", "refused", "failure", "_inner_error", "_rollback_cause", "_objection"}
+)
+"""Names of variables and attributes that hold an exception or None."""
 NEVER: tuple[tuple[str, str], ...] = (("broker.log", "broker.core"), ("broker.api", "broker.log"))
 """Arrows that ORDER allows. Core and log meet in broker.runtime alone."""
 
@@ -359,6 +363,14 @@ def databases_differ_behind_one_interface(modules: list[Module]) -> Iterator[str
                 yield f"{module.name} asks which database it has at line {getattr(node, 'lineno', 0)}"
 
 
+def exceptions_are_compared_with_none(modules: list[Module]) -> Iterator[str]:
+    """An exception may have ``__bool__`` or ``__len__`` and be falsy: ``error or …`` would take it for no error."""
+    for module in modules:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or) and _called(node.values[0]) in _EXCEPTIONS:
+                yield f"{module.name} asks whether an exception is true at line {node.lineno}"
+
+
 def imports_have_no_loops(modules: list[Module]) -> Iterator[str]:
     """Imports inside functions and for type checkers count too."""
     graph = {module.name: sorted(_own(module)) for module in modules if module.name}
@@ -403,6 +415,7 @@ RULES: tuple[Rule, ...] = (
     nothing_imports_the_face,
     pyspark_is_imported_in_spark_only,
     databases_differ_behind_one_interface,
+    exceptions_are_compared_with_none,
     imports_have_no_loops,
     every_module_has_a_docstring,
     files_are_short,

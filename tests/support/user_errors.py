@@ -1,6 +1,13 @@
 """Exceptions that users' code and their signal handlers raise, in tests of where they come out again."""
 
 
+class FalsyError(Exception):
+    """An exception that is false, as a list of errors is that is empty."""
+
+    def __len__(self) -> int:
+        return 0
+
+
 class UserError(Exception):
     """The user's own code raises it."""
 

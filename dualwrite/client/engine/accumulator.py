@@ -179,7 +179,7 @@ class RecordAccumulator:
         size = RECORD_OVERHEAD + content_size + (headers_size(headers) if headers else 0)
         batch, has_closed = self._filling.get(queue), False
         if batch is not None and (batch.builder.count >= self._batch_records or not batch.builder.has_room(size)):
-            self._close(queue, batch, now)
+            self._close(queue, batch, now + self._delivery_timeout)
             batch, has_closed = None, True
         if batch is None:
             batch = ProducerBatch(queue, self._batch_size, now)
@@ -196,9 +196,19 @@ class RecordAccumulator:
         return has_closed or (self._linger is not None and now >= batch.since + self._linger)
 
     def flush(self, now: float) -> None:
-        """Make every batch that is being filled due to be sent."""
+        """Make every batch that is being filled due to be sent, as a verb waits for them from now on."""
+        deadline = now + self._delivery_timeout
+        for batch in self._unacknowledged:
+            if batch.deadline == NEVER:
+                batch.deadline = deadline
         for queue, batch in list(self._filling.items()):
-            self._close(queue, batch, now)
+            self._close(queue, batch, deadline)
+
+    def send_early(self) -> None:
+        """Make every batch that is being filled due to be sent. No verb waits yet, so their time begins with the next
+        :meth:`flush`."""
+        for queue, batch in list(self._filling.items()):
+            self._close(queue, batch, NEVER)
 
     def close_lingering(self, now: float) -> None:
         """Make batches due that have lingered long enough."""
@@ -206,10 +216,10 @@ class RecordAccumulator:
             return
         for queue, batch in list(self._filling.items()):
             if now >= batch.since + self._linger:
-                self._close(queue, batch, now)
+                self._close(queue, batch, now + self._delivery_timeout)
 
-    def _close(self, queue: PartitionQueue, batch: ProducerBatch, now: float) -> None:
-        batch.deadline = now + self._delivery_timeout
+    def _close(self, queue: PartitionQueue, batch: ProducerBatch, deadline: float) -> None:
+        batch.deadline = deadline
         self._unacknowledged[batch] = None  # first: after an interrupt, is_empty must still see the batch
         del self._filling[queue]
         queue.waiting.append(batch)

@@ -170,10 +170,10 @@ class Engine:
             self._verb.finish(None)
         return operation
 
-    def send_records(self, now: float) -> None:
-        """Make every record due to be sent at the next step. Nothing is awaited."""
+    def send_records(self) -> None:
+        """Make every record due to be sent at the next step. delivery.timeout.ms begins when a verb waits for it."""
         self._verb.require_producing("send_records()")
-        self._sender.flush(now)
+        self._sender.send_early()
 
     def flush(self, now: float, until: float = NEVER) -> Operation:
         """Send every record, and wait until all are acknowledged, or until the time ``until``. Result: None."""

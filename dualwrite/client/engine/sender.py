@@ -144,8 +144,12 @@ class Sender:
         self._fail_transaction(error, ErrorClass.ABORTABLE)
         return error
 
+    def send_early(self) -> None:
+        """Make every record of a known topic due to be sent, though no verb waits for it yet."""
+        self._accumulator.send_early()
+
     def flush(self, now: float) -> None:
-        """Make every record due to be sent."""
+        """Make every record due to be sent, as a verb waits for them from now on."""
         self._accumulator.flush(now)
         for topic in self._waiting:
             self._flushed_at.setdefault(topic, now)

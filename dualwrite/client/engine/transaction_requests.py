@@ -46,7 +46,8 @@ class TransactionRequests:
         flushed."""
         machine, pending = self._machine, self._verb.pending or self._verb.wait()
         if not commits:
-            self._sender.drop(machine.failure or PrepareFailedError("the transaction was aborted"))
+            failure = PrepareFailedError("the transaction was aborted") if machine.failure is None else machine.failure
+            self._sender.drop(failure)
         is_open = bool(machine.ongoing) if before is ProducerState.KEPT else machine.may_be_open
         if is_open:
             machine.deciding()

@@ -169,7 +169,8 @@ class BaseProducer:
             try:
                 is_done = not self._report()
             except Exception as error:  # noqa: BLE001 - a callback is the user's
-                first = first or error
+                if first is None:
+                    first = error
         if first is not None:
             raise first
 

@@ -186,7 +186,7 @@ class TwoPhaseProducer(BaseProducer):
         """
         self._enter("send_records()")
         try:
-            self._engine.send_records(time.monotonic())
+            self._engine.send_records()
             self._driver.pump()
         except BaseException as error:
             self._mark_abortable("send_records()", error, InvalidTransactionStateError)

@@ -188,8 +188,9 @@ class AwaitedParticipant:
         try:
             outcome = wait_for(asyncio.wrap_future(future))
         except BaseException as error:
-            if not isinstance(error, Exception):  # cancelled: it may have had its effect, or have it yet
-                self._objection = self._objection or error
+            # If it was cancelled, it may have had its effect, or have it yet.
+            if not isinstance(error, Exception) and self._objection is None:
+                self._objection = error
             raise
         finally:
             self._tell()
@@ -227,7 +228,8 @@ class AwaitedParticipant:
             try:
                 self._reports.popleft()()
             except BaseException as error:
-                self._objection = self._objection or error
+                if self._objection is None:
+                    self._objection = error
                 raise
 
     def _tell_quietly(self) -> None:

@@ -89,7 +89,8 @@ class AsyncUnitManager(UnitManager):
 
     def force_end(self, unit: Unit, error: BaseException) -> None:
         """Let go of ``unit``, see UnitManager; a thread that waits for the unit's slot is woken."""
-        unit.cancelled = unit.cancelled or error
+        if unit.cancelled is None:
+            unit.cancelled = error
         super().force_end(unit, error)
 
     def force_end_later(self, unit: Unit, error: BaseException) -> None:

@@ -298,7 +298,7 @@ class AsyncBlock(BaseBlock[AsyncTransaction]):
     async def _finish(self, unit: Unit, error: BaseException | None) -> None:
         assert self._transaction is not None
         left_alone = await self._transaction._wait_for_calls()
-        await greenlet_spawn(self._async_units.end, unit, error or left_alone)
+        await greenlet_spawn(self._async_units.end, unit, left_alone if error is None else error)
         if left_alone is not None and error is None:
             raise left_alone
 

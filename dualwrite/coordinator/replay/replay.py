@@ -235,7 +235,7 @@ class Replayer:
             del self.store.replayed[slot.transactional_id]
             driver.release()
         if driver.interrupt is not None or driver.machine.result is not Result.SUCCEEDED:
-            return driver.interrupt or driver.machine.error
+            return driver.machine.error if driver.interrupt is None else driver.interrupt
         return None
 
 

@@ -174,16 +174,18 @@ class UnitDriver:
         """Commit both sides if ``error`` is None, roll both back otherwise. ``machine`` has the result."""
         if self.machine.step not in (None, Step.RUN, Step.FINISH_LATER):
             # An interrupt came between two steps. It is not known whether the last step had its effect.
-            self.machine.advance(Event.FAILED, error or InvalidTransactionStateError(_INTERRUPTED))
+            self.machine.advance(Event.FAILED, InvalidTransactionStateError(_INTERRUPTED) if error is None else error)
         if self.machine.in_user_code:
-            error = error or self._failure_before_leaving()
+            if error is None:  # not "or": an exception may have __bool__ or __len__, and be falsy
+                error = self._failure_before_leaving()
             self.machine.advance(Event.LEFT if error is None else Event.RAISED, error)
         self._perform_steps()
 
     def require_rollback(self, error: BaseException) -> None:
         """Note that an inner block raised ``error``: the unit of work is rolled back even if the outer block catches
         it."""
-        self._inner_error = self._inner_error or error
+        if self._inner_error is None:
+            self._inner_error = error
 
     @contextmanager
     def rolling_back_on_error(self) -> Iterator[None]:
@@ -191,7 +193,8 @@ class UnitDriver:
         try:
             yield
         except BaseException as error:
-            self._rollback_cause = self._rollback_cause or error
+            if self._rollback_cause is None:
+                self._rollback_cause = error
             raise
 
     def _perform_steps(self) -> None:
@@ -313,13 +316,14 @@ class UnitDriver:
             return caught
         if self._rollback_cause is not None:
             return self._rollback_cause
-        return self._failure_to_send() or self._database.failure()
+        failure = self._failure_to_send()
+        return self._database.failure() if failure is None else failure
 
     def _failure_to_send(self) -> BaseException | None:
         """Send the records while the database writes the sessions' objects: two waits take the time of the longer one.
         Nothing depends on it: prepare sends what was not sent, and sees every record acknowledged."""
         participant = self._participant
-        if not self._records or not isinstance(participant, SendsRecords) or not self._database.has_unflushed:
+        if not self._records or not self._database.has_unflushed or not isinstance(participant, SendsRecords):
             return None
         try:
             participant.send_records()

@@ -145,4 +145,4 @@ def _chain(error: BaseException | None, end: BaseException | None) -> Iterator[B
     while error is not None and error is not end and id(error) not in seen:
         seen.add(id(error))
         yield error
-        error = error.__cause__ or error.__context__
+        error = error.__context__ if error.__cause__ is None else error.__cause__

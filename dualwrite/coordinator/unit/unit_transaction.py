@@ -108,7 +108,8 @@ class UnitTransaction(RootTransaction):
 
     def refuse(self, error: InvalidTransactionStateError) -> InvalidTransactionStateError:
         """Note that ``error`` makes the unit of work fail."""
-        self.refused = self.refused or error
+        if self.refused is None:
+            self.refused = error
         return error
 
 

@@ -23,7 +23,7 @@ from tests.support.requests.calls import (
     unique,
 )
 from tests.support.requests.raw_client import RawClient
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 
 @pytest.fixture
@@ -266,11 +266,12 @@ def test_an_open_transaction_is_committed_by_its_producer_after_a_kill(mortal: E
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_a_moment_is_found_to_the_record_in_batches_of_every_codec(servers: str, client: RawClient, codec: str) -> None:
     topic = created(servers)
-    producer = Producer({"bootstrap.servers": servers, "compression.type": codec, "linger.ms": 1000})
+    settings = {"compression.type": codec, "linger.ms": 60_000, "batch.num.messages": 100}  # one batch, however slow
+    producer = Producer({"bootstrap.servers": servers, **settings})
     moments = [1000, 1010, 1030, 1020, 1040] * 20
     for moment in moments:
         producer.produce(topic, b"the same again and again " * 10, partition=0, timestamp=moment)
-    assert producer.flush(PATIENCE_SECONDS) == 0
+    assert eventually(lambda: producer.poll(0.1) + len(producer), lambda left: left == 0) == 0
     batches = [header for header, _ in iterate_batches(fetch(client, topic).records)]
     assert [(header.record_count, header.compression) for header in batches] == [(100, Codec[codec.upper()])]
     for wanted, offset in ((0, 0), (1005, 1), (1011, 2), (1031, 4), (-3, 4)):

@@ -135,7 +135,7 @@ def _answer(
     committed: Mapping[TopicPartition, OffsetCommitted],
     unstable: Container[TopicPartition],
 ) -> dict[str, int | str]:
-    if topic.error or topic.name is None:
+    if topic.name is None or topic.error:
         return _without_offset(index, topic.error)
     partition = TopicPartition(topic.name, index)
     if partition in unstable:

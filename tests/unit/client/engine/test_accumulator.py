@@ -60,6 +60,27 @@ def test_records_of_a_partition_share_a_batch_until_it_is_full() -> None:
     assert [batch.sequence for batch in taken] == [sum(counts[:place]) for place in range(len(counts))]
 
 
+def test_the_time_of_a_batch_that_is_sent_early_begins_when_a_verb_waits_for_it() -> None:
+    accumulator = make()
+    add(accumulator, b"a", now=0.0)
+    accumulator.send_early()
+    assert len(accumulator.queues_to_send()) == 1
+    assert accumulator.overdue(10 * DELIVERY_TIMEOUT) is None, "the database may take long meanwhile"
+    assert accumulator.wake_at(0.0) == NEVER
+    began = 20 * DELIVERY_TIMEOUT
+    accumulator.flush(began)
+    assert accumulator.overdue(began + DELIVERY_TIMEOUT - 1) is None
+    assert accumulator.overdue(began + DELIVERY_TIMEOUT) is not None
+
+
+def test_a_second_flush_gives_a_batch_no_more_time() -> None:
+    accumulator = make()
+    add(accumulator, b"a")
+    accumulator.flush(0.0)
+    accumulator.flush(DELIVERY_TIMEOUT - 1)
+    assert accumulator.overdue(DELIVERY_TIMEOUT) is not None
+
+
 def test_nothing_is_sent_before_it_is_flushed_or_full() -> None:
     accumulator = make()
     add(accumulator, b"a")
