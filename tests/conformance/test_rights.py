@@ -10,7 +10,7 @@ from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.wire.apis import ApiKey
 from tests.conformance.rights.recording import apache_kafka_with_rights, recorded
 from tests.conformance.rights.requests import REQUESTS
-from tests.conformance.rights.rounds import RIGHTS, SETTINGS, Answers, answers, rounds
+from tests.conformance.rights.rounds import RIGHTS, SETTINGS, Answers, answers, by_round, rounds
 
 RECORDED = recorded()
 _WITHOUT_A_RESOURCE = frozenset({ApiKey.ALTER_USER_SCRAM_CREDENTIALS, ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS})
@@ -23,11 +23,6 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
     config = {**SETTINGS, "group.initial.rebalance.delay.ms": "0"}
     with EmbeddedBroker(tmp_path_factory.mktemp("broker"), config=config) as broker:
         yield answers(broker.bootstrap_servers)
-
-
-def by_round(request: str, found: Answers) -> dict[str, str]:
-    """The answer to ``request`` in each round."""
-    return {name: answer for answer, names in found[request].items() for name in names}
 
 
 @pytest.mark.parametrize("request_name", REQUESTS)

@@ -1,8 +1,10 @@
 """The same cases on every client: one broker for all of them, and the clients by name."""
 
 import gc
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from dualwrite.broker.embedded import EmbeddedBroker
 from tests.support.peer_clients.aio import Aio
 from tests.support.peer_clients.client import PeerAdministrator, PeerClient, PeerSender, Receiver
 from tests.support.peer_clients.confluent import Confluent
+from tests.support.peer_clients.go_module import GO_MODULE, what_is_missing
 from tests.support.peer_clients.kafkapython import KafkaPython
 from tests.support.requests.calls import unique
 
@@ -114,3 +117,17 @@ def topic(admin: PeerAdministrator) -> str:
     name = unique("topic")
     admin.create_topic(name)
     return name
+
+
+@pytest.fixture(scope="module")
+def login(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program in Go, built."""
+    missing = what_is_missing()
+    if missing is not None:
+        pytest.skip(missing)
+    binary = tmp_path_factory.mktemp("go") / "login"
+    built = subprocess.run(
+        ["go", "build", "-buildvcs=false", "-o", str(binary), "./login"], cwd=GO_MODULE, capture_output=True, text=True
+    )
+    assert built.returncode == 0, built.stderr
+    return binary

@@ -10,7 +10,7 @@ from dualwrite.broker.embedded import EmbeddedBroker
 from tests.support.apache_kafka.single_node import java_program
 from tests.support.client.certificate import CERTIFICATE
 from tests.support.peer_clients.consumers import consume
-from tests.support.peer_clients.go_module import GO_MODULE, what_is_missing
+from tests.support.peer_clients.java_programs import LOGIN, USERS
 from tests.support.peer_clients.secure_brokers import ENCRYPTED, MECHANISMS, SESSION_MS, secure_broker
 from tests.support.requests.calls import unique
 from tests.support.requests.raw_client import RawClient
@@ -18,7 +18,6 @@ from tests.support.requests.sasl_calls import ALICE, OPEN, PASSWORD, SASL, log_i
 
 pytestmark = pytest.mark.slow
 
-LOGIN, USERS = (Path(__file__).parent / "java" / f"{name}.java" for name in ("Login", "Users"))
 _LOGINS = "org.apache.kafka.common.security"
 REASONS = {"PLAIN": "Invalid username or password", "OAUTHBEARER": "invalid_token"}
 
@@ -117,20 +116,6 @@ def test_the_java_administrator_sets_describes_and_deletes_credentials(broker: E
 # --- franz-go
 
 
-@pytest.fixture(scope="module")
-def login(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program in Go, built."""
-    missing = what_is_missing()
-    if missing is not None:
-        pytest.skip(missing)
-    binary = tmp_path_factory.mktemp("go") / "login"
-    built = subprocess.run(
-        ["go", "build", "-buildvcs=false", "-o", str(binary), "./login"], cwd=GO_MODULE, capture_output=True, text=True
-    )
-    assert built.returncode == 0, built.stderr
-    return binary
-
-
 def go_login(login: Path, broker: EmbeddedBroker, topic: str, mechanism: str, secret: str) -> str:
     where = ("-brokers", broker.listeners[SASL], "-topic", topic)
     who = ("-mechanism", mechanism, "-user", ALICE, "-secret", secret)
@@ -151,3 +136,18 @@ def test_franz_go_commits_a_transaction_and_says_what_is_wrong(
     reason = "unexpected data in oauth response" if mechanism == "OAUTHBEARER" else "SASL_AUTHENTICATION_FAILED"
     assert reason in said
     assert f"failed: {mechanism}" in log_of(broker)
+
+
+@pytest.mark.go
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_franz_go_commits_a_transaction_with_sasl_over_tls(
+    login: Path, broker: EmbeddedBroker, tmp_path: Path, mechanism: str
+) -> None:
+    topic, authority = unique("topic"), tmp_path / "ca.pem"
+    authority.write_text(CERTIFICATE)
+    secret = unsecured_token() if mechanism == "OAUTHBEARER" else PASSWORD
+    where = ("-brokers", broker.listeners[ENCRYPTED], "-topic", topic, "-ca", str(authority))
+    command = [str(login), *where, "-mechanism", mechanism, "-user", ALICE, "-secret", secret]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert said.stdout.strip() == "committed", said.stderr
+    assert consume(broker.listeners[OPEN], topic, minimum=1)[0] == [b"value"]

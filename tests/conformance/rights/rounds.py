@@ -95,18 +95,19 @@ def answers(bootstrap_servers: str) -> Answers:
     """What the stranger is answered in each round."""
     found: dict[str, dict[str, list[str]]] = {name: {} for name in REQUESTS}
     with RawClient(bootstrap_servers, ADMINISTRATOR) as admin, RawClient(bootstrap_servers, STRANGER) as stranger:
-        own = set(_administrators())
+        own = set(administrators())
         assert set(acl_calls.create(admin, own)) == {ErrorCode.NONE}
         for name, rights in rounds():
-            place = _prepare(admin)
+            place = prepare(admin)
             granted = {_acl(place, *right, permission) for right, permission in rights}
             _replace(admin, own, granted)
-            for request, answer in _ask(stranger, place):
+            for request, answer in ask(stranger, place):
                 found[request].setdefault(answer, []).append(name)
     return found
 
 
-def _administrators() -> Iterator[Acl]:
+def administrators() -> Iterator[Acl]:
+    """The administrator's right to everything."""
     for kind, name in _EVERYTHING:
         yield acl_calls.acl(AclOperation.ALL, kind, name, host=ADMINISTRATOR)
 
@@ -119,7 +120,8 @@ _EVERYTHING = (
 )
 
 
-def _prepare(admin: RawClient) -> RoundResources:
+def prepare(admin: RawClient) -> RoundResources:
+    """New resources for one round."""
     topic = calls.new_topic(admin)
     transactional_id, group = calls.unique("txn"), calls.unique("group")
     look = lambda: calls.list_offset(admin, topic, calls.EARLIEST).error_code  # noqa: E731
@@ -157,7 +159,8 @@ def _replace(admin: RawClient, own: set[Acl], granted: set[Acl]) -> None:
     assert eventually(lambda: acl_calls.described(admin), lambda seen: seen == wanted) == wanted
 
 
-def _ask(stranger: RawClient, place: RoundResources) -> Iterable[tuple[str, str]]:
+def ask(stranger: RawClient, place: RoundResources) -> Iterable[tuple[str, str]]:
+    """What ``stranger`` is answered to every request."""
     for name, make in REQUESTS.items():
         request, version = make(place)
         passing = _CREATING if name == "Metadata that creates a topic" else PASSING
@@ -197,3 +200,8 @@ def _operations(response: Any, place: RoundResources) -> Iterator[set[int]]:
                 yield {bit for bit in range(31) if operations >= 0 and operations >> bit & 1}
             elif operations is not None:
                 yield {int(operation) for operation in operations}
+
+
+def by_round(request: str, found: Answers) -> dict[str, str]:
+    """The answer to ``request`` in each round."""
+    return {name: answer for answer, names in found[request].items() for name in names}

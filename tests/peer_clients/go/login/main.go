@@ -1,8 +1,10 @@
-// A transaction by a franz-go client that authenticates by SASL. It prints "committed" or the error.
+// A transaction by a franz-go client that authenticates by SASL, over TLS, or both. It prints "committed" or the error.
 package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"flag"
 	"fmt"
 	"os"
@@ -21,8 +23,16 @@ func main() {
 	mechanism := flag.String("mechanism", "", "SASL mechanism")
 	user := flag.String("user", "", "user")
 	secret := flag.String("secret", "", "password or access token")
+	authority := flag.String("ca", "", "the authority's certificate, for TLS")
 	flag.Parse()
-	if err := run(*brokers, *topic, login(*mechanism, *user, *secret)); err != nil {
+	var options []kgo.Opt
+	if *mechanism != "" {
+		options = append(options, kgo.SASL(login(*mechanism, *user, *secret)))
+	}
+	if *authority != "" {
+		options = append(options, kgo.DialTLSConfig(trusting(*authority)))
+	}
+	if err := run(*brokers, *topic, options); err != nil {
 		fmt.Println(err)
 		os.Exit(1)
 	}
@@ -41,17 +51,26 @@ func login(mechanism, user, secret string) sasl.Mechanism {
 	return oauth.Auth{Token: secret}.AsMechanism()
 }
 
-func run(brokers, topic string, mechanism sasl.Mechanism) error {
+func trusting(path string) *tls.Config {
+	pem, err := os.ReadFile(path)
+	if err != nil {
+		panic(err)
+	}
+	config := &tls.Config{RootCAs: x509.NewCertPool()}
+	config.RootCAs.AppendCertsFromPEM(pem)
+	return config
+}
+
+func run(brokers, topic string, options []kgo.Opt) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	client, err := kgo.NewClient(
+	client, err := kgo.NewClient(append(options,
 		kgo.SeedBrokers(brokers),
-		kgo.SASL(mechanism),
 		kgo.TransactionalID(topic),
 		kgo.DefaultProduceTopic(topic),
 		kgo.AllowAutoTopicCreation(),
 		kgo.RequestRetries(3),
-	)
+	)...)
 	if err != nil {
 		return err
 	}
