@@ -61,15 +61,19 @@ class TransactionTable:
         if isinstance(fact, TransactionForgotten):
             _check(before is None or before.status in TRANSITIONS[TransactionStatus.DEAD], before, fact)
             self.entries.pop(fact.transactional_id, None)
-            for producer_id in () if before is None else _producer_ids(before):
-                self._owners.pop(producer_id, None)
+            self._disown(before)
             return
         _check_alone(fact)
         if before is not None:
             _check_step(before, fact)
         self.entries[fact.transactional_id] = fact
+        self._disown(before)
         for producer_id in _producer_ids(fact):
             self._owners[producer_id] = fact.transactional_id
+
+    def _disown(self, before: TransactionRecorded | None) -> None:
+        for producer_id in () if before is None else _producer_ids(before):
+            self._owners.pop(producer_id, None)
 
     def owner_of(self, producer_id: int) -> TransactionRecorded | None:
         """The transactional id that ``producer_id`` was given to; None for an idempotent producer's id."""

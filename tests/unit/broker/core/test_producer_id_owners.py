@@ -30,6 +30,13 @@ def test_both_identities_of_a_kept_transaction_have_its_owner() -> None:
     assert (kept.owner_of(7), kept.owner_of(8)) == (KEPT, KEPT)
 
 
+def test_a_producer_id_that_is_not_used_any_more_has_no_owner() -> None:
+    """So the table is the same after a restart, which reads the last fact alone."""
+    moved_on = EMPTY._replace(producer=HEIR)
+    assert table(EMPTY, moved_on).owner_of(7) is None
+    assert table(EMPTY, moved_on).owner_of(8) == table(moved_on).owner_of(8) == moved_on
+
+
 def test_an_expired_transactional_id_owns_nothing() -> None:
     assert table(EMPTY, TransactionForgotten("a")).owner_of(7) is None
 
