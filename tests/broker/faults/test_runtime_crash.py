@@ -142,10 +142,12 @@ def append_own_without_flushing(self: Any, records: Any) -> int:
 
 
 ANOMALY = "lost write|lost transaction|torn transaction|hanging transaction|was answered, and|was told epoch|was ended"
+HANGS = "refused .*INVALID_PRODUCER_EPOCH"
+"""The next transaction cannot write where the last one is still open."""
 BROKEN: list[tuple[type, str, Callable[..., Any], str]] = [
     (Flusher, "barrier", no_barrier, ANOMALY),
     (TransactionCoordinator, "_write_markers", complete_before_markers_are_durable, ANOMALY),
-    (TransactionCoordinator, "_write_markers", markers_for_one_partition_only, ANOMALY),
+    (TransactionCoordinator, "_write_markers", markers_for_one_partition_only, f"{ANOMALY}|{HANGS}"),
     (TransactionCoordinator, "execute", markers_before_the_decision_is_durable, ANOMALY),
     (TransactionCoordinator, "execute", reply_before_anything_is_durable, ANOMALY),
     (TransactionCoordinator, "finish_decided", finish_nothing, "a decided transaction was left unfinished"),

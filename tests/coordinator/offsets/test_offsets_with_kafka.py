@@ -303,7 +303,7 @@ def test_a_hanging_librdkafka_is_replaced(
                 with_offsets_alone(dual_write, consumer, values)
             proxy.swallows = False
             assert raised.value.retriable
-            assert "the producer is abandoned" in caplog.text
+            assert "its producer is abandoned" in caplog.text
             write_all(dual_write, consumer, values)  # the records in hand, once more
             write_all(dual_write, consumer, polled(consumer, 4))
         assert committed(servers) == 6
