@@ -7,7 +7,7 @@ import pytest
 
 from dualwrite import EmbeddedBroker, TwoPhaseProducer
 from dualwrite.client.terms.verbs import ProducerState
-from dualwrite.errors import InvalidTransactionStateError
+from dualwrite.errors import InvalidTransactionStateError, PrepareFailedError
 from tests.support.peer_clients.consumers import consume
 from tests.support.requests.calls import read_all
 from tests.support.requests.raw_client import RawClient
@@ -56,6 +56,24 @@ def test_what_was_sent_can_be_aborted(broker: EmbeddedBroker, producer: TwoPhase
     producer.produce(TOPIC, b"next")
     producer.commit_transaction()
     assert consume(broker.bootstrap_servers, TOPIC, minimum=2)[0] == [b"first", b"next"]
+
+
+@pytest.mark.parametrize("linger", [{}, {"linger.ms": 100}], ids=["sends all", "lingers"])
+def test_a_poll_without_a_limit_ends_after_the_delivery_timeout(broker: EmbeddedBroker, linger: dict[str, int]) -> None:
+    errors: list[object] = []
+    named = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "late"}
+    config = {**named, "delivery.timeout.ms": 500, **linger}
+    with TwoPhaseProducer(config) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.produce(TOPIC, b"first")
+        producer.commit_transaction()
+        producer.begin_transaction()
+        broker.kill()
+        producer.produce(TOPIC, b"lost", on_delivery=lambda error, _record: errors.append(error))
+        producer.send_records()
+        assert producer.poll(-1) == 1
+    assert isinstance(errors[0], PrepareFailedError)
 
 
 def test_without_a_transaction_there_is_nothing_to_send(producer: TwoPhaseProducer) -> None:

@@ -104,8 +104,8 @@ class GroupCoordinator:
     async def _execute(self, command: GroupCommand, at_stop: R, polls: LongPolls | None = None) -> R:
         """Carry out ``command``, and wait for other members if necessary. The caller may send the reply at once.
 
-        :param at_stop: the reply if the broker stops first, or if nobody waits for the reply any more. The member stays
-            what it is for the group: only its session ends it, as for every member that is silent.
+        :param at_stop: the reply if the broker stops first, or if the client has gone. The member stays what it is for
+            the group: only its session ends it, as for every member that is silent.
         :param polls: the connection's long polls, if the command may have to wait.
         """
         if self._is_closed:

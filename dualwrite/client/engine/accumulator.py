@@ -155,7 +155,8 @@ class RecordAccumulator:
         self._sending: dict[PartitionQueue, None] = {}
         """Lanes that have batches to send."""
         self._unacknowledged: dict[ProducerBatch, None] = {}
-        """Unacknowledged batches in the order in which they were closed, so that the first has the nearest deadline."""
+        """Unacknowledged batches in the order in which they were closed. The deadline of the first stands for all:
+        behind one that was sent early, a batch may get more time, and never less."""
 
     # --- records in
 
@@ -197,16 +198,12 @@ class RecordAccumulator:
 
     def flush(self, now: float) -> None:
         """Make every batch that is being filled due to be sent, as a verb waits for them from now on."""
-        deadline = now + self._delivery_timeout
-        for batch in self._unacknowledged:
-            if batch.deadline == NEVER:
-                batch.deadline = deadline
+        self.begin_time(now)
         for queue, batch in list(self._filling.items()):
-            self._close(queue, batch, deadline)
+            self._close(queue, batch, now + self._delivery_timeout)
 
     def send_early(self) -> None:
-        """Make every batch that is being filled due to be sent. No verb waits yet, so their time begins with the next
-        :meth:`flush`."""
+        """Make every batch that is being filled due to be sent. No verb waits for them yet: see :meth:`begin_time`."""
         for queue, batch in list(self._filling.items()):
             self._close(queue, batch, NEVER)
 
@@ -295,6 +292,12 @@ class RecordAccumulator:
         return is_about_order and batch.queue.first_unacknowledged() is not batch
 
     # --- time
+
+    def begin_time(self, now: float) -> None:
+        """Begin the delivery timeout of the batches that were sent early, as a verb waits from now on."""
+        for batch in self._unacknowledged:
+            if batch.deadline == NEVER:
+                batch.deadline = now + self._delivery_timeout
 
     def overdue(self, now: float) -> ProducerBatch | None:
         """A batch whose deadline has passed, if there is one."""

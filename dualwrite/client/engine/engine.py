@@ -187,6 +187,7 @@ class Engine:
         """Wait until a delivery callback is due, or every record is acknowledged, or until the time ``until``. Sends
         the gathered records, unless they linger. Result: None."""
         self._verb.refuse_a_second("poll()")
+        self._sender.begin_time(now)
         pending = self._verb.wait()
         pending.wants_report, pending.until = True, until
         self._verb.look(self._sender, now)

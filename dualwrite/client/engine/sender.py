@@ -148,6 +148,10 @@ class Sender:
         """Make every record of a known topic due to be sent, though no verb waits for it yet."""
         self._accumulator.send_early()
 
+    def begin_time(self, now: float) -> None:
+        """Begin the delivery timeout of the records that were sent early."""
+        self._accumulator.begin_time(now)
+
     def flush(self, now: float) -> None:
         """Make every record due to be sent, as a verb waits for them from now on."""
         self._accumulator.flush(now)
