@@ -160,20 +160,16 @@ def renewed_too_late(dual_write: DualWrite, monkeypatch: pytest.MonkeyPatch) -> 
     """Let the heartbeat renew the lease between the making of the first statement that stores a state and its
     execution. Returns a list that grows with each such statement."""
     store = manager_of(dual_write).store
-    update_row, calls = store._update, []
+    make_values, calls = store.values_to_store, []
 
-    def renew_first(connection: Any, lease: Lease, state: Any) -> bool:
+    def make_and_renew(connection: Any, lease: Lease, state: Any) -> Any:
+        values = make_values(connection, lease, state)
         calls.append(1)
-        if len(calls) > 1:
-            return update_row(connection, lease, state)
-        before = lease.memory.versions
-        manager_of(dual_write).process.pool.beat()
-        now, lease.memory.versions = lease.memory.versions, before
-        done = update_row(connection, lease, state)
-        lease.memory.versions = now
-        return done
+        if len(calls) == 1:
+            manager_of(dual_write).process.pool.beat()
+        return values
 
-    monkeypatch.setattr(store, "_update", renew_first)
+    monkeypatch.setattr(store, "values_to_store", make_and_renew)
     return calls
 
 
