@@ -129,6 +129,10 @@ class Pool:
         :raises NoFreeSlotError: if no slot was free in time.
         :raises InvalidTransactionStateError: if the pool is closed, or ``user`` was released meanwhile.
         """
+        warm = self.acquire_now(user)
+        if warm is not None:
+            self._keep_beating()
+            return warm
         if deadline is None:
             deadline = self._now() + self._settings.acquire_timeout
         next_look = 0.0

@@ -48,7 +48,14 @@ def commit_after(connection: Connection, update: str, parameters: Mapping[str, A
             _send(driver, statement, parameters)
     except dialect.loaded_dbapi.Error as error:
         if driver.info.transaction_status != pq.TransactionStatus.INERROR:
-            raise DBAPIError.instance(update, None, error, dialect.loaded_dbapi.Error, dialect=dialect) from error
+            raise DBAPIError.instance(
+                update,
+                None,
+                error,
+                dialect.loaded_dbapi.Error,
+                connection_invalidated=bool(driver.closed),
+                dialect=dialect,
+            ) from error
         _LOG.debug("nothing was committed, as the statement before the COMMIT failed: %s", error)
     else:
         return True
