@@ -141,10 +141,22 @@ class Mysql(Database):
         """Computed from microseconds."""
         return func.timestampdiff(text("MICROSECOND"), self.now(), moment) / literal(1_000_000.0)
 
-    def lock_at_once(self, connection: Connection, rows: Select[Any], options: Mapping[str, Any]) -> Sequence[Row[Any]]:
-        """All rows or none, by NOWAIT: MariaDB (10.11) takes SKIP LOCKED for a failed COMMIT if the row is locked."""
+    def lock_at_once(
+        self,
+        connection: Connection,
+        rows: Select[Any],
+        options: Mapping[str, Any],
+        only: Sequence[ColumnElement[bool]] = (),
+    ) -> Sequence[Row[Any]]:
+        """All rows or none, by NOWAIT: MariaDB (10.11) takes SKIP LOCKED for a failed COMMIT if the row is locked.
+
+        InnoDB keeps the lock of a row that it finds by its key, even if another condition is false: so the conditions
+        are looked at before.
+        """
+        if only and not connection.execute(rows.where(*only), execution_options=options).all():
+            return []
         try:
-            return connection.execute(rows.with_for_update(nowait=True), execution_options=options).all()
+            return connection.execute(rows.where(*only).with_for_update(nowait=True), execution_options=options).all()
         except DBAPIError as error:
             if _number(error) not in _LOCKED:
                 raise
