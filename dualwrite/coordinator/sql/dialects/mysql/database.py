@@ -205,7 +205,7 @@ class Mysql(Database):
 
     def durability_gaps(self, connection: Connection) -> list[DurabilityGap]:
         """Logs that are not flushed at each commit; row locks that other nodes of a cluster do not see."""
-        settings = _settings(connection)
+        settings = server_settings(connection)
         names = ["innodb_flush_log_at_trx_commit"] + ["sync_binlog"] * (settings.get("log_bin") == "ON")
         logs = [
             DurabilityGap(
@@ -252,7 +252,7 @@ class Mysql(Database):
         """If MariaDB's innodb_snapshot_isolation is on, and the isolation level is above READ COMMITTED."""
         known = connection.info.get(_SNAPSHOTS)
         if known is None:
-            known = _settings(connection).get("innodb_snapshot_isolation") == "ON"
+            known = server_settings(connection).get("innodb_snapshot_isolation") == "ON"
             connection.info[_SNAPSHOTS] = known
         return bool(known) and not isolation_level(connection).startswith("READ")
 
@@ -379,5 +379,6 @@ def _unless_lost(connection: Connection, statement: str) -> None:
         connection.exec_driver_sql(statement)
 
 
-def _settings(connection: Connection) -> dict[str, str]:
+def server_settings(connection: Connection) -> dict[str, str]:
+    """The server's settings that concern durability and isolation, by name."""
     return {str(name): str(value) for name, value in connection.execute(_SETTINGS)}
