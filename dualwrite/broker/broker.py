@@ -132,7 +132,7 @@ async def _serve(options: BrokerOptions) -> None:
     )  # fmt: skip
     _log_dynamic_settings(context.cluster)
     if options.ready_file is not None:
-        _write_ready_file(options.ready_file, [one.listener for one in bound])
+        write_ready_file(options.ready_file, [one.listener for one in bound])
     compaction = Compaction(DiskFiles(), context.cluster, flusher, context.clock, options.cleaner, CleaningThread())
     renewing = [one.tls for one in bound if one.tls is not None]
     loop.add_signal_handler(signal.SIGHUP, _renew_all, renewing)
@@ -278,7 +278,7 @@ def _clear_ready_file(path: Path) -> None:
         raise ConfigurationError(f"ready file {path}: {error.strerror}") from None
 
 
-def _write_ready_file(path: Path, listeners: Sequence[Listener]) -> None:
+def write_ready_file(path: Path, listeners: Sequence[Listener]) -> None:
     """Write the ready file atomically, so that a reader sees all of it: the first listener's address, then the name and
     the address of every listener."""
     unfinished = path.with_name(path.name + ".tmp")

@@ -75,7 +75,7 @@ def test_a_cancelled_wait_does_not_stop_the_operation() -> None:
             assert not engine.operation.is_done
             answer_now.set()
             done = asyncio.get_running_loop().create_future()
-            engine.operation._callback = done.set_result
+            engine.operation.when_done(done.set_result)
             await asyncio.wait_for(done, PATIENCE)
             assert [answer.producer_id for answer in engine.operation.outcome()] == [7]
 

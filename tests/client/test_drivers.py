@@ -57,12 +57,12 @@ def test_requests_do_not_wait_for_the_answers_to_others(drive: Drive) -> None:
     class Gathering(ScriptedBroker):
         """Answers nothing before it has five requests."""
 
-        def _reply(self, connection: socket.socket, number: int, frame: bytes) -> bool:
+        def reply(self, connection: socket.socket, number: int, frame: bytes) -> bool:
             head, _ = read_request_head(frame)
             if head.api_key == ApiKey.API_VERSIONS:
-                return super()._reply(connection, number, frame)
+                return super().reply(connection, number, frame)
             frames.append(frame)
-            return len(frames) < 5 or all(super(Gathering, self)._reply(connection, number, each) for each in frames)
+            return len(frames) < 5 or all(super(Gathering, self).reply(connection, number, each) for each in frames)
 
     frames: list[bytes] = []
     with contextlib.closing(Gathering()) as broker:
@@ -91,8 +91,8 @@ def test_a_broker_that_does_not_read_does_not_block_requests_to_another(drive: D
     class Slow(ScriptedBroker):
         """Reads its first request, and then nothing until the other broker was asked."""
 
-        def _reply(self, connection: socket.socket, number: int, frame: bytes) -> bool:
-            result = super()._reply(connection, number, frame)
+        def reply(self, connection: socket.socket, number: int, frame: bytes) -> bool:
+            result = super().reply(connection, number, frame)
             assert gate.wait(PATIENCE)
             return result
 
@@ -193,7 +193,7 @@ def test_an_answer_that_comes_after_the_patience_of_the_short_wait_is_taken(driv
 def whole_answer(api_key: ApiKey, broker: ScriptedBroker) -> bytes:
     if api_key is ApiKey.END_TXN:
         return with_size(write_response(api_key, 5, 1, ended(producer=(7, 1))))
-    return with_size(write_response(api_key, 4, 0, broker._api_versions(4)))
+    return with_size(write_response(api_key, 4, 0, broker.api_versions(4)))
 
 
 @pytest.mark.parametrize("api_key", [ApiKey.API_VERSIONS, ApiKey.END_TXN])
@@ -317,7 +317,7 @@ def test_a_broker_that_hangs_up_in_the_tls_handshake_is_lost(drive: Drive) -> No
     with scripted() as broker:  # to which a ClientHello is a frame of an impossible size
         engine = AskingEngine((broker.endpoint, end_txn()))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ScriptedBroker, "_reply", lambda *_: False)
+            patch.setattr(ScriptedBroker, "reply", lambda *_: False)
             patch.setattr("tests.support.client.scripted_broker.frame_size", lambda *_: 1)
             assert "TLS: " in lost_error(engine, drive, KafkaUnavailableError, tls=TlsSettings())
 

@@ -1,5 +1,6 @@
 """produce_many() has the same result as one produce() after the other: the same records, order and partitions."""
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -7,6 +8,7 @@ import confluent_kafka
 import pytest
 
 from dualwrite import EmbeddedBroker, TwoPhaseProducer
+from dualwrite.client.drivers.blocking import BlockingDriver
 from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.errors import InvalidTransactionStateError, KafkaRefusedError, PrepareFailedError
 from dualwrite.records.outgoing import OutgoingRecord
@@ -160,11 +162,11 @@ def test_an_interrupted_produce_many_can_only_be_aborted(
 ) -> None:
     producer = make(batch_size=500)
 
-    def interrupted() -> NoReturn:
+    def interrupted(_: object) -> NoReturn:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(producer._driver, "pump", interrupted)
+        patched.setattr(BlockingDriver, "pump", interrupted)
         with pytest.raises(KeyboardInterrupt):
             producer.produce_many([OutgoingRecord(topics[0], b"%d" % number) for number in range(100)])
     with pytest.raises(PrepareFailedError, match="KeyboardInterrupt"):
@@ -187,7 +189,7 @@ def test_another_process_and_no_transaction_are_refused(
 ) -> None:
     producer = make()
     with monkeypatch.context() as patched:
-        patched.setattr(producer, "_process", -1)
+        patched.setattr(os, "getpid", lambda: -1)
         with pytest.raises(InvalidTransactionStateError, match="make a new one after a fork"):
             producer.produce_many([OutgoingRecord(topics[0], "v")])
     producer.abort_transaction()

@@ -31,7 +31,7 @@ from dualwrite.records.outgoing import OnDelivery, OutgoingRecord
 
 T = TypeVar("T")
 
-_IN_A_ROW = 100
+IN_A_ROW = 100
 """Records that are added without a thread in a row. The next one uses a thread, so that a task that produces without
 end does not block the loop."""
 
@@ -199,7 +199,7 @@ class AwaitedParticipant:
     def _added(self, record: OutgoingRecord) -> bool:
         """True if the record needed no thread."""
         is_calling = self._last is not None and not self._last.done()
-        if self._at_once is None or is_calling or self._in_a_row == _IN_A_ROW or not self._at_once(record):
+        if self._at_once is None or is_calling or self._in_a_row == IN_A_ROW or not self._at_once(record):
             return False
         self._in_a_row += 1
         return True

@@ -83,7 +83,7 @@ class Limit:
         self._is_late = False
         """For the watchdog, while it decides whether to cut."""
         if seconds != math.inf:
-            _watchdog.add(self)
+            WATCHDOG.add(self)
 
     def __enter__(self) -> "Limit":
         before = _around()
@@ -132,7 +132,7 @@ class Limit:
         """Stop the time. From here on the connection is not cut."""
         self._deadline = None
         if self._is_late:
-            with _watchdog.cutting:  # it may be about to cut
+            with WATCHDOG.cutting:  # it may be about to cut
                 pass
 
     @contextmanager
@@ -167,7 +167,7 @@ class Limit:
         """Cut the connection if the time is over. For the watchdog only."""
         if self.remaining():
             return
-        with _watchdog.cutting:
+        with WATCHDOG.cutting:
             self._is_late = True  # before the last check: the owner first notes that it rests, then reads this
             if not self.remaining():
                 is_news, self.is_over = not self.is_over and self._connection is not None, True
@@ -244,7 +244,8 @@ class Watchdog:
                 del limit
 
 
-_watchdog = Watchdog()
+WATCHDOG = Watchdog()
+"""Checks the limits of this process."""
 
 
 def _around() -> Limit | None:
@@ -265,7 +266,7 @@ def isolated() -> Iterator[None]:
 
 def watched_limits() -> int:
     """How many limits of this process are checked: those that their owners have not dropped."""
-    return _watchdog.watched
+    return WATCHDOG.watched
 
 
 def current_limit() -> Limit | None:

@@ -41,14 +41,14 @@ class KeptRecord:
             "partition": self.partition,
             "record_key": key,
             "record_value": value,
-            "headers": _packed(headers) if headers else None,
+            "headers": packed_headers(headers) if headers else None,
             "record_timestamp": self.timestamp,
         }
 
 
 def kept_record(row: Row[Any]) -> OutgoingRecord:
     """The record that a row of ``kafka_transaction_record`` keeps."""
-    headers = _unpacked(row.headers) if row.headers else ()
+    headers = unpacked_headers(row.headers) if row.headers else ()
     return OutgoingRecord(row.topic, row.record_value, row.record_key, row.partition, row.record_timestamp, headers)
 
 
@@ -184,7 +184,7 @@ class RecordingParticipant:
         self._inner.close()
 
 
-def _packed(headers: Headers) -> bytes:
+def packed_headers(headers: Headers) -> bytes:
     """Headers as a record of the message format v2 has them, without their number."""
     parts = []
     for name, content in headers:
@@ -198,7 +198,8 @@ def _packed(headers: Headers) -> bytes:
     return b"".join(parts)
 
 
-def _unpacked(packed: bytes) -> Headers:
+def unpacked_headers(packed: bytes) -> Headers:
+    """The headers that :func:`packed_headers` packed."""
     headers: list[tuple[str, bytes | None]] = []
     at = 0
     while at < len(packed):

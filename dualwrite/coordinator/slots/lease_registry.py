@@ -81,6 +81,12 @@ class LeaseRegistry:
         """The application that owns the slots."""
         return self._application
 
+    @property
+    def held(self) -> list[Lease]:
+        """The leases that it holds and renews, in the order in which they were taken."""
+        with self._guard:
+            return list(self._held.values())
+
     def renew_signature(self) -> None:
         """Use another signature from now on: a copy of this process has the old one, and would regard the leases of
         this process as its own."""
@@ -139,8 +145,7 @@ class LeaseRegistry:
 
     def renew(self) -> list[LeaseLostError]:
         """Renew all leases; return the errors of lost leases, which are no longer held."""
-        with self._guard:
-            held = list(self._held.values())
+        held = self.held
         with self._limit():
             lost = self._leases.renew(held, self._owner, self._timeout, self._former) if held else []
         self.forget([error.lease for error in lost])

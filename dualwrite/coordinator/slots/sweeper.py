@@ -135,11 +135,16 @@ class Sweeper:
     def _sweep_quietly(self) -> None:
         try:
             with self.alone:
-                _, errors = self._recover_all(self._candidates)
+                _, errors = self._recover_all(self._unchanged_candidates())
         except Exception as error:  # noqa: BLE001 - logged, and tried again at the next beat
             errors = [error]
         for reason in errors:
             _LOG.warning("a dead process's slot was not recovered: %s; trying again at the next heartbeat", reason)
+
+    def _unchanged_candidates(self) -> Sequence[Candidate]:
+        """The slots for the background, without those that the sweep before this one has taken: look again."""
+        seen = {_taking(candidate) for candidate in self._candidates}
+        return [candidate for candidate in self._registry.slots_to_recover() if _taking(candidate) in seen]
 
     def _recover_all(self, candidates: Sequence[Candidate]) -> tuple[dict[str, Outcome], list[Exception]]:
         """Recover slots that are unchanged. KafkaUnavailableError ends the sweep; other errors end one slot each."""
@@ -178,3 +183,8 @@ class Sweeper:
             recovery.errors.append(error)
             for lease in left:
                 del recovery.outcomes[lease.transactional_id]
+
+
+def _taking(candidate: Candidate) -> tuple[str, int]:
+    """The slot, and the token of the last process that has taken it."""
+    return candidate.row.transactional_id, candidate.row.fencing_token

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from sqlalchemy import Connection, Engine, false, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Engine, false, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from dualwrite.coordinator.process.watchdog import Limit
@@ -189,18 +189,30 @@ class SqlLeases:
                 )
             yield connection
 
-    def _lock_row(self, connection: Connection, transactional_id: str) -> Any:
-        """Lock and read a row. None if another transaction has locked it, or if it does not exist."""
+    def _lock_row(self, connection: Connection, transactional_id: str, *only: ColumnElement[bool]) -> Any:
+        """Lock and read a row. None if another transaction has locked it, or if it does not exist.
+
+        :param only: conditions; a row that does not meet them is not locked.
+        """
         columns = (*ROW_COLUMNS, table.c.owner, table.c.outcome, self._remaining.label("remaining"))
         rows = self._database.lock_at_once(
-            connection, select(*columns).where(is_of(transactional_id)), ours(connection)
+            connection, select(*columns).where(is_of(transactional_id)), ours(connection), only
         )
         return rows[0] if rows else None
 
     def _unchanged_row(self, connection: Connection, candidate: Candidate) -> Any:
-        """The locked row of ``candidate``; None if it cannot be locked at once, or has changed since it was read."""
+        """The locked row of ``candidate``; None if it cannot be locked at once, or has changed since it was read.
+
+        A row that has changed is not locked: while it was, a process that knows its content would skip it, and no
+        process would take it.
+        """
         read_row = candidate.row
-        row = self._lock_row(connection, read_row.transactional_id)
+        row = self._lock_row(
+            connection,
+            read_row.transactional_id,
+            table.c.fencing_token == read_row.fencing_token,
+            table.c.owner == read_row.owner,
+        )
         if row is None or (row.fencing_token, row.owner) != (read_row.fencing_token, read_row.owner):
             return None
         has_expired = not row.owner or row.remaining is None or row.remaining <= 0

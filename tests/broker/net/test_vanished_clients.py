@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import struct
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -51,8 +50,7 @@ def hang_up(client: RawClient) -> None:
 
 def reset(client: RawClient) -> None:
     """Close the connection as a process does that ends with unread data."""
-    client._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    client.close()
+    client.reset()
 
 
 def send_no_more(client: RawClient) -> None:
@@ -230,8 +228,8 @@ def test_a_stop_answers_what_waits() -> None:
 
 
 def test_a_fetch_waits_five_minutes_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert fetch._LONGEST_WAIT_MS == 300_000
-    monkeypatch.setattr(fetch, "_LONGEST_WAIT_MS", 0)
+    assert fetch.LONGEST_WAIT_MS == 300_000
+    monkeypatch.setattr(fetch, "LONGEST_WAIT_MS", 0)
 
     async def scenario() -> None:
         broker = InProcessBroker(await Rooms(MemoryFiles()).with_topic())
@@ -247,7 +245,7 @@ def test_the_system_asks_whether_a_silent_client_is_there(broker: EmbeddedBroker
     port = int(broker.bootstrap_servers.rpartition(":")[2])
     with RawClient(broker.bootstrap_servers) as client:
         assert metadata(client).brokers[0].port == port
-        ours = client._socket.getsockname()[1]
+        ours = client.port
         lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
         (timer,) = [
             f[5] for f in lines if (f[1].endswith(f":{port:04X}"), f[2].endswith(f":{ours:04X}")) == (True, True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dualwrite.broker.broker import _write_ready_file
+from dualwrite.broker.broker import write_ready_file
 from dualwrite.broker.clients.listeners import PLAINTEXT_LISTENER
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.broker.process.ending import STOP_EXIT_CODE
@@ -324,7 +324,7 @@ def test_a_ready_file_that_cannot_be_written_is_named_before_anything_starts(tmp
 def test_a_ready_file_that_cannot_be_written_any_more_is_named(tmp_path: Path) -> None:
     ready = tmp_path / "gone" / "ready"
     with pytest.raises(ConfigurationError, match=re.escape(f"ready file {ready}: No such file or directory")):
-        _write_ready_file(ready, [PLAINTEXT_LISTENER])
+        write_ready_file(ready, [PLAINTEXT_LISTENER])
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from dualwrite.broker.facts import offsets as offset_facts
 from dualwrite.broker.facts import transaction_log
 from dualwrite.broker.facts.transactions import TransactionForgotten, TransactionRecorded, TransactionStatus
 from dualwrite.broker.log.journal import Journal
+from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.internal_topics import InternalTopic
 from dualwrite.ids import ProducerIdentity, TopicPartition
 from dualwrite.records.batch import Record, iterate_records
@@ -174,24 +175,25 @@ def test_records_and_markers_come_back_in_their_order_and_readers_wait_for_the_m
     def on_marker(header: BatchHeader, marker: Marker) -> None:
         seen.append((marker, header.producer, header.base_offset))
 
-    def opened(files: MemoryFiles) -> InternalTopic:
+    def opened(files: MemoryFiles) -> tuple[InternalTopic, Flusher]:
         rooms = Rooms(files)
-        return InternalTopic.open(OFFSETS.topic, files, OTHER, rooms.cluster, rooms.flusher, on_record, on_marker)
+        topic = InternalTopic.open(OFFSETS.topic, files, OTHER, rooms.cluster, rooms.flusher, on_record, on_marker)
+        return topic, rooms.flusher
 
     async def main() -> None:
         files, producer = MemoryFiles(), ProducerIdentity(7, 3)
-        topic = opened(files)
+        topic, flusher = opened(files)
         assert topic.append([Record(b"k", b"plain")]) == 0
         fields = BatchFields(producer, 0, transactional=True)
         assert topic.append([Record(b"k", b"in txn"), Record(b"k", b"in txn too")], fields) == 1
-        await topic.partition._flusher.barrier()
+        await flusher.barrier()
         assert topic.partition.visible_before(committed_only=True) == 1
         topic.partition.append_marker(Marker.COMMIT, producer, 5)
         assert seen == [(Marker.COMMIT, producer, 3)], "a marker is reported when it is appended"
-        await topic.partition._flusher.barrier()
+        await flusher.barrier()
         assert topic.partition.visible_before(committed_only=True) == 4
         seen.clear()
-        again = opened(files.power_cut(random.Random(1)))
+        again, _ = opened(files.power_cut(random.Random(1)))
         assert seen == [
             (b"plain", None),
             (b"in txn", producer),

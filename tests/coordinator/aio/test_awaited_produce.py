@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dualwrite.coordinator.aio.awaited_slot import _IN_A_ROW
+from dualwrite.coordinator.aio.awaited_slot import IN_A_ROW
 from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
 from dualwrite.coordinator.aio.transaction import AsyncTransaction
 from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
@@ -91,7 +91,7 @@ def test_the_loop_has_its_turn(sqlite_place: AsyncPlace) -> None:
         other = asyncio.create_task(count())
         await asyncio.sleep(0)
         begin = turns[0]
-        await produce(tx, 3 * (_IN_A_ROW + 1))
+        await produce(tx, 3 * (IN_A_ROW + 1))
         turns[0] -= begin
         other.cancel()
 

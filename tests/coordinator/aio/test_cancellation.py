@@ -265,7 +265,7 @@ def test_a_timeout_after_the_decision_is_not_raised(sqlite_place: AsyncPlace) ->
 async def reschedule(scope: Any, loop: asyncio.AbstractEventLoop) -> None:
     """Let ``scope`` end now, and return when it has struck."""
     scope.reschedule(loop.time())
-    while not scope.expired() and scope._state.name != "EXPIRING":
+    while not scope.expired():
         await asyncio.sleep(0)
 
 

@@ -80,11 +80,11 @@ def test_a_limit_at_any_place_of_a_wait_for_a_slot_blocks_no_other_waiter(
     places = 0
     pool = world.pool(size=1)
     while True:
-        other = object()
+        other, is_over = object(), threading.Event()
         world.warm(pool.acquire(other))
 
-        def give_way(other: object = other) -> None:
-            while not pool.waiting:
+        def give_way(other: object = other, is_over: threading.Event = is_over) -> None:
+            while not (pool.waiting or is_over.is_set()):
                 Ticket(THIS_PROCESS).wait(0.001)
             pool.release(other)
 
@@ -94,7 +94,7 @@ def test_a_limit_at_any_place_of_a_wait_for_a_slot_blocks_no_other_waiter(
             thread.start()
             acquire_and_release(pool, world)
         pool.release(other)
-        pool._queue.append(other)  # lets give_way end, if the wait was struck before it began
+        is_over.set()  # the wait may have been struck before it began
         thread.join(LONG)
         assert not thread.is_alive(), striker.where
         pool.release(other)

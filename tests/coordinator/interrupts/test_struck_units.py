@@ -111,7 +111,7 @@ class StruckWorld:
         assert pool.heartbeat.is_beating, where
         assert not pool.waiting, where
         assert [slot.user for slot in pool.slots()] == [None], where
-        assert [slot.lease for slot in pool.slots()] == list(pool.registry._held.values()), where
+        assert [slot.lease for slot in pool.slots()] == pool.registry.held, where
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.engine import connecting
 from dualwrite.coordinator.sql.engine.connecting import BoundedCreator, WatchedPing, bound_connections
 from dualwrite.errors import DatabaseUnavailableError
+from tests.support.coordinator.sqlalchemy_pools import creator_of
 from tests.support.striking import Striker
 from tests.support.waiting import eventually
 
@@ -34,10 +35,12 @@ class SocketDriver:
     """A driver's connection on a socket; ``peer`` is its server."""
 
     def __init__(self) -> None:
-        self._sock, self.peer = socket.socketpair()
+        self.socket, self.peer = socket.socketpair()
+        self._sock = self.socket
+        """As PyMySQL names it."""
 
     def close(self) -> None:
-        self._sock.close()
+        self.socket.close()
         self.peer.close()
 
 
@@ -50,8 +53,8 @@ def driver() -> Iterator[SocketDriver]:
 
 def await_end(driver: SocketDriver) -> bytes:
     """What is read from a server that says nothing."""
-    driver._sock.settimeout(30)
-    return driver._sock.recv(1)
+    driver.socket.settimeout(30)
+    return driver.socket.recv(1)
 
 
 def is_cut(driver: SocketDriver) -> bool:
@@ -204,7 +207,7 @@ def test_an_error_within_the_limit_does_not_mention_it() -> None:
 def test_a_descriptor_reused_by_another_connection_is_not_cut(driver: SocketDriver) -> None:
     """The driver closes its connection while the watchdog looks at it, and the next file gets its number."""
     other = SocketDriver()
-    numbers = iter([other._sock.fileno(), driver._sock.fileno()])
+    numbers = iter([other.socket.fileno(), driver.socket.fileno()])
 
     class Closing:
         def fileno(self) -> int:
@@ -231,14 +234,14 @@ class Transport:
         self._of = of
 
     def get_extra_info(self, name: str) -> Any:
-        return {"socket": self._of._sock}[name]
+        return {"socket": self._of.socket}[name]
 
 
 def shapes(driver: SocketDriver) -> dict[str, Any]:
     """Where drivers have their sockets."""
     transport = Transport(driver)
     plain = {
-        "psycopg": type("Psycopg", (), {"fileno": lambda self: driver._sock.fileno()})(),
+        "psycopg": type("Psycopg", (), {"fileno": lambda self: driver.socket.fileno()})(),
         "pymysql": driver,
         "asyncpg": type("Asyncpg", (), {"_transport": transport})(),
         "aiomysql": type("Aiomysql", (), {"_writer": type("Writer", (), {"transport": transport})()})(),
@@ -250,7 +253,7 @@ def shapes(driver: SocketDriver) -> dict[str, Any]:
 def test_the_socket_of_each_driver_is_found(driver: SocketDriver, name: str) -> None:
     cut(shapes(driver)[name])
     assert is_cut(driver)
-    assert driver._sock.fileno() >= 0  # for its owner to close
+    assert driver.socket.fileno() >= 0  # for its owner to close
 
 
 def test_a_driver_whose_socket_is_not_known_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -269,9 +272,9 @@ def test_a_driver_whose_socket_is_not_known_is_named_once(caplog: pytest.LogCapt
 def test_sqlite_has_no_limit_and_keeps_its_pool_as_it_is(tmp_path: Path) -> None:
     engine = create_engine(f"sqlite:///{tmp_path / 'app.db'}")
     assert SqlDecisionStore(engine, database_timeout=SHORT).limit("x").seconds == float("inf")
-    before = engine.pool._creator
+    before = creator_of(engine)
     bound_connections(engine)
-    assert engine.pool._creator is before
+    assert creator_of(engine) is before
 
 
 def test_a_child_that_is_forked_has_a_watchdog_of_its_own(driver: SocketDriver) -> None:
@@ -281,8 +284,8 @@ def test_a_child_that_is_forked_has_a_watchdog_of_its_own(driver: SocketDriver) 
     if child == 0:
         with Limit(SHORT, "x") as limit:
             limit.watch(driver)
-            driver._sock.settimeout(10)
-            os.write(write, b"cut" if driver._sock.recv(1) == b"" else b"?")
+            driver.socket.settimeout(10)
+            os.write(write, b"cut" if driver.socket.recv(1) == b"" else b"?")
         os._exit(0)
     assert os.read(read, 3) == b"cut"
     os.waitpid(child, 0)
@@ -322,7 +325,7 @@ def test_a_connection_that_comes_too_late_is_closed() -> None:
     with Limit(SHORT, "x"), pytest.raises(DatabaseUnavailableError, match=r"within 0.1 s \(database_timeout\)"):
         creator(lambda record: gate.get())(None)
     gate.put(made)
-    assert eventually(lambda: made._sock.fileno() < 0)
+    assert eventually(lambda: made.socket.fileno() < 0)
     made.close()
 
 
@@ -355,7 +358,7 @@ def test_an_interrupt_while_a_connection_is_made_closes_it(monkeypatch: pytest.M
     with Limit(LONG, "x"), pytest.raises(KeyboardInterrupt):
         creator(lambda record: gate.get())(None)
     gate.put(made)
-    assert eventually(lambda: made._sock.fileno() < 0)
+    assert eventually(lambda: made.socket.fileno() < 0)
     made.close()
 
 
@@ -376,7 +379,7 @@ def test_an_interrupt_at_any_place_of_an_attempt_to_connect_leaves_no_connection
         assert eventually(
             lambda: not any(each.name == "dualwrite-connecting" for each in threading.enumerate() if each.is_alive())
         )
-        are_open = [each for each in made if each._sock.fileno() >= 0]
+        are_open = [each for each in made if each.socket.fileno() >= 0]
         for each in are_open:
             each.close()
         if not striker.where:
@@ -396,10 +399,10 @@ def test_a_ping_that_hangs_is_cut(driver: SocketDriver) -> None:
 def test_an_engines_pool_is_bounded_once_and_stays_so_when_it_is_disposed_of() -> None:
     engine = create_engine("postgresql+psycopg://nobody@127.0.0.1:1/nothing")
     bound_connections(engine)
-    first, ping = engine.pool._creator, engine.dialect.do_ping
+    first, ping = creator_of(engine), engine.dialect.do_ping
     bound_connections(engine)
     engine.dispose()
-    assert engine.pool._creator is first
+    assert creator_of(engine) is first
     assert isinstance(first, BoundedCreator)
     assert engine.dialect.do_ping is ping
     with pytest.raises(OperationalError):  # the driver's own, in a limit and outside of one
@@ -435,7 +438,7 @@ def test_the_end_of_a_step_waits_until_the_watchdog_has_finished_cutting(monkeyp
 
     lock = AnnouncedLock()
     monkeypatch.setattr(watchdog, "cut", slowly)
-    monkeypatch.setattr(watchdog._watchdog, "cutting", lock)
+    monkeypatch.setattr(watchdog.WATCHDOG, "cutting", lock)
     limit = Limit(SHORT, "x")
     limit.watch(object())
     limit.begin()

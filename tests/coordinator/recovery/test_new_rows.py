@@ -5,6 +5,7 @@ record before it is aborted.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +224,7 @@ def test_a_sweep_records_a_transaction_that_another_database_may_have_decided(
     die_in(make, "init-keep", kafka, engine)
     here = make()
     if is_locked:
-        monkeypatch.setattr(manager_of(here).store, "_lock_free_rows", lambda *_: {})
+        monkeypatch.setattr(manager_of(here).store, "locked_at_once", lambda leases: nullcontext({}))
     assert here.recover() == {ID: Outcome.HEURISTIC_HAZARD}
     assert states(here) == hazard(other_engine)
     assert (kafka.aborted, kafka.ongoing) == (["one"], None)

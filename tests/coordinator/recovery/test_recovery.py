@@ -43,7 +43,7 @@ class LosableStore:
     @contextmanager
     def locked(self, lease: Lease) -> Iterator["LosableHeld"]:
         self._wait_for_lock()
-        self._check(lease)
+        self.check(lease)
         self.holder = held = LosableHeld(self, lease, self.state)
         try:
             yield held
@@ -53,12 +53,12 @@ class LosableStore:
 
     def store(self, connection: Any, lease: Lease, state: PreparedTxnState) -> None:
         self._wait_for_lock()
-        self._check(lease)
+        self.check(lease)
         self.state = state
 
     def record(self, lease: Lease, outcome: Outcome) -> None:
         self._wait_for_lock()
-        self._check(lease)
+        self.check(lease)
         self.recorded.append(outcome)
         self.state = PreparedTxnState()
 
@@ -70,7 +70,7 @@ class LosableStore:
         if self.holder is not None:
             raise DatabaseBusyError("the row is locked")
 
-    def _check(self, lease: Lease) -> None:
+    def check(self, lease: Lease) -> None:
         if lease.fencing_token != self.token:
             raise FencedError("taken over")
 
@@ -82,7 +82,7 @@ class LosableHeld:
     state: PreparedTxnState
 
     def verify(self) -> None:
-        self.store._check(self.lease)
+        self.store.check(self.lease)
 
 
 class RecoveryWorld:

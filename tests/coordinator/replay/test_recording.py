@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dualwrite.coordinator.ports.kafka import KafkaParticipant
-from dualwrite.coordinator.replay.recording import RecordingParticipant, RecordKeeper, _packed, _unpacked
+from dualwrite.coordinator.replay.recording import RecordingParticipant, RecordKeeper, packed_headers, unpacked_headers
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 from dualwrite.records.outgoing import OutgoingRecord
 
@@ -56,7 +56,7 @@ def test_a_record_is_kept_with_the_time_at_which_it_was_produced_and_where_it_we
         "partition": -1,
         "record_key": b"key",
         "record_value": b"text",
-        "headers": _packed([("h", b"1"), ("h", None)]),
+        "headers": packed_headers([("h", b"1"), ("h", None)]),
         "record_timestamp": record.timestamp,
     }
     inner.reports[0](None, RecordedMessage())
@@ -128,4 +128,4 @@ def test_offsets_that_a_timeout_would_take_back_are_refused() -> None:
 @settings(max_examples=50)
 @given(st.lists(st.tuples(st.text(max_size=20), st.none() | st.binary(max_size=200)), max_size=5))
 def test_headers_come_back_as_they_were(headers: list[tuple[str, bytes | None]]) -> None:
-    assert _unpacked(_packed(headers)) == headers
+    assert unpacked_headers(packed_headers(headers)) == headers

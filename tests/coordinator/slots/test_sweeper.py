@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, insert, text
+from sqlalchemy import Engine, event, insert, text
 from sqlalchemy.exc import OperationalError
 
 from dualwrite.coordinator.dual_write import DualWrite
@@ -238,7 +238,7 @@ def test_each_slot_is_recovered_by_one_of_two_concurrent_recoveries(
     engine: Engine, make: Make, cluster: FakeCluster
 ) -> None:
     die_on_two_slots(engine, make)
-    first, second = make(), make()
+    second = make()
     outcomes: list[Any] = []
 
     def observe(name: str) -> None:
@@ -250,6 +250,24 @@ def test_each_slot_is_recovered_by_one_of_two_concurrent_recoveries(
     assert first.recover() == {"a-2": Outcome.NOTHING, "a-1": Outcome.NOTHING}
     assert outcomes[1] == {"a-0": Outcome.COMMITTED, "a-1": Outcome.ABORTED}
     assert cluster.committed == stored_values(engine) == ["one"]
+
+
+def test_a_background_sweep_locks_no_slot_that_a_recovery_has_just_recovered(
+    engine: Engine, make: Make, cluster: FakeCluster
+) -> None:
+    die_on_two_slots(engine, make)
+    statements: list[str] = []
+
+    def note(_: Any, __: Any, statement: str, *___: Any) -> None:
+        if threading.current_thread().name == "dualwrite-sweep":
+            statements.append(statement)
+
+    event.listen(engine, "before_cursor_execute", note)
+    survivor = make()
+    assert survivor.recover() == {"a-0": Outcome.COMMITTED, "a-1": Outcome.ABORTED}
+    swept(survivor)
+    assert statements, "there was no sweep in the background"
+    assert [statement for statement in statements if "UPDATE" in statement] == []
 
 
 def test_the_sweep_records_transactions_that_were_ended_by_force(

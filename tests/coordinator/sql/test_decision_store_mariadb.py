@@ -159,7 +159,9 @@ def test_a_binary_log_that_is_not_synced_is_warned_of(
     store: TakingStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"innodb_flush_log_at_trx_commit": "1", "log_bin": "ON", "sync_binlog": "0"}
-    monkeypatch.setattr("dualwrite.coordinator.sql.dialects.mysql.database._settings", lambda connection: settings)
+    monkeypatch.setattr(
+        "dualwrite.coordinator.sql.dialects.mysql.database.server_settings", lambda connection: settings
+    )
     store.take_over(ID, "a")
     assert "sync_binlog = 0" in caplog.text
 

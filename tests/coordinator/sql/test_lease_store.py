@@ -3,7 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from sqlalchemy import Engine, create_engine, update
+from sqlalchemy import Connection, Engine, create_engine, event, update
 
 from dualwrite.coordinator.rules.lease import Lease
 from dualwrite.coordinator.rules.slot_rules import Candidate, SlotObserver, SlotRow, SlotStatus, choose
@@ -14,6 +14,7 @@ from dualwrite.coordinator.sql.unit_bounds import begin_writing
 from dualwrite.errors import DatabaseNotReadyError, FencedError
 from dualwrite.ids import PreparedTxnState
 from tests.support.coordinator.event_table import expire_leases, ready_engine, slot_rows
+from tests.support.servers.databases import SERVERS
 
 LONG = 1000.0
 
@@ -163,6 +164,29 @@ def test_a_locked_row_is_skipped_by_takers_and_by_the_heartbeat(postgresql_url: 
         assert leases.renew([held], "unit", LONG) == []
         connection.commit()
     assert take(leases, "second heir") == [Lease("a-0", 2)]
+    engine.dispose()
+
+
+@pytest.mark.parametrize("database", SERVERS)
+def test_a_taker_with_an_outdated_look_hides_the_row_from_no_other_taker(
+    database: str, request: pytest.FixtureRequest
+) -> None:
+    engine = ready_engine(request.getfixturevalue(f"{database}_url"))
+    leases = SqlLeases(engine, SqlDecisionStore(engine))
+    take(leases, "former", seconds=0)
+    outdated = candidates(leases, "slow", 1)
+    take(leases, "quick", seconds=0)
+    (present,) = candidates(leases, "other", 1)
+    taken: list[list[Lease]] = []
+
+    def take_before_the_commit(_: Connection) -> None:
+        if not taken:
+            taken.append([])
+            taken.append(leases.take([present], "other", LONG, 1))
+
+    event.listen(engine, "commit", take_before_the_commit)
+    assert leases.take(outdated, "slow", LONG, 1) == []
+    assert taken == [[], [Lease("a-0", 3)]], "the row was skipped, and no process took it"
     engine.dispose()
 
 

@@ -46,7 +46,7 @@ class GroupWorld:
         self.answers: dict[int, GroupReply] = {}
         self.timers: dict[TimerKey, int] = {}
         self.facts: list[GroupFact] = []
-        self._asked = 0
+        self.asked = 0
 
     @property
     def group(self) -> Group:
@@ -57,7 +57,7 @@ class GroupWorld:
         return self.group.state
 
     def step(self, command: GroupCommand) -> GroupDecision:
-        moment = GroupMoment(self.now_ms, self._asked, f"id{self._asked}")
+        moment = GroupMoment(self.now_ms, self.asked, f"id{self.asked}")
         before = self.table.groups.get(GROUP)
         kept = None if before is None else before.copy()
         decision = decide(before, command, moment, self.settings)
@@ -75,9 +75,9 @@ class GroupWorld:
 
     def ask(self, command: GroupCommand) -> int:
         """Send ``command``; its ticket."""
-        self._asked += 1
+        self.asked += 1
         self.step(command)
-        return self._asked
+        return self.asked
 
     def fire(self, kind: TimerKind, member_id: str = "") -> None:
         """Let the time of a timer be up."""

@@ -117,12 +117,12 @@ class ScriptedBroker:
                 connection = self._tls.wrap_socket(connection, server_side=True)
             with connection, connection.makefile("rb") as stream:
                 while (prefix := stream.read(4)) and len(prefix) == 4:
-                    if not self._reply(connection, number, stream.read(frame_size(prefix, 1 << 20))):
+                    if not self.reply(connection, number, stream.read(frame_size(prefix, 1 << 20))):
                         return
         except OSError:
             return
 
-    def _reply(self, connection: socket.socket, number: int, frame: bytes) -> bool:
+    def reply(self, connection: socket.socket, number: int, frame: bytes) -> bool:
         head, position = read_request_head(frame)
         api_key = ApiKey(head.api_key)
         message = read_body(APIS[api_key].request, head.version, frame, position)
@@ -149,7 +149,7 @@ class ScriptedBroker:
         if queue:
             answer = queue[0] if len(queue) == 1 else queue.popleft()
         elif api_key is ApiKey.API_VERSIONS:
-            return self._api_versions(version)
+            return self.api_versions(version)
         elif api_key is ApiKey.METADATA:
             return self._metadata(message)
         elif api_key is ApiKey.FIND_COORDINATOR:
@@ -158,7 +158,7 @@ class ScriptedBroker:
             raise AssertionError(f"no answer for {api_key.name}")
         return answer(message) if callable(answer) else answer
 
-    def _api_versions(self, version: int) -> Any:
+    def api_versions(self, version: int) -> Any:
         response = APIS[ApiKey.API_VERSIONS].response
         offered = self.versions | {ApiKey.API_VERSIONS: (0, self.api_versions_cap)}
         keys = [

@@ -489,14 +489,14 @@ class SimulatedDriver:
             return  # lost in this very turn; the engine is being told
         answer = self.cluster.arrive(endpoint, request)
         if answer is not None:
-            self.events.append(lambda: self._answer(endpoint, request.tag, answer))
+            self.events.append(lambda: self.answer(endpoint, request.tag, answer))
             return
         self.opened.discard(endpoint)
         self.events.append(
             lambda: self.engine.lost(endpoint, KafkaUnavailableError(f"broker {endpoint}: reset"), self.now)
         )
 
-    def _answer(self, endpoint: Endpoint, tag: int, answer: Message) -> None:
+    def answer(self, endpoint: Endpoint, tag: int, answer: Message) -> None:
         if endpoint in self.opened:
             self.engine.answered(endpoint, tag, answer, self.now)
 

@@ -2,6 +2,7 @@
 
 import socket
 import ssl
+import struct
 from types import TracebackType
 
 from dualwrite.wire.apis import APIS, ApiKey, Message
@@ -41,6 +42,17 @@ class RawClient:
             self._socket = tls.wrap_socket(self._socket, server_hostname=host)
         self._correlation = 0
         self._client_id = client_id
+
+    @property
+    def port(self) -> int:
+        """The port of this side."""
+        port: int = self._socket.getsockname()[1]
+        return port
+
+    def reset(self) -> None:
+        """Close the connection as a process does that ends with unread data: with RST."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close()
 
     def ask(self, request: Message, version: int) -> Message:
         """The answer to ``request``."""

@@ -31,7 +31,7 @@ _READ_COMMITTED = 1
 _NO_SESSION = 0
 _FULL_FETCHES = (-1, 0)  # session epochs: the end of a session, the beginning of one
 _MOST_BYTES = 55 * 1024 * 1024
-_LONGEST_WAIT_MS = 5 * 60_000
+LONGEST_WAIT_MS = 5 * 60_000
 """Clients ask for half a second, and ask again after an empty answer. A longer wait only holds a connection."""
 
 
@@ -73,7 +73,7 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
         [_resolve(topic, requested, version, broker) for requested in topic.partitions] for topic in request.topics
     ]
     partitions = {id(entry.partition): entry.partition for topic in entries for entry in topic if entry.partition}
-    deadline = broker.clock.monotonic() + min(request.max_wait_ms, _LONGEST_WAIT_MS) / 1000
+    deadline = broker.clock.monotonic() + min(request.max_wait_ms, LONGEST_WAIT_MS) / 1000
     reader = asyncio.Event()
     broker.polls.add(reader.set)
     for partition in partitions.values():

@@ -80,13 +80,20 @@ class Database(DatabaseUrls, DatabaseTables, DatabaseValues, DatabaseBulkLoad, D
         change a setting, without another request."""
         return ()
 
-    def lock_at_once(self, connection: Connection, rows: Select[Any], options: Mapping[str, Any]) -> Sequence[Row[Any]]:
+    def lock_at_once(
+        self,
+        connection: Connection,
+        rows: Select[Any],
+        options: Mapping[str, Any],
+        only: Sequence[ColumnElement[bool]] = (),
+    ) -> Sequence[Row[Any]]:
         """Lock and read ``rows`` but for those that others have locked; nothing waits. Override it if there is no SKIP
         LOCKED.
 
         :param options: of the execution.
+        :param only: conditions; a row that does not meet them now is not locked.
         """
-        return connection.execute(rows.with_for_update(skip_locked=True), execution_options=options).all()
+        return connection.execute(rows.where(*only).with_for_update(skip_locked=True), execution_options=options).all()
 
     @contextmanager
     def own_transaction(self, connection: Connection, lock_timeout: float) -> Iterator[None]:

@@ -86,7 +86,7 @@ class GroupMachine(RuleBasedStateMachine):
     def whoever_waits_will_be_answered(self) -> None:
         group = self.world.table.groups.get(GROUP)
         waiting = set() if group is None else {*group.joining.values(), *group.syncing.values()}
-        asked = set(range(1, self.world._asked + 1))
+        asked = set(range(1, self.world.asked + 1))
         assert asked - self.world.answers.keys() == waiting
 
     @invariant()

@@ -78,13 +78,13 @@ def test_a_small_request_is_sent_again_until_its_time_is_up() -> None:
 
 def test_a_late_answer_to_a_large_request_is_not_taken_for_a_refusal() -> None:
     driver = begun(b"x" * 2_000_000, max_message_bytes=5_000_000, request_timeout=1.0)
-    answer = driver._answer
+    answer = driver.answer
 
     def answer_late(endpoint: Endpoint, tag: int, message: Message) -> None:
         if not hasattr(message, "responses"):
             answer(endpoint, tag, message)
 
-    driver._answer = answer_late  # type: ignore[method-assign]
+    driver.answer = answer_late  # type: ignore[method-assign]
     with pytest.raises(PrepareFailedError, match=r"1 record not acknowledged in 30 s: t-0: .*timed out"):
         driver.prepare()
 

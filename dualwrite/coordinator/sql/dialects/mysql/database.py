@@ -141,10 +141,22 @@ class Mysql(Database):
         """Computed from microseconds."""
         return func.timestampdiff(text("MICROSECOND"), self.now(), moment) / literal(1_000_000.0)
 
-    def lock_at_once(self, connection: Connection, rows: Select[Any], options: Mapping[str, Any]) -> Sequence[Row[Any]]:
-        """All rows or none, by NOWAIT: MariaDB (10.11) takes SKIP LOCKED for a failed COMMIT if the row is locked."""
+    def lock_at_once(
+        self,
+        connection: Connection,
+        rows: Select[Any],
+        options: Mapping[str, Any],
+        only: Sequence[ColumnElement[bool]] = (),
+    ) -> Sequence[Row[Any]]:
+        """All rows or none, by NOWAIT: MariaDB (10.11) takes SKIP LOCKED for a failed COMMIT if the row is locked.
+
+        InnoDB keeps the lock of a row that it finds by its key, even if another condition is false: so the conditions
+        are looked at before.
+        """
+        if only and not connection.execute(rows.where(*only), execution_options=options).all():
+            return []
         try:
-            return connection.execute(rows.with_for_update(nowait=True), execution_options=options).all()
+            return connection.execute(rows.where(*only).with_for_update(nowait=True), execution_options=options).all()
         except DBAPIError as error:
             if _number(error) not in _LOCKED:
                 raise
@@ -193,7 +205,7 @@ class Mysql(Database):
 
     def durability_gaps(self, connection: Connection) -> list[DurabilityGap]:
         """Logs that are not flushed at each commit; row locks that other nodes of a cluster do not see."""
-        settings = _settings(connection)
+        settings = server_settings(connection)
         names = ["innodb_flush_log_at_trx_commit"] + ["sync_binlog"] * (settings.get("log_bin") == "ON")
         logs = [
             DurabilityGap(
@@ -240,7 +252,7 @@ class Mysql(Database):
         """If MariaDB's innodb_snapshot_isolation is on, and the isolation level is above READ COMMITTED."""
         known = connection.info.get(_SNAPSHOTS)
         if known is None:
-            known = _settings(connection).get("innodb_snapshot_isolation") == "ON"
+            known = server_settings(connection).get("innodb_snapshot_isolation") == "ON"
             connection.info[_SNAPSHOTS] = known
         return bool(known) and not isolation_level(connection).startswith("READ")
 
@@ -367,5 +379,6 @@ def _unless_lost(connection: Connection, statement: str) -> None:
         connection.exec_driver_sql(statement)
 
 
-def _settings(connection: Connection) -> dict[str, str]:
+def server_settings(connection: Connection) -> dict[str, str]:
+    """The server's settings that concern durability and isolation, by name."""
     return {str(name): str(value) for name, value in connection.execute(_SETTINGS)}
