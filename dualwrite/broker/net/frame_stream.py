@@ -298,7 +298,7 @@ class FrameStream(asyncio.BufferedProtocol):
         while self._filled - start >= SIZE_PREFIX:
             body = start + SIZE_PREFIX
             try:
-                size = frame_size(self._shared[start:body], self._max_frame_bytes)
+                size = frame_size(self._shared, self._max_frame_bytes, start)
             except FrameTooLargeError as error:
                 if not self._is_foreign():
                     self._refuse(error)
