@@ -2,6 +2,9 @@
 
 The broker handles the requests of one connection one after another, as Kafka does. Further requests wait in the socket,
 which slows the client down. A malformed request, or one of an unknown API or version, ends the connection.
+
+A request begins as soon as its bytes arrive, without a turn of the event loop. If its handler has to wait, for the disk
+or for records, the connection's task finishes it.
 """
 
 import asyncio
@@ -16,6 +19,7 @@ from dualwrite.broker.api.context import BrokerContext, Client, UnanswerableErro
 from dualwrite.broker.api.routes import ROUTES
 from dualwrite.broker.authentication import Authentication, ClientAuthentication
 from dualwrite.broker.clients.listeners import Listener
+from dualwrite.broker.net.eager import begun
 from dualwrite.broker.net.frame_stream import ForeignProtocolError, FrameStream, StreamEndedError
 from dualwrite.broker.runtime.long_polls import LongPolls
 from dualwrite.wire.apis import APIS, ApiKey, Message
@@ -72,6 +76,8 @@ class Connection:
         self._broker = replace(broker, client=Client("", f"/{self.address}"), polls=self._polls)
         self._is_answering = False
         self._is_finishing = False
+        self._idle: asyncio.Future[Awaitable[None] | None] | None = None
+        """Resolved with the rest of the next request that has to wait."""
         self._sasl = authentication.begin(self.address) if authentication is not None else None
 
     @property
@@ -104,16 +110,14 @@ class Connection:
         try:
             if self._handshake is not None:
                 self._serve_as(await self._handshake())
+            self._stream.when_ready(self._on_ready)
             while not self._is_finishing:
-                frame = await self._stream.read()
-                self._is_answering = True
-                self._meters.bytes_received += SIZE_PREFIX + len(frame)
-                response = await self._answer(frame)
-                self._stream.release(frame)  # only records are views of the frame, and they are in the log now
-                if response is not None:
-                    self._meters.bytes_sent += SIZE_PREFIX + sum(map(len, response))
-                    await self._stream.write(response)
-                self._is_answering = False
+                unfinished = self._answer_frames()
+                if unfinished is None and not self._is_finishing:
+                    self._idle = asyncio.get_running_loop().create_future()
+                    unfinished = await self._idle
+                if unfinished is not None:
+                    await unfinished
         except StreamEndedError as error:
             logger.debug("%s has disconnected, between two requests or during one: %s", self._peer, error)
         except (SaslStateError, SessionEndedError) as error:
@@ -135,6 +139,37 @@ class Connection:
         self._is_finishing = True
         if not self._is_answering:
             self._stream.close()
+
+    def _on_ready(self) -> None:
+        """Answer the requests that have arrived while the task was idle. Wake the task if one has to wait, and at the
+        end of the connection."""
+        if self._idle is None or self._idle.done():
+            return
+        try:
+            unfinished = self._answer_frames()
+        except Exception as error:  # noqa: BLE001  the task handles it
+            self._idle.set_exception(error)
+            return
+        if unfinished is not None or self._is_finishing:
+            self._idle.set_result(unfinished)
+
+    def _answer_frames(self) -> Awaitable[None] | None:
+        """Answer the requests that have arrived. Return the rest of the first one that has to wait."""
+        while not self._is_finishing and (frame := self._stream.take()) is not None:
+            unfinished = begun(self._answer_frame(frame))
+            if unfinished is not None:
+                return unfinished
+        return None
+
+    async def _answer_frame(self, frame: bytearray | memoryview) -> None:
+        self._is_answering = True
+        self._meters.bytes_received += SIZE_PREFIX + len(frame)
+        response = await self._answer(frame)
+        self._stream.release(frame)  # only records are views of the frame, and they are in the log now
+        if response is not None:
+            self._meters.bytes_sent += SIZE_PREFIX + sum(map(len, response))
+            await self._stream.write(response)
+        self._is_answering = False
 
     async def _answer(self, frame: bytearray | memoryview) -> list[bytes] | None:
         if self._sasl is not None and self._sasl.session.wants_raw_token:

@@ -2,10 +2,11 @@
 
 import struct
 from enum import IntEnum
+from functools import lru_cache
 
 from dualwrite.ids import ProducerIdentity
-from dualwrite.records.batch import Record, iterate_records, place_records
-from dualwrite.records.header import BatchFields, BatchHeader, MalformedBatchError
+from dualwrite.records.batch import Record, build_batch, iterate_records
+from dualwrite.records.header import HEADER_SIZE, BatchFields, BatchHeader, MalformedBatchError, seal_placed
 
 _KEY = struct.Struct(">hh")
 _VALUE = struct.Struct(">hi")
@@ -27,8 +28,14 @@ def place_marker(
     base_offset: int, marker: Marker, producer: ProducerIdentity, coordinator_epoch: int, timestamp: int
 ) -> tuple[BatchHeader, bytes]:
     """As :func:`build_marker`, but with the offset in a log. Also returns the header."""
-    record = Record(_KEY.pack(0, marker), _VALUE.pack(0, coordinator_epoch), timestamp)
-    return place_records(base_offset, [record], BatchFields(producer, transactional=True, control=True))
+    fields = BatchFields(producer, transactional=True, control=True)
+    return seal_placed(base_offset, _body(marker, coordinator_epoch), fields, 1, (timestamp, timestamp))
+
+
+@lru_cache(maxsize=16)
+def _body(marker: Marker, coordinator_epoch: int) -> bytes:
+    """The control record, which is the same at every timestamp and offset."""
+    return build_batch([Record(_KEY.pack(0, marker), _VALUE.pack(0, coordinator_epoch))])[HEADER_SIZE:]
 
 
 def read_marker(batch: bytes | memoryview) -> Marker:

@@ -21,6 +21,11 @@ class _Plan(NamedTuple):
 def error_codes(response: Message) -> list[int]:
     """The codes in ``response`` other than 0."""
     message_class: Any = type(response)
+    if message_class is EndTxnResult:
+        return [response.error_code] if response.error_code else []
+    if message_class is Produced:
+        entries = (entry for topic in response.responses for entry in topic.partition_responses)
+        return [entry.error_code for entry in entries if entry.error_code]
     found: list[int] = []
     _collect(response, _plan_of(message_class), found)
     return found

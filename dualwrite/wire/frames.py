@@ -10,12 +10,12 @@ class FrameTooLargeError(ValueError):
     """The peer announced a frame of a negative size or over the limit. The caller must close the connection."""
 
 
-def frame_size(prefix: bytes | memoryview, limit: int) -> int:
-    """The size of the frame that ``prefix`` (4 bytes) announces.
+def frame_size(buffer: bytes | memoryview, limit: int, position: int = 0) -> int:
+    """The size of the frame that the four bytes at ``position`` announce.
 
     :raises FrameTooLargeError: if the size is negative or over ``limit`` bytes.
     """
-    size: int = _SIZE.unpack(prefix)[0]
+    size: int = _SIZE.unpack_from(buffer, position)[0]
     if not 0 <= size <= limit:
         raise FrameTooLargeError(f"frame of {size} bytes; the limit is {limit}")
     return size

@@ -36,6 +36,8 @@ from dualwrite.wire.error_codes import ErrorCode
 
 _PREPARED = {Marker.COMMIT: TransactionStatus.PREPARE_COMMIT, Marker.ABORT: TransactionStatus.PREPARE_ABORT}
 _COMPLETED = {Marker.COMMIT: TransactionStatus.COMPLETE_COMMIT, Marker.ABORT: TransactionStatus.COMPLETE_ABORT}
+_OWN_COMMANDS = (TimeOut, Expire, MarkersWritten)
+_ACCEPTED = Decision(Reply())
 _MARKER_OF = {status: marker for statuses in (_PREPARED, _COMPLETED) for marker, status in statuses.items()}
 
 
@@ -71,10 +73,10 @@ def decide(table: TransactionTable, command: Command, moment: Moment, settings: 
         return _refuse(ErrorCode.INVALID_REQUEST)
     if isinstance(command, InitProducerId):
         return _init_producer_id(entry, command, moment, settings)
-    if isinstance(command, TimeOut | Expire | MarkersWritten):
+    if isinstance(command, _OWN_COMMANDS):
         return _house_keeping(entry, command, moment, settings)
     if isinstance(command, VerifyPartitions) and not _is_verified(table, command, settings):
-        return Decision(Reply())
+        return _ACCEPTED
     if entry is None or not command.producer:
         return _refuse(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if isinstance(command, VerifyPartitions):
@@ -87,7 +89,7 @@ def decide(table: TransactionTable, command: Command, moment: Moment, settings: 
 
 
 def _refuse(error: ErrorCode) -> Decision:
-    return Decision(Reply(error))
+    return _ACCEPTED if error is ErrorCode.NONE else Decision(Reply(error))
 
 
 # --- InitProducerId
@@ -173,18 +175,24 @@ def _add_partitions(entry: TransactionRecorded, command: AddPartitions, moment: 
     if entry.is_kept:
         return _refuse(ErrorCode.INVALID_TXN_STATE)  # a prepared transaction can only end
     if command.partitions <= entry.partitions:  # also if the command has none: the first partition begins it
-        return Decision(Reply())
+        return _ACCEPTED
     if entry.status is TransactionStatus.ONGOING:
         fact = entry._replace(partitions=entry.partitions | command.partitions, updated_ms=moment.now_ms)
     else:
-        fact = entry._replace(
-            status=TransactionStatus.ONGOING,
-            partitions=command.partitions,
+        fact = TransactionRecorded(
+            entry.transactional_id,
+            entry.producer,
+            TransactionStatus.ONGOING,
+            entry.timeout_ms,
+            moment.now_ms,
+            command.partitions,
             started_ms=moment.now_ms,
-            updated_ms=moment.now_ms,
             previous=NO_PRODUCER,
+            next_producer=entry.next_producer,
+            version=entry.version,
+            next_timeout_ms=entry.next_timeout_ms,
         )
-    return Decision(Reply(), (fact,))
+    return Decision(_ACCEPTED.reply, (fact,))
 
 
 def _is_verified(table: TransactionTable, command: VerifyPartitions, settings: TransactionSettings) -> bool:
@@ -253,14 +261,18 @@ def _prepare(entry: TransactionRecorded, result: Marker, version: TransactionVer
     bumps = version is TransactionVersion.TV2
     marker_producer = _successor(entry.producer) if bumps or entry.next_producer else entry.producer
     following = _bumped(client, moment) if bumps else client
-    fact = entry._replace(
-        status=_PREPARED[result],
-        producer=marker_producer,
-        next_producer=following if following != marker_producer else NO_PRODUCER,
-        previous=client if bumps else NO_PRODUCER,
-        version=version,
+    fact = TransactionRecorded(
+        entry.transactional_id,
+        marker_producer,
+        _PREPARED[result],
+        entry.timeout_ms,
+        moment.now_ms,
+        entry.partitions,
         started_ms=entry.started_ms if entry.partitions else moment.now_ms,
-        updated_ms=moment.now_ms,
+        previous=client if bumps else NO_PRODUCER,
+        next_producer=following if following != marker_producer else NO_PRODUCER,
+        version=version,
+        next_timeout_ms=entry.next_timeout_ms,
     )
     return Decision(Reply(producer=following), (fact,), (markers_of(fact),))
 
@@ -310,14 +322,15 @@ def _house_keeping(
 
 
 def _complete(entry: TransactionRecorded, moment: Moment) -> Decision:
-    fact = entry._replace(
-        status=_COMPLETED[_MARKER_OF[entry.status]],
-        producer=entry.client,
-        next_producer=NO_PRODUCER,
-        partitions=frozenset(),
-        timeout_ms=entry.timeout_ms if entry.next_timeout_ms < 0 else entry.next_timeout_ms,
-        next_timeout_ms=-1,
-        updated_ms=moment.now_ms,
+    fact = TransactionRecorded(
+        entry.transactional_id,
+        entry.client,
+        _COMPLETED[_MARKER_OF[entry.status]],
+        entry.timeout_ms if entry.next_timeout_ms < 0 else entry.next_timeout_ms,
+        moment.now_ms,
+        started_ms=entry.started_ms,
+        previous=entry.previous,
+        version=entry.version,
     )
     return Decision(Reply(producer=fact.producer), (fact,))
 

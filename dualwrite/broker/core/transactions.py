@@ -6,7 +6,7 @@ fact is a bug in ``transaction_rules``, and must not reach memory. (Kafka: Trans
 TransactionMetadata.completeTransitionTo.)
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from dualwrite.broker.facts.transactions import (
@@ -16,7 +16,7 @@ from dualwrite.broker.facts.transactions import (
     TransactionRecorded,
     TransactionStatus,
 )
-from dualwrite.ids import MAX_PRODUCER_EPOCH, ProducerIdentity, TopicPartition
+from dualwrite.ids import MAX_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerIdentity, TopicPartition
 
 _IDLE = (TransactionStatus.EMPTY, TransactionStatus.COMPLETE_COMMIT, TransactionStatus.COMPLETE_ABORT)
 
@@ -61,18 +61,19 @@ class TransactionTable:
         if isinstance(fact, TransactionForgotten):
             _check(before is None or before.status in TRANSITIONS[TransactionStatus.DEAD], before, fact)
             self.entries.pop(fact.transactional_id, None)
-            self._disown(before)
+            self._disown(_producer_ids(before))
             return
-        _check_alone(fact)
-        if before is not None:
-            _check_step(before, fact)
+        _check(_is_sound(fact), None, fact)
+        _check(before is None or _may_follow(before, fact), before, fact)
         self.entries[fact.transactional_id] = fact
-        self._disown(before)
-        for producer_id in _producer_ids(fact):
-            self._owners[producer_id] = fact.transactional_id
+        ids, ids_before = _producer_ids(fact), _producer_ids(before)
+        if ids != ids_before:
+            self._disown(ids_before)
+            for producer_id in ids:
+                self._owners[producer_id] = fact.transactional_id
 
-    def _disown(self, before: TransactionRecorded | None) -> None:
-        for producer_id in () if before is None else _producer_ids(before):
+    def _disown(self, producer_ids: Iterable[int]) -> None:
+        for producer_id in producer_ids:
             self._owners.pop(producer_id, None)
 
     def owner_of(self, producer_id: int) -> TransactionRecorded | None:
@@ -118,9 +119,13 @@ class TransactionTable:
         return (entry for entry in self.entries.values() if entry.is_ended)
 
 
-def _producer_ids(entry: TransactionRecorded) -> set[int]:
+def _producer_ids(entry: TransactionRecorded | None) -> set[int]:
     """The producer ids under which batches of ``entry`` may still come."""
-    return {entry.producer.producer_id, entry.client.producer_id, entry.previous.producer_id} - {-1}
+    if entry is None:
+        return set()
+    ids = {entry.producer.producer_id, entry.client.producer_id, entry.previous.producer_id}
+    ids.discard(NO_PRODUCER_ID)
+    return ids
 
 
 def has_timed_out(entry: TransactionRecorded, open_ms: int) -> bool:
@@ -133,39 +138,41 @@ def _check(condition: bool, before: TransactionRecorded | None, fact: Transactio
         raise IllegalTransitionError(f"illegal transition from {before} to {fact}")
 
 
-def _check_alone(fact: TransactionRecorded) -> None:
-    """Check the rules for a single fact."""
-    has_partitions = bool(fact.partitions)
-    started = fact.started_ms >= 0
-    _check(fact.status is not TransactionStatus.DEAD, None, fact)  # on disk a dead id is a tombstone
-    _check(fact.producer.producer_id >= 0 and 0 <= fact.producer.epoch <= MAX_PRODUCER_EPOCH, None, fact)
-    _check(not fact.next_producer or 0 <= fact.next_producer.epoch <= MAX_PRODUCER_EPOCH, None, fact)
-    if fact.status is TransactionStatus.EMPTY:
-        _check(not has_partitions and not started and not fact.next_producer, None, fact)
-        _check(fact.next_timeout_ms < 0, None, fact)
-    elif fact.status is TransactionStatus.ONGOING:
-        _check(has_partitions and started, None, fact)
-    elif not fact.is_ended:
-        _check(not has_partitions and not fact.next_producer and fact.next_timeout_ms < 0, None, fact)
+def _is_sound(fact: TransactionRecorded) -> bool:
+    """True if ``fact`` keeps the rules for a single fact."""
+    if not (fact.producer.producer_id >= 0 and 0 <= fact.producer.epoch <= MAX_PRODUCER_EPOCH):
+        return False
+    has_next = fact.next_producer.producer_id >= 0
+    if has_next and not 0 <= fact.next_producer.epoch <= MAX_PRODUCER_EPOCH:
+        return False
+    status, has_partitions = fact.status, bool(fact.partitions)
+    if status is TransactionStatus.ONGOING:
+        return has_partitions and fact.started_ms >= 0
+    if status in _IDLE:
+        is_new = status is TransactionStatus.EMPTY
+        return not has_partitions and not has_next and fact.next_timeout_ms < 0 and not (is_new and fact.started_ms >= 0)
+    return status is not TransactionStatus.DEAD  # on disk a dead id is a tombstone
 
 
-def _check_step(before: TransactionRecorded, fact: TransactionRecorded) -> None:
-    """Check the rules for two consecutive facts."""
-    _check(before.status in TRANSITIONS[fact.status], before, fact)
-    _check(_does_not_regress(before.client, fact.client), before, fact)
-    if before.status is TransactionStatus.ONGOING:
-        _check(fact.started_ms == before.started_ms and fact.timeout_ms >= before.timeout_ms, before, fact)
-    if fact.status is TransactionStatus.EMPTY:
-        _check(fact.producer != before.producer, before, fact)
-    elif fact.status is TransactionStatus.ONGOING:
-        _check(fact.producer == before.producer and fact.partitions >= before.partitions, before, fact)
-        _check(not fact.is_kept or before.status is TransactionStatus.ONGOING, before, fact)
-    elif fact.is_ended:
-        _check(fact.producer.producer_id == before.producer.producer_id, before, fact)
-        _check(fact.producer.epoch in (before.producer.epoch, before.producer.epoch + 1), before, fact)
-        _check(fact.partitions == before.partitions, before, fact)
-    else:
-        _check(fact.producer == before.client, before, fact)
+def _may_follow(before: TransactionRecorded, fact: TransactionRecorded) -> bool:
+    """True if ``fact`` keeps the rules for two consecutive facts."""
+    status = fact.status
+    if before.status not in TRANSITIONS[status] or not _does_not_regress(before.client, fact.client):
+        return False
+    if before.status is TransactionStatus.ONGOING and not (
+        fact.started_ms == before.started_ms and fact.timeout_ms >= before.timeout_ms
+    ):
+        return False
+    if status is TransactionStatus.EMPTY:
+        return fact.producer != before.producer
+    if status is TransactionStatus.ONGOING:
+        may_be_kept = before.status is TransactionStatus.ONGOING or not fact.is_kept
+        return fact.producer == before.producer and fact.partitions >= before.partitions and may_be_kept
+    if fact.is_ended:
+        bump = fact.producer.epoch - before.producer.epoch
+        same_id = fact.producer.producer_id == before.producer.producer_id
+        return same_id and bump in (0, 1) and fact.partitions == before.partitions
+    return fact.producer == before.client
 
 
 def _does_not_regress(before: ProducerIdentity, after: ProducerIdentity) -> bool:

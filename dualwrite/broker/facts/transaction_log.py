@@ -6,7 +6,7 @@ are those of Apache Kafka 4.4, which assigned 2 before KIP-939. dualwrite's own 
 """
 
 import struct
-from collections.abc import Iterable
+from functools import lru_cache
 
 from dualwrite.broker.facts.fields import LaterReleaseError, version_error
 from dualwrite.broker.facts.tagged_fields import decode_tagged_fields
@@ -31,20 +31,15 @@ _TIMES = struct.Struct(">qq")
 _PREVIOUS_ID, _NEXT_ID, _CLIENT_VERSION, _NEXT_EPOCH, _PREVIOUS_EPOCH, _NEXT_TIMEOUT = 0, 1, 2, 3, 100, 101
 
 
-def _head(tag: int, form: struct.Struct) -> bytes:
-    return encode_unsigned_varint(tag) + encode_unsigned_varint(form.size)
-
-
-_PREVIOUS_ID_HEAD, _NEXT_ID_HEAD = _head(_PREVIOUS_ID, _LONG), _head(_NEXT_ID, _LONG)
-_CLIENT_VERSION_HEAD, _NEXT_EPOCH_HEAD = _head(_CLIENT_VERSION, _SHORT), _head(_NEXT_EPOCH, _SHORT)
-_PREVIOUS_EPOCH_HEAD, _NEXT_TIMEOUT_HEAD = _head(_PREVIOUS_EPOCH, _SHORT), _head(_NEXT_TIMEOUT, _INT)
+_TAGGED_SHORT, _TAGGED_INT, _TAGGED_LONG = struct.Struct(">BBh"), struct.Struct(">BBi"), struct.Struct(">BBq")
+"""A tagged field: its tag and its size, which take one byte each, and its value."""
+_REMEMBERED = 256
+"""How many transactional ids and sets of partitions are remembered in their encoded form."""
 
 
 def encode_fact(fact: TransactionFact) -> tuple[bytes, bytes | None]:
     """The key and the value of the record that stores ``fact``; a tombstone has no value."""
-    name = fact.transactional_id.encode()
-    key = _SHORT.pack(_KEY_VERSION) + _SHORT.pack(len(name)) + name
-    return key, None if isinstance(fact, TransactionForgotten) else _encode_value(fact)
+    return _encode_key(fact.transactional_id), None if isinstance(fact, TransactionForgotten) else _encode_value(fact)
 
 
 def decode_fact(key: bytes, value: bytes | None) -> TransactionFact:
@@ -66,20 +61,26 @@ def decode_fact(key: bytes, value: bytes | None) -> TransactionFact:
         raise ValueError(f"transaction log record cut short: {error}") from error
 
 
+@lru_cache(_REMEMBERED)
+def _encode_key(transactional_id: str) -> bytes:
+    name = transactional_id.encode()
+    return _SHORT.pack(_KEY_VERSION) + _SHORT.pack(len(name)) + name
+
+
 def _encode_value(fact: TransactionRecorded) -> bytes:
     (previous_id, previous_epoch), (next_id, next_epoch) = fact.previous, fact.next_producer
     tags = []
     if previous_id != NO_PRODUCER_ID:
-        tags.append(_PREVIOUS_ID_HEAD + _LONG.pack(previous_id))
+        tags.append(_TAGGED_LONG.pack(_PREVIOUS_ID, _LONG.size, previous_id))
     if next_id != NO_PRODUCER_ID:
-        tags.append(_NEXT_ID_HEAD + _LONG.pack(next_id))
-    tags.append(_CLIENT_VERSION_HEAD + _SHORT.pack(fact.version))
+        tags.append(_TAGGED_LONG.pack(_NEXT_ID, _LONG.size, next_id))
+    tags.append(_TAGGED_SHORT.pack(_CLIENT_VERSION, _SHORT.size, fact.version))
     if next_epoch != NO_PRODUCER_EPOCH:
-        tags.append(_NEXT_EPOCH_HEAD + _SHORT.pack(next_epoch))
+        tags.append(_TAGGED_SHORT.pack(_NEXT_EPOCH, _SHORT.size, next_epoch))
     if previous_epoch != NO_PRODUCER_EPOCH:
-        tags.append(_PREVIOUS_EPOCH_HEAD + _SHORT.pack(previous_epoch))
+        tags.append(_TAGGED_SHORT.pack(_PREVIOUS_EPOCH, _SHORT.size, previous_epoch))
     if fact.next_timeout_ms != -1:
-        tags.append(_NEXT_TIMEOUT_HEAD + _INT.pack(fact.next_timeout_ms))
+        tags.append(_TAGGED_INT.pack(_NEXT_TIMEOUT, _INT.size, fact.next_timeout_ms))
     return b"".join(
         (
             _FIXED.pack(_VALUE_VERSION, *fact.producer, fact.timeout_ms, fact.status),
@@ -117,7 +118,8 @@ def _decode_value(transactional_id: str, value: bytes) -> TransactionRecorded:
     )
 
 
-def _encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
+@lru_cache(_REMEMBERED)
+def _encode_partitions(partitions: frozenset[TopicPartition]) -> bytes:
     by_topic: dict[str, list[int]] = {}
     for topic, index in sorted(partitions):
         by_topic.setdefault(topic, []).append(index)

@@ -33,6 +33,9 @@ class TransactionStatus(IntEnum):
         return "".join(word.capitalize() for word in self.name.split("_"))
 
 
+_ENDED = (TransactionStatus.PREPARE_COMMIT, TransactionStatus.PREPARE_ABORT)
+
+
 class TransactionVersion(IntEnum):
     """The transaction.version (KIP-890) that a client uses: from TV2 on every EndTxn bumps the epoch."""
 
@@ -70,17 +73,17 @@ class TransactionRecorded(NamedTuple):
     @property
     def client(self) -> ProducerIdentity:
         """The identity that the client must use. All others are fenced."""
-        return self.next_producer or self.producer
+        return self.next_producer if self.next_producer.producer_id >= 0 else self.producer
 
     @property
     def is_kept(self) -> bool:
         """True if the ongoing transaction was kept for a recovering client, which may only end it."""
-        return self.status is TransactionStatus.ONGOING and bool(self.next_producer)
+        return self.status is TransactionStatus.ONGOING and self.next_producer.producer_id >= 0
 
     @property
     def is_ended(self) -> bool:
         """True if commit or abort is decided and some markers are still to be written."""
-        return self.status in (TransactionStatus.PREPARE_COMMIT, TransactionStatus.PREPARE_ABORT)
+        return self.status in _ENDED
 
 
 class TransactionForgotten(NamedTuple):

@@ -34,7 +34,7 @@ class StreamEndedError(ConnectionError):
 
 
 class FrameStream(asyncio.BufferedProtocol):
-    """One connection as frames. Belongs to the event loop's thread; one task reads, and the same one writes.
+    """One connection as frames. Belongs to the event loop's thread. One reader takes frames and writes answers.
 
     :param max_frame_bytes: the largest frame: socket.request.max.bytes, or sasl.server.max.receive.size at first.
     :param on_connected: called with the stream once it is connected.
@@ -65,12 +65,12 @@ class FrameStream(asyncio.BufferedProtocol):
         self._is_paused = False
         self._is_refused = False
         self._end: Exception | None = None
-        self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
         self._transport: asyncio.Transport | None = None
         self._closed: asyncio.Future[None] | None = None
         self._is_closed = False
         self._on_deaf: Callable[[], None] = _ignore
+        self._on_ready: Callable[[], None] = _ignore
         self._is_known = False
         """True once the first bytes have shown no other protocol."""
 
@@ -88,6 +88,10 @@ class FrameStream(asyncio.BufferedProtocol):
     def when_deaf(self, call: Callable[[], None]) -> None:
         """Call ``call`` whenever :attr:`is_deaf` becomes true."""
         self._on_deaf = call
+
+    def when_ready(self, call: Callable[[], None]) -> None:
+        """Call ``call`` whenever frames have arrived, and when no more will: :meth:`take` then has news."""
+        self._on_ready = call
 
     @property
     def is_receiving(self) -> bool:
@@ -110,22 +114,23 @@ class FrameStream(asyncio.BufferedProtocol):
         """Accept larger frames from now on, or only smaller ones."""
         self._max_frame_bytes = max_frame_bytes
 
-    async def read(self) -> bytearray | memoryview:
-        """The next frame, without its size. The reader may write to it, and must :meth:`release` it.
+    def take(self) -> bytearray | memoryview | None:
+        """The next frame, without its size; None if it has not arrived yet. The reader may write to it, and must
+        :meth:`release` it.
 
         :raises StreamEndedError: if no frame follows.
         :raises ForeignProtocolError: if the client speaks another protocol.
         :raises FrameTooLargeError: if the client announced a frame that is too large, or of a negative size.
         """
-        while not self._frames:
+        if not self._frames:
             if self._end is not None:
                 raise copy(self._end)  # its traceback would keep the last answer in memory
-            self._reader = asyncio.get_running_loop().create_future()
-            await self._reader
+            return None
         frame = self._in_hand = self._frames.popleft()
         self._waiting_bytes -= len(frame)
         self._memory.add_unread(-_small(frame))
-        self._pause_or_resume()
+        if self._is_paused:
+            self._pause_or_resume()
         return frame
 
     def release(self, frame: bytearray | memoryview) -> None:
@@ -199,7 +204,7 @@ class FrameStream(asyncio.BufferedProtocol):
                 whole, self._large = self._large, None
                 self._add(whole)
         if self._frames or self._end is not None:
-            self._wake(self._reader)
+            self._on_ready()
         self._pause_or_resume()
 
     def eof_received(self) -> bool:
@@ -228,7 +233,7 @@ class FrameStream(asyncio.BufferedProtocol):
 
     def _finish(self, end: Exception) -> None:
         self._end = self._end or end
-        self._wake(self._reader)
+        self._on_ready()
         self._on_deaf()
 
     @staticmethod
@@ -293,7 +298,7 @@ class FrameStream(asyncio.BufferedProtocol):
         while self._filled - start >= SIZE_PREFIX:
             body = start + SIZE_PREFIX
             try:
-                size = frame_size(self._shared[start:body], self._max_frame_bytes)
+                size = frame_size(self._shared, self._max_frame_bytes, start)
             except FrameTooLargeError as error:
                 if not self._is_foreign():
                     self._refuse(error)

@@ -38,8 +38,11 @@ class DiskFile:
             process.
         """
         try:
-            written = os.writev(self._descriptor, parts[:_MOST_PARTS])
-            if written < sum(map(len, parts)):
+            if len(parts) == 1:
+                written, size = os.write(self._descriptor, parts[0]), len(parts[0])
+            else:
+                written, size = os.writev(self._descriptor, parts[:_MOST_PARTS]), sum(map(len, parts))
+            if written < size:
                 self._append_rest([memoryview(part) for part in parts], written)
         except OSError as error:
             raise self._named(error) from None

@@ -42,6 +42,7 @@ class Partition:
         self.log = log
         self.state = state
         self._flusher = flusher
+        self._critical = flusher.critical()
         self._on_marker = on_marker
         self.is_deleted = False
         """True once the topic is deleted. Then no holder of the partition may use its log."""
@@ -83,7 +84,7 @@ class Partition:
         marker: Marker | None = None,
         coordinator_epoch: int = LEADER_EPOCH,
     ) -> None:
-        with self._flusher.critical():
+        with self._critical:
             self.log.append(batch, header)
             self.state.apply(header, marker, coordinator_epoch)
             if marker is not None and self._on_marker is not None:
