@@ -138,9 +138,9 @@ def contenders(durability: str, directory: Path, with_kafka: bool) -> Sequence[C
     return [ours, Apache(directory, durability)] if with_kafka else [ours]
 
 
-def create_topic(contender: Contender, topic: str, partitions: int) -> None:
+def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
     """A topic, as empty as it is new."""
-    admin = AdminClient({"bootstrap.servers": contender.bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(_WAIT_SECONDS)
 
 

@@ -156,7 +156,7 @@ FIGURES: Mapping[str, Figure] = {
 def new_topic(contender: Contender, partitions: int = 1) -> str:
     """A topic that nothing has been measured in."""
     topic = f"benchmark-{next(_numbers)}"
-    create_topic(contender, topic, partitions)
+    create_topic(contender.bootstrap, topic, partitions)
     return topic
 
 

@@ -1,4 +1,5 @@
-"""Client processes: each says ``ready`` once it is connected and warm, waits for a line, and prints one line of JSON.
+"""Client processes: each says ``ready`` once it is connected and warm, and then prints one line of JSON for each line
+that it reads.
 
     python -m MODULE WORKLOAD '{"bootstrap": "HOST:PORT", "topic": "t", ...}'
 
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 Result = dict[str, Any]
@@ -19,15 +21,19 @@ TaskInput = Callable[[], Result]
 
 
 class ObservedProcess:
-    """One process, from outside."""
+    """One process, from outside.
 
-    def __init__(self, module: str, workload: str, settings: Mapping[str, object]) -> None:
+    :param home: the directory whose packages it imports, if not the present one.
+    """
+
+    def __init__(self, module: str, workload: str, settings: Mapping[str, object], home: Path | None = None) -> None:
         self._workload = workload
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, workload, json.dumps(settings)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            cwd=home,
         )
 
     def await_ready(self) -> None:
@@ -54,6 +60,10 @@ class ObservedProcess:
             raise RuntimeError(f"a client of {self._workload} failed")
         result: Result = json.loads(line)
         return result
+
+    def end(self) -> None:
+        """Let it end by itself, when it has read all lines."""
+        self._process.communicate()
 
     def kill(self) -> None:
         """End it, whatever it does."""
@@ -96,8 +106,8 @@ def serve(workloads: Mapping[str, Callable[..., TaskInput]]) -> None:
     """Be such a process."""
     work = workloads[sys.argv[1]](**json.loads(sys.argv[2]))
     print("ready", flush=True)
-    sys.stdin.readline()
-    began, cpu_before = time.monotonic(), time.process_time()
-    result = work()
-    timed = {"began": began, "ended": time.monotonic(), "cpu": time.process_time() - cpu_before, **result}
-    print(json.dumps(timed), flush=True)
+    while sys.stdin.readline():
+        began, cpu_before = time.monotonic(), time.process_time()
+        result = work()
+        timed = {"began": began, "ended": time.monotonic(), "cpu": time.process_time() - cpu_before, **result}
+        print(json.dumps(timed), flush=True)

@@ -62,7 +62,7 @@ def recover(broker: Contender, database: ReadyDatabase, ids: int) -> Sample:
     :raises SystemExit: if it did anything but what the rows say.
     """
     application = f"recovery_{next(_numbers)}"
-    create_topic(broker, application, 1)
+    create_topic(broker.bootstrap, application, 1)
     decided = leave_in_doubt(broker, database, application, ids)
     busy, cpu = processor_seconds(broker), time.process_time()
     with DualWrite(database.engine, {"bootstrap.servers": broker.bootstrap}, application=application) as dual_write:

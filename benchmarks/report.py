@@ -131,6 +131,16 @@ def is_optimised() -> bool:
     return "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "") or sys.base_prefix == "/usr"
 
 
+def warn_unless_optimised() -> None:
+    """Say on stderr if the interpreter is a slow one."""
+    if not is_optimised():
+        print(
+            "this Python was built without --enable-optimizations, so code in Python is up to 1.45 times slower than "
+            "elsewhere: measure with the system's own, /usr/bin/python3",
+            file=sys.stderr,
+        )
+
+
 def cell(values: Sequence[float]) -> str:
     """The median of ``values``, with the lowest and the highest."""
     if not values:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from benchmarks.contenders import Contender, contenders, why_no_kafka
-from benchmarks.report import Table, as_json, is_optimised, machine
+from benchmarks.report import Table, as_json, machine, warn_unless_optimised
 
 DURABILITIES = ("os", "fsync")
 AnyT = TypeVar("AnyT")
@@ -114,12 +114,7 @@ def measure(options: Namespace, compare: Callable[[Rounds], Iterator[Table]]) ->
     reason = "not asked for" if options.no_kafka else why_no_kafka()
     if reason is not None:
         print(f"the bundled broker alone, without Apache Kafka beside it: {reason}", file=sys.stderr)
-    if not is_optimised():
-        print(
-            "this Python was built without --enable-optimizations, so code in Python is up to 1.45 times slower than "
-            "elsewhere: measure with the system's own, /usr/bin/python3",
-            file=sys.stderr,
-        )
+    warn_unless_optimised()
     tables: list[Table] = []
     lines = [", ".join(f"{key} {value}" for key, value in machine().items()) + f"; {options.rounds} rounds", ""]
     print("\n".join(lines))

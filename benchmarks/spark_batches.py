@@ -83,7 +83,7 @@ def seconds_of(site: SparkSite, contender: str, rows: int, partitions: int) -> f
     :raises SystemExit: if its rows are not on both sides: what was measured is not what it says.
     """
     table = site.table(f"batch_{next(_numbers)}")
-    create_topic(site.broker, table.name, TOPIC_PARTITIONS)
+    create_topic(site.broker.bootstrap, table.name, TOPIC_PARTITIONS)
     frame = site.frame(rows, partitions)
     began = time.monotonic()
     CONTENDERS[contender](site, frame, table)
@@ -137,7 +137,7 @@ def driver(site: SparkSite, durability: str, options: Namespace, rounds: Rounds)
     for number in range(-rounds.warm_up, rounds.count):
         tables = [site.table(f"batch_{next(_numbers)}") for _ in range(3)]
         for table in tables:
-            create_topic(site.broker, table.name, TOPIC_PARTITIONS)
+            create_topic(site.broker.bootstrap, table.name, TOPIC_PARTITIONS)
         given = [_options(site, table.name) for table in tables]
         sample = {
             **commit_seconds(given[0], partitions),

@@ -94,7 +94,7 @@ def _measured(
 ) -> tuple[list[Result], Sample]:
     """The results of the workers, and of the relay and the consumer where there are such; and their load."""
     name = f"units_{next(_numbers)}"
-    create_topic(site.broker, name, 1)
+    create_topic(site.broker.bootstrap, name, 1)
     common = {"bootstrap": site.broker.bootstrap, "name": name}
     with site.database.tables(name) as tables:
         rate = scale.rate / workers if observed else 0.0
