@@ -16,10 +16,10 @@ import pytest
 from dualwrite.coordinator.rules.machine import Event, Step
 from dualwrite.coordinator.slots import slot as slots
 from dualwrite.coordinator.slots.slot import Slot
-from dualwrite.coordinator.steps import driver as drivers
 from dualwrite.coordinator.steps.driver import UnitDriver
 from dualwrite.errors import DualWriteError
 from dualwrite.ids import OngoingTransaction, PreparedTxnState
+from tests.support.coordinator.breakable import STEP_ACTIONS
 from tests.support.coordinator.fake_kafka import FakeParticipant
 from tests.support.coordinator.simulation.memory_database import MemoryStore
 from tests.support.coordinator.simulation.world import SimulationWorld
@@ -148,7 +148,7 @@ def test_the_simulation_notices_a_driver_that_guesses_how_a_commit_ended(monkeyp
         driver.release_database()
         return Event.NOT_COMMITTED
 
-    monkeypatch.setattr(drivers, "_ACTIONS", {**drivers._ACTIONS, Step.READ_DECISION: guess})
+    STEP_ACTIONS.broken_by(monkeypatch, {**STEP_ACTIONS.original, Step.READ_DECISION: guess})
     with pytest.raises(AssertionError, match="lost write"):
         search()
 
