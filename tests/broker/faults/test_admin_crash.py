@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from dualwrite.broker.runtime.partition import Partition
-from tests.support.breakable import Breakable
+from tests.support.breaking.breakable import Breakable
+from tests.support.breaking.broker import FORGET_TOPIC, PLAN_RECOVERY_POINT, TRUNCATE_BEFORE
 from tests.support.broker.admin_simulation import simulate
-from tests.support.broker.breakable import FORGET_TOPIC, PLAN_RECOVERY_POINT, TRUNCATE_BEFORE
 
 SEEDS = 10
 SEEDS_OF_A_BROKEN_BROKER = 60

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dualwrite.broker.runtime import cluster
-from tests.support.breakable import Breakable
-from tests.support.broker.broken_broker import BROKEN, RARE
+from tests.support.breaking.breakable import Breakable
+from tests.support.breaking.broken_broker import BROKEN, RARE
 from tests.support.broker.crash_simulation import simulate
 
 SEEDS = 120

@@ -12,7 +12,7 @@ from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.topic_directories import TopicDirectories
 from dualwrite.errors import CorruptLogError
 from dualwrite.testing.files import MemoryFiles
-from tests.support.broker.breakable import CARRY_OUT
+from tests.support.breaking.broker import CARRY_OUT
 from tests.support.broker.simulated import (
     TOPIC,
     Killed,

@@ -18,7 +18,7 @@ from dualwrite.coordinator.sql.tables import (
     kafka_transaction_record,
     kafka_transaction_state,
 )
-from tests.support.coordinator.breakable import REPLAYS, replay_that_stores_no_state
+from tests.support.breaking.coordinator import REPLAYS, replay_that_stores_no_state
 from tests.support.coordinator.event_table import CONFIG, events, expire_leases, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import Crash, Fault
 from tests.support.coordinator.fake_kafka_without_2pc import ResumingKafka

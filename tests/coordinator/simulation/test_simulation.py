@@ -8,18 +8,16 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pytest
 
 from dualwrite.coordinator.rules.machine import Event, Step
 from dualwrite.coordinator.slots import slot as slots
-from dualwrite.coordinator.slots.slot import Slot
 from dualwrite.coordinator.steps.driver import UnitDriver
-from dualwrite.errors import DualWriteError
 from dualwrite.ids import OngoingTransaction, PreparedTxnState
-from tests.support.coordinator.breakable import STEP_ACTIONS
+from tests.support.breaking.coordinator import COLLECTED_COMMIT, STEP_ACTIONS, commit_whose_failure_is_forgotten
 from tests.support.coordinator.fake_kafka import FakeParticipant
 from tests.support.coordinator.simulation.memory_database import MemoryStore
 from tests.support.coordinator.simulation.world import SimulationWorld
@@ -89,16 +87,7 @@ def test_the_simulation_notices_a_begin_before_the_last_commit_is_answered(
 
 
 def test_the_simulation_notices_a_commit_whose_failure_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forgetful(self: Slot, *, wait: bool) -> None:
-        with suppress(DualWriteError):
-            collect(self, wait=wait)
-        if self._participant is not None and not self._is_ready and self.user is not None:
-            self._participant = self._factory()
-            self._participant.init_transactions()
-            self._is_ready = True
-
-    collect = Slot.collect_commit
-    monkeypatch.setattr(Slot, "collect_commit", forgetful)
+    COLLECTED_COMMIT.broken_by(monkeypatch, commit_whose_failure_is_forgotten)
     with pytest.raises(AssertionError, match="lost write"):
         search(sends_commit=True)
 

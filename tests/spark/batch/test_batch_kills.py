@@ -16,11 +16,11 @@ from dualwrite.schema import upgrade_engine
 from dualwrite.spark.batch import whole_batch
 from dualwrite.spark.workers import engine_of
 from tests.spark.conftest import ready
+from tests.support.breaking.spark import COMMITTED_BY, END, RECORD_BATCH, REQUIRE_OPEN
 from tests.support.servers.postgresql import PostgreSQL
 from tests.support.spark.batch_kills import ROWS, BatchKillWorld
 from tests.support.spark.batch_process import go_on, running, said
 from tests.support.spark.batches import begun, both_or_neither, options_for, rows, staged_rows, write, written
-from tests.support.spark.breakable import COMMITTED_BY, END, RECORD_BATCH, REQUIRE_OPEN
 
 STEPS = (
     "BEGIN_RUN",

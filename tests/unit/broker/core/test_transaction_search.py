@@ -11,8 +11,8 @@ from dualwrite.broker.core.commands import Reply
 from dualwrite.broker.facts.transactions import TransactionStatus, TransactionVersion
 from dualwrite.ids import NO_PRODUCER
 from dualwrite.wire.error_codes import ErrorCode
-from tests.support.breakable import Breakable, Broken
-from tests.support.broker.breakable import (
+from tests.support.breaking.breakable import Breakable, Broken
+from tests.support.breaking.broker import (
     ABORT_BY_COORDINATOR,
     BUMPED,
     COMPLETE,

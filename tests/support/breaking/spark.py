@@ -1,7 +1,7 @@
-"""What negative controls of whole batches replace; see tests/support/breakable.py."""
+"""What negative controls of whole batches replace; see tests/support/breaking/breakable.py."""
 
 from dualwrite.spark.batch.runs import Runs
-from tests.support.breakable import Breakable
+from tests.support.breaking.breakable import Breakable
 
 COMMITTED_BY = Breakable(Runs, "_committed_by")
 RECORD_BATCH = Breakable(Runs, "_record_batch")

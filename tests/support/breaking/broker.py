@@ -1,4 +1,4 @@
-"""What negative controls of the broker replace; see tests/support/breakable.py."""
+"""What negative controls of the broker replace; see tests/support/breaking/breakable.py."""
 
 from dualwrite.broker.core import transaction_rules as rules
 from dualwrite.broker.runtime.cluster import Cluster
@@ -8,7 +8,7 @@ from dualwrite.broker.runtime.internal_topics import InternalTopic
 from dualwrite.broker.runtime.journaling import FlushedJournal
 from dualwrite.broker.runtime.offsets import GroupOffsets
 from dualwrite.broker.runtime.partition import Partition
-from tests.support.breakable import Breakable
+from tests.support.breaking.breakable import Breakable
 
 IDENTITY_ERROR = Breakable(rules, "_identity_error")
 IS_RETRY = Breakable(rules, "_is_retry")

@@ -2,7 +2,7 @@
 
 A negative control proves that a search, a simulation or a crash test notices a broken protocol. It replaces one
 function of the product by a broken one. The product has no switch that breaks it, and must have none: so there is no
-public way to a private function. Each room of the tests has its list of them (``breakable.py``), and no test names one
+public way to a private function. Each room of the tests has its list of them in this folder, and no test names one
 elsewhere.
 """
 

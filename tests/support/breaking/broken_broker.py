@@ -11,8 +11,8 @@ from dualwrite.broker.core.commands import MarkersWritten
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.records.batch import build_batch
 from dualwrite.records.header import peek_header, place_batch
-from tests.support.breakable import Breakable
-from tests.support.broker.breakable import (
+from tests.support.breaking.breakable import Breakable
+from tests.support.breaking.broker import (
     APPEND_TO_JOURNAL,
     APPEND_TO_TOPIC,
     BARRIER,
