@@ -10,6 +10,7 @@ import confluent_kafka
 import pytest
 
 from dualwrite import AsyncTwoPhaseProducer, EmbeddedBroker
+from dualwrite.client.drivers.aio import AsyncDriver
 from dualwrite.client.engine.contract import Request
 from dualwrite.client.engine.transaction_state import TransactionResult
 from dualwrite.client.net.asyncio_connection import AsyncioConnection
@@ -173,9 +174,10 @@ def test_a_lingering_batch_is_sent_while_the_loop_runs_other_tasks(
         delivered = asyncio.Event()
         await producer.begin_transaction()
         await producer.produce(topic, "a", on_delivery=lambda *_: delivered.set())
-        while not delivered.is_set():  # nothing but the loop runs: the driver's timer sends, poll() only tells
+        while not asked:  # nothing but the loop runs: the driver's timer sends
             await asyncio.sleep(0.005)
-            producer._report()
+        while not delivered.is_set():
+            await producer.poll(20)
         assert asked == [ApiKey.PRODUCE]
 
     run(config | {"linger.ms": 5}, test)
@@ -372,10 +374,16 @@ def test_a_producer_belongs_to_its_loop(config: dict[str, Any], topic: str) -> N
     run(config, test)
 
     async def elsewhere() -> None:
-        other = AsyncTwoPhaseProducer(config)
+        drivers: list[AsyncDriver] = []
+
+        def make_driver(*given: Any) -> AsyncDriver:
+            drivers.append(AsyncDriver(*given))
+            return drivers[-1]
+
+        other = AsyncTwoPhaseProducer(config, make_driver=make_driver)
         await other.init_transactions()
         producers.append(other)
-        await other._driver.close()
+        await drivers[0].close()
 
     asyncio.run(elsewhere())
     with pytest.raises(InvalidTransactionStateError, match="another event loop"):
@@ -407,7 +415,7 @@ def test_a_forked_process_must_make_a_producer_of_its_own(config: dict[str, Any]
         if not child:
             code = 2
             try:
-                producer._enter("prepare_transaction()")
+                producer.prepare_transaction().send(None)
             except InvalidTransactionStateError as error:
                 closing = producer.close()
                 with pytest.raises(StopIteration):  # it awaits nothing: the loop is the parent's

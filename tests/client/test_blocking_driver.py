@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import selectors
 import signal
 import socket
 import threading
@@ -64,7 +65,7 @@ def test_a_request_on_an_open_connection_is_one_send_and_one_receive(monkeypatch
         link = driver.connections[broker.endpoint]
         counting = CountingSocket(link.socket)
         monkeypatch.setattr(link, "socket", counting)
-        monkeypatch.setattr(driver._selector, "select", lambda *_: pytest.fail("the selector was asked"))
+        monkeypatch.setattr(selectors.DefaultSelector, "select", lambda *_: pytest.fail("the selector was asked"))
         steps = engine.steps
         for number in range(10):
             driver.wait(engine.ask((broker.endpoint, end_txn(number))))
@@ -239,6 +240,19 @@ def test_a_connection_that_is_opened_anew_replaces_the_one_before() -> None:
         assert {seen.connection for seen in broker.requests(ApiKey.END_TXN)} == {2}
 
 
+def noted_selectors(monkeypatch: pytest.MonkeyPatch) -> list[selectors.BaseSelector]:
+    """The selectors that are made from now on."""
+    made: list[selectors.BaseSelector] = []
+
+    class Noted(selectors.DefaultSelector):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
+    monkeypatch.setattr(selectors, "DefaultSelector", Noted)
+    return made
+
+
 def test_an_address_is_a_new_socket_for_the_selector(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         refusing = closed.getsockname()
@@ -247,10 +261,11 @@ def test_an_address_is_a_new_socket_for_the_selector(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
         broker.answer(ApiKey.END_TXN, echo)
         engine = AskingEngine((Endpoint("many.test", 9092), end_txn(1)))
+        made = noted_selectors(monkeypatch)
         with driving(engine) as driver:
             driver.wait(engine.operation)
             assert driver.connections[Endpoint("many.test", 9092)].attempt == 2
-            assert len(driver._selector.get_map()) == 1
+            assert [len(selector.get_map()) for selector in made] == [1]
 
 
 def test_an_interrupted_name_lookup_leaves_no_connection_open_for_the_engine(
@@ -304,7 +319,7 @@ def test_no_answer_is_awaited_before_the_socket_has_taken_the_request(monkeypatc
     plain, waits = SocketConnection.receive_patiently, []
 
     def noting(self: SocketConnection) -> list[Any] | None:
-        waits.append(len(self._unsent))
+        waits.append(self.wants_write)
         return plain(self)
 
     monkeypatch.setattr(SocketConnection, "receive_patiently", noting)
@@ -317,7 +332,7 @@ def test_no_answer_is_awaited_before_the_socket_has_taken_the_request(monkeypatc
         driver.connections[broker.endpoint].socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 10_000)
         operation = engine.ask((broker.endpoint, long))
         driver.pump()
-        assert driver.connections[broker.endpoint]._unsent, "the socket has taken it all"
+        assert driver.connections[broker.endpoint].wants_write, "the socket has taken it all"
         assert len(driver.wait(operation)) == 1
         assert not any(waits)
 

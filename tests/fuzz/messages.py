@@ -14,6 +14,7 @@ from dualwrite.wire.codec import write_request
 from dualwrite.wire.frames import with_size
 from tests.support.requests.calls import fetch_request
 from tests.support.requests.group_calls import join_request
+from tests.support.wire_schemas import fields_of, structure_of
 
 EVERY_API = [(key, version) for key, route in ROUTES.items() for version in route.versions]
 NAMES = ("", "t", "t", "g", "app", "other", "retention.ms", "0", "1", "x" * 300, "é", "a/b", "range", "consumer")
@@ -64,7 +65,7 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
 
 def _request(key: ApiKey, version: int, rng: random.Random) -> Any:
     message: Any = APIS[key].request
-    request = _filled(message, message._struct, version, rng)
+    request = _filled(message, structure_of(message), version, rng)
     if key is ApiKey.CREATE_TOPICS:
         for topic in request.topics:
             topic.num_partitions = min(topic.num_partitions, _MOST_PARTITIONS)
@@ -75,7 +76,7 @@ def _request(key: ApiKey, version: int, rng: random.Random) -> Any:
 
 
 def _filled(container: Any, of: Any, version: int, rng: random.Random) -> Any:
-    fields = {field.name: _value(field, version, rng) for field in of._fields if field.for_version_q(version)}
+    fields = {field.name: _value(field, version, rng) for field in fields_of(of, version)}
     return container(version=version, **fields)
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from dualwrite.ids import ProducerIdentity
 from dualwrite.records.batch import Record, build_batch
 from dualwrite.records.header import BatchFields, place_batch
+from tests.support.wire_schemas import fields_of, structure_of
 
 LATEST_TIMESTAMP = 2**42
 
@@ -59,11 +60,11 @@ _SIMPLE = {
 
 def messages(message: Any, version: int) -> st.SearchStrategy[Any]:
     """Messages of a kafka-python class, every field of ``version`` drawn from the schema's type."""
-    return _structs(message, message._struct, version)
+    return _structs(message, structure_of(message), version)
 
 
 def _structs(container: Any, struct: Any, version: int) -> st.SearchStrategy[Any]:
-    fields = {field.name: _values(field, version) for field in struct._fields if field.for_version_q(version)}
+    fields = {field.name: _values(field, version) for field in fields_of(struct, version)}
     return st.fixed_dictionaries(fields).map(lambda values: container(version=version, **values))
 
 

@@ -93,7 +93,7 @@ class WholeBatch:
             require_kafka(options, f"job {self._job!r}")
         self._observe("BEGIN_RUN")
         staging = make_staging(self._worker.engine, options.dbtable, work.columns)
-        run = self._runs.begin(self._job, batch_id, staging.qualified_name, self._seconds())
+        run = self._runs.begin(self._job, batch_id, staging.qualified_name, self.run_seconds)
         self.complete()  # of the previous run
         if staging.is_new:
             drop_outdated(self._worker.engine, options.dbtable, self._runs.is_staging)
@@ -197,7 +197,9 @@ class WholeBatch:
         except Exception as error:  # noqa: BLE001 - see complete()
             return (error,)
 
-    def _seconds(self) -> float:
+    @property
+    def run_seconds(self) -> float:
+        """How long a run may last, and how long its prepared transactions stay open."""
         if self._options.two_phase != RESUME:
             return self._options.run_timeout
         return min(self._options.run_timeout, resume_timeout_ms(self._options.kafka_config) * _TIMEOUT_SHARE / 1000)

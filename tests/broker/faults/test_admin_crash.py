@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from dualwrite.broker.runtime.offsets import GroupOffsets
 from dualwrite.broker.runtime.partition import Partition
+from tests.support.breaking.breakable import Breakable
+from tests.support.breaking.broker import FORGET_TOPIC, PLAN_RECOVERY_POINT, TRUNCATE_BEFORE
 from tests.support.broker.admin_simulation import simulate
 
 SEEDS = 10
@@ -52,18 +53,18 @@ def begin_in_memory_only(self: Partition, offset: int) -> None:
     self.log.start_offset = max(self.log.start_offset, offset)
 
 
-BROKEN: list[tuple[Any, str, Callable[..., Any], str]] = [
-    (GroupOffsets, "_forget_topic", nothing, "inherited offset"),
-    (Partition, "_plan_recovery_point", nothing, "memory is not the replay"),
-    (Partition, "truncate_before", begin_in_memory_only, "memory is not the replay|deleted records came back"),
+BROKEN: list[tuple[Breakable, Callable[..., Any], str]] = [
+    (FORGET_TOPIC, nothing, "inherited offset"),
+    (PLAN_RECOVERY_POINT, nothing, "memory is not the replay"),
+    (TRUNCATE_BEFORE, begin_in_memory_only, "memory is not the replay|deleted records came back"),
 ]
 
 
 @pytest.mark.slow_cases
-@pytest.mark.parametrize(("owner", "name", "broken", "finding"), BROKEN, ids=[case[1] for case in BROKEN])
+@pytest.mark.parametrize(("place", "broken", "finding"), BROKEN, ids=[case[0].name for case in BROKEN])
 def test_the_simulation_finds_a_broken_broker(
-    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, broken: Callable[..., Any], finding: str
+    monkeypatch: pytest.MonkeyPatch, place: Breakable, broken: Callable[..., Any], finding: str
 ) -> None:
-    monkeypatch.setattr(owner, name, broken)
+    place.broken_by(monkeypatch, broken)
     with pytest.raises(AssertionError, match=rf"^simulate\(seed=\d+, durable=False, failing=False\): .*({finding})"):
         list(map(partial(simulate, durable=False), range(SEEDS_OF_A_BROKEN_BROKER)))

@@ -12,6 +12,7 @@ from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.topic_directories import TopicDirectories
 from dualwrite.errors import CorruptLogError
 from dualwrite.testing.files import MemoryFiles
+from tests.support.breaking.broker import CARRY_OUT
 from tests.support.broker.simulated import (
     TOPIC,
     Killed,
@@ -143,7 +144,7 @@ def test_no_crash_leaves_a_topic_without_its_directories(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("durable", [True, False], ids=["power-cut", "kill"])
 def test_directories_made_after_the_fact_would_be_noticed(monkeypatch: pytest.MonkeyPatch, durable: bool) -> None:
-    carry_out = Cluster._carry_out
+    carry_out = CARRY_OUT.original
 
     def fact_first(self: Cluster, decision: TopicDecision, present: int, validate_only: bool) -> TopicDecision:
         if decision.fact is not None:
@@ -152,7 +153,7 @@ def test_directories_made_after_the_fact_would_be_noticed(monkeypatch: pytest.Mo
             patch.setattr(self, "record", lambda *facts: None)
             return carry_out(self, decision, present, validate_only)
 
-    monkeypatch.setattr(Cluster, "_carry_out", fact_first)
+    CARRY_OUT.broken_by(monkeypatch, fact_first)
     with pytest.raises(CorruptLogError, match=r"/data/t-\d is missing"):
         grow_all(monkeypatch, durable)
 

@@ -105,10 +105,11 @@ def test_a_crash_at_any_point_of_a_cleaning_changes_nothing_for_readers(
     history: CompactedHistory, where: set[int], stop_at: int, seed: int, loses_power: bool
 ) -> None:
     files, rng = MemoryFiles(), random.Random(seed)
-    disk = on_disk(history, where, files)
+    stoppable = StoppableFiles(files, rng)
+    disk = on_disk(history, where, stoppable)
     committed = last_values(read_committed(disk.batches(), history.aborted))
     disk.clean(history.now, segment_bytes=300)
-    disk.log._files = StoppableFiles(files, rng, stop_at)
+    stoppable.stop_before(stop_at)
     with suppress(Killed):
         disk.clean(history.now + 2 * DAY, segment_bytes=300)
     found = files.power_cut(rng) if loses_power else files

@@ -10,9 +10,11 @@ from dualwrite.broker.log.settings import LogSettings
 from dualwrite.broker.process.disk import DiskFiles
 from dualwrite.errors import CorruptLogError
 from dualwrite.records.batch import Record
+from dualwrite.records.header import HEADER_SIZE, peek_header, rebuild_batch
 from dualwrite.testing.files import MemoryFiles
 from tests.support.broker.logs import DIRECTORY, Reported, add, add_each, opened, whole
 from tests.support.broker.simulated import Killed, StoppableFiles
+from tests.support.strategies import placed
 
 BATCH = 76  # bytes of one batch of ``add``
 TWO_EACH = 160
@@ -208,7 +210,9 @@ def test_a_segment_spans_no_more_offsets_than_its_index_can_count() -> None:
     files = MemoryFiles()
     log = opened(files)
     add(log)
-    log._end_offset = log._segments[-1].next_offset = 2**31 - 1
+    compacted = peek_header(placed([Record(b"key", b"value", 1000)], 1))._replace(last_offset_delta=2**31 - 3)
+    log.append(rebuild_batch(compacted, placed([Record(b"key", b"value", 1000)], 1)[HEADER_SIZE:]))
+    assert log.end_offset == 2**31 - 1
     add(log)
     add(log)
     assert segments(files) == [0, 2**31]

@@ -18,9 +18,9 @@ from dualwrite.broker.connection import Connection
 from dualwrite.broker.net.frame_stream import StreamEndedError
 from dualwrite.broker.runtime.meters import Meters
 from dualwrite.broker.runtime.stopping import Stopping
-from dualwrite.wire import codec
 from dualwrite.wire.apis import ApiKey, DeleteGroupsRequest, DeleteGroupsResponse, Message
 from dualwrite.wire.codec import write_request
+from tests.support.wire_schemas import compile_again
 
 VERSION = 2
 
@@ -70,12 +70,9 @@ class OneRequest:
 def test_decoders_are_compiled_in_the_loops_thread_and_long_requests_decoded_in_another(
     names: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiled_in, read_in = [], []
-    compile_, read = codec._emit_bounded_varint, connection._read
-
-    def compiling(*arguments: Any) -> None:
-        compiled_in.append(threading.current_thread())
-        compile_(*arguments)
+    compiled_in: list[threading.Thread] = []
+    read_in: list[threading.Thread] = []
+    read = connection.read_body
 
     def reading(*arguments: Any) -> Any:
         read_in.append(threading.current_thread())
@@ -85,10 +82,9 @@ def test_decoders_are_compiled_in_the_loops_thread_and_long_requests_decoded_in_
         assert len(request.groups_names) == names
         return DeleteGroupsResponse(throttle_time_ms=0, results=[])
 
-    monkeypatch.setattr(codec, "_emit_bounded_varint", compiling)
-    monkeypatch.setattr(connection, "_read", reading)
+    compile_again(monkeypatch, lambda: compiled_in.append(threading.current_thread()))
+    monkeypatch.setattr(connection, "read_body", reading)
     monkeypatch.setitem(connection.ROUTES, ApiKey.DELETE_GROUPS, Route(range(VERSION + 1), handle))
-    codec._decoder.cache_clear()
     request = DeleteGroupsRequest(groups_names=[f"group-{number}" for number in range(names)])
     stream = OneRequest(write_request(ApiKey.DELETE_GROUPS, VERSION, 1, "c", request))
     asyncio.run(Connection(stream, Metered(), PLAINTEXT_LISTENER).serve())  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from dualwrite.broker.process import disk, ending
+from dualwrite.broker.process import ending
 from dualwrite.broker.process.disk import DiskFile
 from dualwrite.broker.process.ending import STOP_EXIT_CODE, stop_process
 from dualwrite.broker.runtime.flusher import Flusher
@@ -364,7 +364,7 @@ def test_an_fsync_that_fails_names_its_file(tmp_path: Path, monkeypatch: pytest.
     def fail(descriptor: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(disk, "_flush", fail)
+    monkeypatch.setattr(os, "fdatasync", fail)
     file = DiskFile(tmp_path / "log")
     with pytest.raises(OSError, match=re.escape(f"Input/output error: '{tmp_path / 'log'}'")):
         file.sync()

@@ -5,25 +5,25 @@ zombie, a crash between the decision and its markers. (A transaction that hangs:
 import asyncio
 import random
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from dualwrite.broker.core.commands import EndTransaction, WriteMarkers
-from dualwrite.broker.core.transaction_rules import Moment, TransactionSettings, decide
+from dualwrite.broker.core.commands import EndTransaction
+from dualwrite.broker.core.transaction_rules import TransactionSettings
 from dualwrite.broker.embedded import EmbeddedBroker
-from dualwrite.broker.facts.transaction_log import encode_fact
 from dualwrite.broker.facts.transactions import TransactionVersion
 from dualwrite.broker.process.disk import DiskFiles
 from dualwrite.broker.process.system import SystemClock
 from dualwrite.broker.runtime.cluster import Cluster, TopicSettings
 from dualwrite.broker.runtime.coordinator import TransactionCoordinator
 from dualwrite.broker.runtime.flusher import Flusher
-from dualwrite.ids import ProducerIdentity
-from dualwrite.records.batch import Record
+from dualwrite.broker.runtime.partition import Partition
+from dualwrite.ids import ProducerIdentity, TopicPartition
 from dualwrite.records.control import Marker
 from dualwrite.wire.apis import ApiKey
 from dualwrite.wire.error_codes import ErrorCode
-from tests.support.broker.simulated import SeededEntropy, never
+from tests.support.broker.simulated import Killed, SeededEntropy
 from tests.support.requests.calls import (
     LATEST,
     add,
@@ -109,26 +109,46 @@ def test_zombie_writes_nothing_and_decides_nothing(client: RawClient, version: i
 # --- a crash between the decision and its end
 
 
+class DyingCluster(Cluster):
+    """The partitions of a broker that is killed after it has written so many ``markers``."""
+
+    markers = 0
+
+    def partition(self, name: TopicPartition) -> Partition | None:
+        if not self.markers:
+            raise Killed
+        self.markers -= 1
+        return super().partition(name)
+
+
+class DyingFlusher(Flusher):
+    """Makes the decision durable, and is killed at the barrier after the markers."""
+
+    has_decided = False
+
+    async def barrier(self) -> None:
+        if self.has_decided:
+            raise Killed
+        self.has_decided = True
+        await super().barrier()
+
+
+def killed(reason: BaseException) -> NoReturn:
+    raise reason
+
+
 def crash_after_the_decision(data_dir: Path, transactional_id: str, result: Marker, markers: int) -> None:
     """Do what a broker does for EndTxn up to the first ``markers`` of its markers, and no more."""
 
     async def main() -> None:
-        files, flusher, clock = DiskFiles(), Flusher(durable=True, on_failure=never), SystemClock()
-        cluster = Cluster(files, data_dir, flusher, clock, SeededEntropy(random.Random(1)), TopicSettings())
-        settings = TransactionSettings()
-        coordinator = TransactionCoordinator(files, data_dir, cluster, flusher, clock, settings)
+        files, flusher, clock = DiskFiles(), DyingFlusher(durable=True, on_failure=killed), SystemClock()
+        cluster = DyingCluster(files, data_dir, flusher, clock, SeededEntropy(random.Random(1)), TopicSettings())
+        cluster.markers = markers
+        coordinator = TransactionCoordinator(files, data_dir, cluster, flusher, clock, TransactionSettings())
         client = coordinator.table.entries[transactional_id].client
-        command = EndTransaction(transactional_id, client, result, TransactionVersion.TV2)
-        moment = Moment(clock.wall_ms(), cluster.next_producer_id)
-        decision = decide(coordinator.table, command, moment, settings)
-        coordinator._journal.append([Record(*encode_fact(fact), moment.now_ms) for fact in decision.facts])
-        await flusher.barrier()
-        (effect,) = decision.effects
-        assert isinstance(effect, WriteMarkers)
-        for name in sorted(effect.partitions)[:markers]:
-            partition = cluster.partition(name)
-            assert partition is not None
-            partition.append_marker(effect.marker, effect.producer, moment.now_ms)
+        with pytest.raises(Killed):
+            await coordinator.execute(EndTransaction(transactional_id, client, result, TransactionVersion.TV2))
+        flusher.has_decided = False
         await flusher.close()
 
     asyncio.run(main())

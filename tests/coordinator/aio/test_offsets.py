@@ -33,13 +33,13 @@ class AwaitedFake:
     """A consumer of which every call is a coroutine, as of confluent_kafka.aio.AIOConsumer."""
 
     def __init__(self, inner: FakeConsumer) -> None:
-        self._inner = inner
+        self.inner = inner
 
 
 def awaited(name: str) -> Any:
     async def call(self: Any, *arguments: Any, **options: Any) -> Any:
         await asyncio.sleep(0)
-        return getattr(self._inner, name)(*arguments, **options)
+        return getattr(self.inner, name)(*arguments, **options)
 
     return call
 

@@ -7,7 +7,7 @@ import pytest
 
 from dualwrite.coordinator.slots.pool import Pool
 from dualwrite.errors import InvalidTransactionStateError
-from tests.support.coordinator.memory_pools import PoolWorld, until_waiting
+from tests.support.coordinator.memory_pools import LockedRuntime, PoolWorld, until_waiting
 
 
 @pytest.fixture
@@ -39,12 +39,13 @@ def test_only_a_warm_slot_is_had_without_a_wait(world: PoolWorld) -> None:
 
 
 def test_a_released_slot_goes_to_the_waiting_thread_before_any_newcomer(world: PoolWorld) -> None:
-    pool = world.pool(size=1)
+    runtime = LockedRuntime()
+    pool = world.pool(size=1, runtime=runtime)
     world.warm(pool.acquire("first"))
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(pool.acquire, "second")
         until_waiting(pool, 1)
-        with pool._guard:  # freed, and the thread that waits has not noticed yet
+        with runtime.locked():  # freed, and the thread that waits has not noticed yet
             pool.release("first")
             assert pool.acquire_now("third") is None
         assert waiting.result(20).user == "second"

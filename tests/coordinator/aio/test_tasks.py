@@ -12,10 +12,11 @@ import pytest
 from sqlalchemy import insert, select
 
 from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
-from dualwrite.coordinator.aio.transaction import AsyncBlock, AsyncTransaction
+from dualwrite.coordinator.aio.transaction import AsyncTransaction
 from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.errors import InvalidTransactionStateError
 from dualwrite.ids import TopicPartition
+from tests.support.breaking.interrupted_blocks import interrupted_once
 from tests.support.coordinator.async_dual_writes import AsyncPlace, run, write, write_unit
 from tests.support.coordinator.event_table import CONFIG, events, stored_values
 from tests.support.coordinator.fake_consumer import FakeConsumer, FakeGroup, positions
@@ -106,16 +107,9 @@ def test_another_tasks_call_is_refused_while_one_is_under_way(sqlite_place: Asyn
     assert sqlite_place.in_both("one", "two")
 
 
-def test_a_call_still_under_way_at_the_end_of_the_block_fails_the_unit(
-    sqlite_place: AsyncPlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_still_under_way_at_the_end_of_the_block_fails_the_unit(sqlite_place: AsyncPlace) -> None:
     tasks = []
     is_leaving = threading.Event()
-    wait_for_calls = AsyncTransaction._wait_for_calls
-
-    def leaves(tx: AsyncTransaction) -> Any:
-        is_leaving.set()
-        return wait_for_calls(tx)
 
     async def forgets(tx: AsyncTransaction) -> None:
         sqlite_place.kafka.before_effect = lambda request: (
@@ -123,8 +117,7 @@ def test_a_call_still_under_way_at_the_end_of_the_block_fails_the_unit(
         )
         tasks.append(asyncio.create_task(tx.produce("events", "late")))
         await asyncio.sleep(0)
-
-    monkeypatch.setattr(AsyncTransaction, "_wait_for_calls", leaves)
+        asyncio.get_running_loop().call_soon(is_leaving.set)  # runs as soon as the end of the block waits for the call
 
     async def main() -> None:
         async with sqlite_place.dual_write() as dual_write:
@@ -304,18 +297,6 @@ def test_a_block_that_is_collected_is_ended_in_the_loop(sqlite_place: AsyncPlace
 
 
 # Units that nobody else ends.
-
-
-def interrupted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next block that is left is interrupted where it can do nothing about it, as by a second SIGINT."""
-    to_the_end = AsyncBlock._to_the_end
-
-    def interrupted(self: Any, act: Any, unit: Any) -> Any:
-        monkeypatch.setattr(AsyncBlock, "_to_the_end", to_the_end)
-        act.close()
-        raise HandlerInterrupt
-
-    monkeypatch.setattr(AsyncBlock, "_to_the_end", interrupted)
 
 
 @pytest.mark.parametrize("in_the_main_task", [True, False])

@@ -406,11 +406,15 @@ def test_a_commit_with_an_unknown_outcome_raises_in_doubt_error(
             def fail(*_: Any) -> None:
                 raise OSError("gone")
 
+            def fail_with_all_that_follow(*_: Any) -> None:
+                event.listen(engine.sync_engine, "checkout", fail)
+                fail()
+
             with monkeypatch.context() as patch:
-                patch.setattr(engine.dialect, "do_commit", fail)
-                patch.setattr(manager_of(dual_write)._unit_store, "locked", fail)
+                patch.setattr(engine.dialect, "do_commit", fail_with_all_that_follow)
                 with pytest.raises(InDoubtError):
                     await write_unit(dual_write, "one")
+            event.remove(engine.sync_engine, "checkout", fail)
             await write_unit(dual_write, "two")
             assert dual_write.counters.in_doubt == 1
 

@@ -10,7 +10,6 @@ import pytest
 from sqlalchemy import Engine
 
 from dualwrite.coordinator.dual_write import DualWrite
-from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.process.signal_handlers import is_from_signal_handler
 from dualwrite.errors import CommittedError
 from tests.support.coordinator.event_table import stored_values
@@ -57,13 +56,13 @@ def handle() -> Iterator[Callable[[Any], Any]]:
 class Struck(Recorder):
     """An observer that a signal strikes as it is told for the ``at``-th time."""
 
-    def __init__(self, at: int) -> None:
+    def __init__(self, at: int = 0) -> None:
         super().__init__()
-        self._at = at
+        self.at = at
 
     def note(self, what: Any) -> None:
         super().note(what)
-        if len(self.told) == self._at:
+        if len(self.told) == self.at:
             signal.raise_signal(SIGNAL)
 
 
@@ -73,9 +72,11 @@ def test_a_limit_that_strikes_an_observer_is_raised_with_the_units_outcome(
     handle(strike)
     dual_write = make_dual_write(lease_timeout=3600)
     struck: list[str] = []
+    observer = Struck()
+    dual_write.add_observer(observer)
     for at in range(1, 100):
-        observer = Struck(at)
-        manager_of(dual_write)._observers = (observer,)
+        observer.told.clear()
+        observer.at = at
         value = f"one {at}"
         try:
             write(dual_write, value)
@@ -87,7 +88,7 @@ def test_a_limit_that_strikes_an_observer_is_raised_with_the_units_outcome(
             assert len(observer.told) < at, f"swallowed at {observer.told[-1]}"
             break
         struck.append(str(observer.told[at - 1]))
-        manager_of(dual_write)._observers = ()
+        observer.at = 0
         write(dual_write, f"after {at}")
         assert sorted(kafka.committed) == sorted(stored_values(sqlite_engine))
         assert kafka.ongoing is None

@@ -1,5 +1,6 @@
 """The librdkafka participant against stand-ins for librdkafka and the control plane, which can fail at every call."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -741,7 +742,8 @@ def test_offsets_of_one_group_are_not_sent_again_after_a_lost_connection() -> No
     rig = LibrdkafkaRig().begun(T0)
     rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
     rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
-    rig.participant._connections.has_lost_connection = True
+    lost = "127.0.0.1:9092/0: Disconnected: connection closed by peer (after 66ms in state UP)"
+    rig.producer.config["logger"].log(logging.DEBUG, "%s [%s] %s", "FAIL", "rdkafka#producer-1", lost)
     rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER._replace(group_id="other"))
     with pytest.raises(PrepareFailedError, match="offsets of group group: a connection was lost"):
         rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)

@@ -11,7 +11,6 @@ import pytest
 from sqlalchemy import Engine, create_engine, delete, event, select
 
 from dualwrite.coordinator.dual_write import DualWrite
-from dualwrite.coordinator.replay import replay
 from dualwrite.coordinator.slots import pool
 from dualwrite.coordinator.slots import slot as slots
 from dualwrite.coordinator.sql.tables import (
@@ -19,6 +18,7 @@ from dualwrite.coordinator.sql.tables import (
     kafka_transaction_record,
     kafka_transaction_state,
 )
+from tests.support.breaking.coordinator import REPLAYS, replay_that_stores_no_state
 from tests.support.coordinator.event_table import CONFIG, events, expire_leases, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import Crash, Fault
 from tests.support.coordinator.fake_kafka_without_2pc import ResumingKafka
@@ -175,18 +175,6 @@ def test_after_two_timeouts_or_deaths(engine: Engine, replay: bool) -> None:
 def test_the_search_notices_a_replay_whose_state_is_not_stored(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A replay that is committed before the database knows of it comes twice if its process dies in between."""
 
-    def careless(self: replay.Replayer, slot: Any, outcome: int, lost: Any) -> None:
-        participant = slot.lend()
-        participant.begin_transaction()
-        for record in lost:
-            participant.produce(record)
-        participant.prepare_transaction()
-        participant.commit_transaction()
-        self._observe("REPLAYED")
-        slot.give_back(participant)
-        with self._engine.begin() as connection:
-            connection.execute(delete(kafka_transaction_outcome))
-
-    monkeypatch.setattr(replay.Replayer, "_produce", careless)
+    REPLAYS.broken_by(monkeypatch, replay_that_stores_no_state)
     with pytest.raises(AssertionError, match="torn"):
         search(engine, ("one",), faults=2, replay=True, deaths_only=True)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pytest
@@ -16,11 +16,9 @@ import pytest
 from dualwrite.coordinator.rules.lease import LeaseLostError
 from dualwrite.coordinator.rules.machine import Event, Step
 from dualwrite.coordinator.slots import slot as slots
-from dualwrite.coordinator.slots.slot import Slot
-from dualwrite.coordinator.steps import driver as drivers
 from dualwrite.coordinator.steps.driver import UnitDriver
-from dualwrite.errors import DualWriteError
 from dualwrite.ids import OngoingTransaction, PreparedTxnState
+from tests.support.breaking.coordinator import COLLECTED_COMMIT, STEP_ACTIONS, commit_whose_failure_is_forgotten
 from tests.support.coordinator.fake_kafka import FakeParticipant
 from tests.support.coordinator.simulation.memory_database import MemoryStore, MemoryUnit
 from tests.support.coordinator.simulation.world import SimulationWorld
@@ -112,16 +110,7 @@ def test_the_simulation_notices_a_begin_before_the_last_commit_is_answered(
 
 
 def test_the_simulation_notices_a_commit_whose_failure_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forgetful(self: Slot, *, wait: bool) -> None:
-        with suppress(DualWriteError):
-            collect(self, wait=wait)
-        if self._participant is not None and not self._is_ready and self.user is not None:
-            self._participant = self._factory()
-            self._participant.init_transactions()
-            self._is_ready = True
-
-    collect = Slot.collect_commit
-    monkeypatch.setattr(Slot, "collect_commit", forgetful)
+    COLLECTED_COMMIT.broken_by(monkeypatch, commit_whose_failure_is_forgotten)
     with pytest.raises(AssertionError, match="lost write"):
         search(sends_commit=True)
 
@@ -171,7 +160,7 @@ def test_the_simulation_notices_a_driver_that_guesses_how_a_commit_ended(monkeyp
         driver.release_database()
         return Event.NOT_COMMITTED
 
-    monkeypatch.setattr(drivers, "_ACTIONS", {**drivers._ACTIONS, Step.READ_DECISION: guess})
+    STEP_ACTIONS.broken_by(monkeypatch, {**STEP_ACTIONS.original, Step.READ_DECISION: guess})
     with pytest.raises(AssertionError, match="lost write"):
         search()
 

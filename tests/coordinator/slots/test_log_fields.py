@@ -13,6 +13,7 @@ from sqlalchemy import Engine, insert
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.slots.log_fields import FIELDS, Fields
+from dualwrite.coordinator.sql.lease_store import SqlLeases
 from dualwrite.errors import DualWriteError, KafkaUnavailableError
 from tests.support.coordinator.event_table import events, expire_leases
 from tests.support.coordinator.fake_kafka import FakeKafka, Fault
@@ -108,7 +109,7 @@ def test_log_lines_about_an_application_have_no_transactional_id(
         raise DualWriteError("no")
 
     write(dual_write)
-    monkeypatch.setattr(type(manager_of(dual_write).process.pool.registry._leases), "give_back", refuse)
+    monkeypatch.setattr(SqlLeases, "give_back", refuse)
     dual_write.close()
     assert about(lines, "the leases were not given back") == {"application": "orders", "error": "DualWriteError"}
 

@@ -11,12 +11,10 @@ from sqlalchemy import Engine, create_engine, make_url, select, text, update
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.cli import db
 from dualwrite.cli.main import main
-from dualwrite.client.admin.inspector import LogDirectory
+from dualwrite.client.admin.inspector import Inspector, LogDirectory
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.kafka import known_cluster as clusters
-from dualwrite.coordinator.kafka.known_cluster import KnownCluster
 from dualwrite.coordinator.manager.unit_manager import manager_of
-from dualwrite.coordinator.rules.identities import ClusterIdentity
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import ConfigurationError, CopiedDatabaseError, ForeignClusterError, NoFreeSlotError
@@ -440,7 +438,7 @@ def test_a_cluster_that_is_replaced_under_a_living_process_recovers_nothing(
         with on_broker(engine, broker) as made:
             write(made, "one")
             with monkeypatch.context() as replaced:
-                replaced.setattr(KnownCluster, "_request", lambda *_, **__: ClusterIdentity("another"))
+                replaced.setattr(Inspector, "cluster_id", lambda _: "another")
                 (slot,) = manager_of(made).process.pool.slots()
                 slot.lend().close()  # as after an error: the slot is to be recovered
                 with pytest.raises(ForeignClusterError, match="is another now, and was"):

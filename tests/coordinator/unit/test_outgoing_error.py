@@ -6,6 +6,7 @@ import csv
 import pickle
 import sqlite3
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import asyncpg
@@ -18,6 +19,8 @@ from sqlalchemy.exc import StatementError
 
 from dualwrite.coordinator.concurrency.step_errors import is_step_error
 from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.rules.machine import Result
+from dualwrite.coordinator.steps.outgoing_error import outcome_error
 from dualwrite.coordinator.unit.block import Block
 from dualwrite.errors import (
     CommittedError,
@@ -255,10 +258,10 @@ def test_a_limit_in_the_release_of_the_connection_is_raised_and_leaks_nothing(
 
 
 def test_cancellation_and_generator_exit_keep_their_meaning() -> None:
-    from dualwrite.coordinator.steps.outgoing_error import _committed
-
+    committed: Any = SimpleNamespace(machine=SimpleNamespace(result=Result.SUCCEEDED))
     for error in (asyncio.CancelledError(), GeneratorExit()):
-        assert _committed(error) is error
+        assert outcome_error("orders", committed, error) is error
+    assert isinstance(outcome_error("orders", committed, LimitError("soft")), CommittedError)
 
 
 def test_a_committed_interrupt_survives_pickling() -> None:

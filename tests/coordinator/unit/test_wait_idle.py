@@ -2,7 +2,9 @@
 
 import gc
 import threading
+from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -57,15 +59,28 @@ def test_wait_idle_is_refused_inside_a_unit_of_work(dual_write: DualWrite) -> No
         dual_write.wait_idle()
 
 
+class WatchedDeque(deque[Any]):
+    """Tells that somebody has looked and found nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.was_empty = threading.Event()
+
+    def popleft(self) -> Any:
+        if not self:
+            self.was_empty.set()
+        return super().popleft()
+
+
 def test_wait_idle_ends_a_unit_whose_block_is_collected_during_the_wait(dual_write: DualWrite) -> None:
     pool = manager_of(dual_write).process.pool
     left = [dual_write.transaction()]
     left[0].__enter__()
+    pool.abandoned = abandoned = WatchedDeque()
     in_thread = threading.Thread(target=lambda: answers.append(dual_write.wait_idle(5)))  # sooner than a heartbeat
     answers: list[bool] = []
     in_thread.start()
-    while not pool._changed._tickets:  # until it waits
-        threading.Event().wait(0.001)
+    assert abandoned.was_empty.wait(5), "it has not looked"
     left.clear()
     gc.collect()
     in_thread.join()

@@ -11,6 +11,7 @@ from sqlalchemy import Engine, delete, event, inspect, text, update
 from dualwrite import EmbeddedBroker
 from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.rules.recovery_decision import Outcome
+from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.outcome_store import outcomes
 from dualwrite.coordinator.sql.tables import kafka_transaction_state, spark_run
 from dualwrite.errors import (
@@ -393,7 +394,7 @@ def test_a_decision_for_many_partitions_takes_few_statements(place: BatchPlace) 
 def test_a_run_with_resume_ends_before_kafkas_transaction_timeout(place: BatchPlace) -> None:
     kept = {"twoPhase": "resume", "kafka.transaction.timeout.ms": "60000"}
     batch, _ = begun(place.options(**kept), 1)
-    assert batch._seconds() == pytest.approx(54.0)
+    assert batch.run_seconds == pytest.approx(54.0)
     with place.engine.connect() as connection:
-        remaining = batch.runs._database.seconds_until(spark_run.c.expires_at)
+        remaining = database_of(place.engine.dialect).seconds_until(spark_run.c.expires_at)
         assert 0 < float(connection.execute(spark_run.select().with_only_columns(remaining)).scalar_one()) <= 54

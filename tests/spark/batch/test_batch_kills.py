@@ -14,9 +14,9 @@ from dualwrite.coordinator.sql.lease_transfer import TransferredLeases
 from dualwrite.errors import DualWriteError
 from dualwrite.schema import upgrade_engine
 from dualwrite.spark.batch import whole_batch
-from dualwrite.spark.batch.runs import Runs
 from dualwrite.spark.workers import engine_of
 from tests.spark.conftest import ready
+from tests.support.breaking.spark import COMMITTED_BY, END, RECORD_BATCH, REQUIRE_OPEN
 from tests.support.servers.postgresql import PostgreSQL
 from tests.support.spark.batch_kills import ROWS, BatchKillWorld
 from tests.support.spark.batch_process import go_on, running, said
@@ -164,8 +164,8 @@ class TestNegativeControls:
     def test_forgotten_batches_would_be_noticed(
         self, small_world: BatchKillWorld, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(Runs, "_committed_by", lambda *given: None)
-        monkeypatch.setattr(Runs, "_record_batch", lambda *given: None)
+        COMMITTED_BY.broken_by(monkeypatch, lambda *given: None)
+        RECORD_BATCH.broken_by(monkeypatch, lambda *given: None)
         small_world.write(upsertKeys="id")
         small_world.write(upsertKeys="id")
         with pytest.raises(AssertionError):
@@ -177,8 +177,8 @@ class TestNegativeControls:
         told = small_world.told
         zombie, old = begun(options_for(told.url, told.servers, upsertKeys="id"), None)
         sides = written(old, [rows(0, ROWS)])
-        monkeypatch.setattr(Runs, "_end", lambda *given: None)
-        monkeypatch.setattr(Runs, "_require_open", lambda *given: None)
+        END.broken_by(monkeypatch, lambda *given: None)
+        REQUIRE_OPEN.broken_by(monkeypatch, lambda *given: None)
         small_world.write(upsertKeys="id")
         zombie.commit(old, sides, None)
         with pytest.raises(AssertionError):

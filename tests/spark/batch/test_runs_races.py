@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Engine
 from dualwrite.coordinator.rules.lease import Lease
 from dualwrite.coordinator.sql.lease_transfer import TransferredLeases
 from dualwrite.errors import FencedError
+from dualwrite.spark.batch import runs
 from dualwrite.spark.batch.runs import Run, Runs
 from tests.spark.conftest import ready
 from tests.support.servers.databases import SERVERS
@@ -69,13 +70,16 @@ def test_tasks_of_a_run_write_at_the_same_time(server: str, request: pytest.Fixt
 
 @pytest.mark.parametrize("server", SERVERS)
 def test_a_new_run_waits_for_a_transferring_task_and_takes_its_lease(
-    server: str, request: pytest.FixtureRequest
+    server: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for engine in ready(request.getfixturevalue(f"{server}_url")):
         jobs = Jobs(engine)
-        driver, task = jobs.driver(), jobs.driver("task")
+        slow = Slow(engine)
+        with monkeypatch.context() as patched:
+            patched.setattr(runs, "TransferredLeases", lambda _, slow=slow: slow)
+            task = jobs.driver("task")
+        driver = jobs.driver()
         run, lease = jobs.begin(driver), jobs.lease(0)
-        task._transferred = slow = Slow(engine)
         handing = threading.Thread(target=task.transfer_lease, args=(run, lease))
         handing.start()
         assert slow.has_signed.wait(PATIENCE)

@@ -43,6 +43,12 @@ class Killing:
                 os.kill(self._process, signal.SIGKILL)
 
 
+def ended_by(pid: int) -> int | None:
+    """The signal that has ended the child ``pid``, which stays to be awaited; None while it runs."""
+    ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+    return None if ended is None else ended.si_status
+
+
 class MortalBrokerPlace(SparkPlace):
     """A broker of its own, which may be killed, and is waited for once (batch.PATIENCE): for less than by default."""
 
@@ -51,8 +57,9 @@ class MortalBrokerPlace(SparkPlace):
 
     def down(self) -> None:
         """The broker was killed by now; the batch is in the database, and prepared in Kafka."""
-        assert self.broker._process is not None
-        assert self.broker._process.wait(PATIENCE) == -signal.SIGKILL
+        pid = self.broker.pid
+        assert pid is not None
+        assert eventually(lambda: ended_by(pid) == signal.SIGKILL, PATIENCE)
         self.broker.kill()
         assert self.stored() == rows_of(100)
         assert staged_rows(self.engine) == 0

@@ -1,20 +1,25 @@
 """The table of staged rows: made once, and moved into the target in the order of the partitions."""
 
 import logging
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from sqlalchemy import (
     Column,
+    Connection,
     Engine,
+    Inspector,
     Integer,
     MetaData,
     Numeric,
     String,
     Table,
     UniqueConstraint,
+    event,
     inspect,
     select,
     text,
@@ -29,7 +34,7 @@ from dualwrite.spark.batch.runs import Owner, Run, Runs
 from dualwrite.spark.batch.staging import Attempt, drop_outdated, make_staging, move_rows, staged_clause
 from dualwrite.spark.tables.bulk_load import Loader
 from dualwrite.spark.tables.target_table import target_of
-from tests.support.spark.lock_waits import await_waiting
+from tests.support.spark.lock_waits import PATIENCE, await_waiting
 
 pytestmark = pytest.mark.slow_cases("mariadb")
 
@@ -242,6 +247,31 @@ def test_a_column_that_changes_its_type_gets_a_table_of_its_own(place: StagingPl
     assert place.make() != before
 
 
+@contextmanager
+def begun_and_not_committed(place: StagingPlace) -> Iterator[None]:
+    """Another thread begins a run: the block runs before the COMMIT of the run."""
+    is_written, may_commit = threading.Event(), threading.Event()
+
+    def note(_: Any, __: Any, statement: str, *___: Any) -> None:
+        if threading.current_thread() is thread and statement.startswith("UPDATE") and "staging_table" in statement:
+            is_written.set()
+
+    def hold(_: Connection) -> None:
+        if threading.current_thread() is thread and is_written.is_set():
+            assert may_commit.wait(PATIENCE)
+
+    thread = threading.Thread(target=place.runs.begin, args=("another job", None, place.run.staging, 100.0))
+    event.listen(place.engine, "after_cursor_execute", note)
+    event.listen(place.engine, "commit", hold)
+    thread.start()
+    assert is_written.wait(PATIENCE)
+    try:
+        yield
+    finally:
+        may_commit.set()
+        thread.join()
+
+
 class TestOutdated:
     """Tables for staged rows of a target that has other columns by now."""
 
@@ -289,10 +319,14 @@ class TestOutdated:
     def test_a_table_that_another_process_drops_during_the_inspection_is_only_logged(
         self, place: StagingPlace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        def gone(*_arguments: Any) -> None:
-            raise NoSuchTableError(place.run.staging[1])
+        get_columns = Inspector.get_columns
 
-        monkeypatch.setattr(staging, "_outdated", gone)
+        def gone(inspector: Inspector, table_name: str, *given: Any, **options: Any) -> Any:
+            if table_name == place.run.staging[1]:
+                raise NoSuchTableError(table_name)
+            return get_columns(inspector, table_name, *given, **options)
+
+        monkeypatch.setattr(Inspector, "get_columns", gone)
         with caplog.at_level("INFO", logger="dualwrite"):
             self.drop(place)
         assert (
@@ -320,9 +354,8 @@ class TestOutdated:
         if place.engine.dialect.name == "sqlite":
             pytest.skip("has one writer at a time")
         asked: list[tuple[str | None, str]] = []
-        with place.runs._transaction() as connection:
-            place.runs._require_staging(connection, place.run.staging)
-            drop_outdated(place.engine, place.dbtable, lambda each: bool(asked.append(each)))
+        with begun_and_not_committed(place):
+            drop_outdated(place.engine, place.dbtable, lambda name: bool(asked.append(name)))
         assert asked == [], "its patience has an end"
         assert self.tables(place) == {place.run.staging[1]}
 

@@ -4,6 +4,7 @@ Spark, whose tasks are these calls (test_spark_partitions.py)."""
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -262,7 +263,8 @@ def test_an_attempt_goes_on_waiting_where_the_database_does_not(place: SparkPlac
 def test_an_unreachable_broker_is_reported_as_soon_as_for_any_unit_of_work(
     place: SparkPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(partitions, "_PAUSE")  # before a second attempt
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: pytest.fail("there is a second attempt"))
+    monkeypatch.setattr(partitions, "time", clock)
     away = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.delivery.timeout.ms": "1000"}
     taken = iter(rows_of(5))
     with place.worker(**away) as worker, pytest.raises(KafkaUnavailableError):

@@ -118,6 +118,10 @@ class StoppableFiles:
         self._left = stop_at
         self._error = error
 
+    def stop_before(self, stop_at: int) -> None:
+        """Stop before the ``stop_at``-th append or sync from now on."""
+        self._left = stop_at
+
     def end_process(self, error: BaseException) -> NoReturn:
         """What the broker does once its disk has failed."""
         if not isinstance(error, OSError):

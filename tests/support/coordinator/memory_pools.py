@@ -1,11 +1,13 @@
 """Pools of slots over leases in memory, for several processes of one application."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
 
 from dualwrite.coordinator.concurrency.waiting import Ticket
+from dualwrite.coordinator.ports.runtime import Lock, Runtime
 from dualwrite.coordinator.process.this_process import THIS_PROCESS
 from dualwrite.coordinator.slots.lease_registry import LeaseRegistry
 from dualwrite.coordinator.slots.pool import Pool
@@ -37,6 +39,28 @@ class NoSweeper:
         """There is nothing to stop."""
 
 
+class LockedRuntime:
+    """This process as a Runtime, whose reentrant locks a test can hold too: meanwhile no other thread can use them."""
+
+    def __init__(self) -> None:
+        self._locks: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(THIS_PROCESS, name)
+
+    def reentrant_lock(self) -> Lock:
+        self._locks.append(THIS_PROCESS.reentrant_lock())
+        lock: Lock = self._locks[-1]
+        return lock
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        with ExitStack() as held:
+            for lock in self._locks:
+                held.enter_context(lock)
+            yield
+
+
 class PoolWorld:
     """Processes that share the leases of one application."""
 
@@ -45,13 +69,20 @@ class PoolWorld:
         self.kafka = FakeKafka()
         self.pools: list[Pool] = []
 
-    def pool(self, owner: str = "me", size: int = 2, timeout: float = LONG, one_writer: bool = False) -> Pool:
+    def pool(
+        self,
+        owner: str = "me",
+        size: int = 2,
+        timeout: float = LONG,
+        one_writer: bool = False,
+        runtime: Runtime = THIS_PROCESS,
+    ) -> Pool:
         settings = PoolSettings("a", size, timeout, 30.0)
         store: Any = Store(one_writer)
-        registry = LeaseRegistry(THIS_PROCESS, self.leases, "a", owner, 30.0)
+        registry = LeaseRegistry(runtime, self.leases, "a", owner, 30.0)
         sweeper: Any = NoSweeper()
         made = Pool(
-            THIS_PROCESS,
+            runtime,
             settings,
             store,
             registry,

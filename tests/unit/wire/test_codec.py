@@ -19,6 +19,7 @@ from dualwrite.wire.codec import (
     write_response,
 )
 from tests.support.strategies import attempt, messages
+from tests.support.wire_schemas import fields_of, structure_of
 
 EVERY_REQUEST = [
     (key, v) for key, api in APIS.items() for v in range(api.request.min_version, api.request.max_version + 1)
@@ -235,14 +236,14 @@ def test_api_versions_is_answered_with_the_oldest_header() -> None:
 
 def filled(message: type[ApiMessage], version: int) -> Any:
     """A message with one element in each array."""
-    return _filled(message, message._struct, version)
+    return _filled(message, structure_of(message), version)
 
 
 def _filled(container: Any, struct: Any, version: int) -> Any:
     samples = {"bool": True, "string": "abc", "bytes": b"xy", "records": b"xyz", "bitfield": {1}}
     values: dict[str, Any] = {}
-    for field in struct._fields:
-        if not field.for_version_q(version) or field.type_str == "uuid":
+    for field in fields_of(struct, version):
+        if field.type_str == "uuid":
             continue
         if field.is_struct_array():
             values[field.name] = [_filled(field.data_class, field.array_of, version)]

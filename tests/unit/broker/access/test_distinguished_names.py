@@ -4,12 +4,12 @@ from contextlib import suppress
 
 import pytest
 from cryptography import x509
-from cryptography.x509.name import _ASN1Type as Type
 from cryptography.x509.oid import NameOID as Oid
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dualwrite.broker.access.distinguished_names import CertificateError, subject_of
+from tests.support.broker.name_attributes import StringType as Type
 from tests.support.client.certificates import Authority
 
 AUTHORITY = Authority()

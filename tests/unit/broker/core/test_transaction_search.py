@@ -11,6 +11,17 @@ from dualwrite.broker.core.commands import Reply
 from dualwrite.broker.facts.transactions import TransactionStatus, TransactionVersion
 from dualwrite.ids import NO_PRODUCER
 from dualwrite.wire.error_codes import ErrorCode
+from tests.support.breaking.breakable import Breakable, Broken
+from tests.support.breaking.broker import (
+    ABORT_BY_COORDINATOR,
+    BUMPED,
+    COMPLETE,
+    IDENTITY_ERROR,
+    IS_RETRY,
+    KEEP_PREPARED,
+    MARKERS_OF,
+    PREPARE,
+)
 from tests.support.broker.transaction_search import (
     SearchClient,
     SearchCoverage,
@@ -117,7 +128,7 @@ def anybody_known_is_a_retry(entry: Any, command: Any) -> bool:
 
 
 def a_timeout_leaves_its_victim_a_retry(entry: Any, at: Any, asked_by: Any = NO_PRODUCER) -> Any:
-    decision = rules._prepare(entry, rules.Marker.ABORT, TV2, at)
+    decision = PREPARE.original(entry, rules.Marker.ABORT, TV2, at)
     return decision._replace(facts=(decision.facts[0]._replace(previous=entry.client),))
 
 
@@ -145,21 +156,23 @@ def markers_take_the_clients_identity(entry: Any) -> Any:
     return rules.WriteMarkers(entry.transactional_id, entry.client, COMMIT, entry.partitions)
 
 
-BROKEN: list[tuple[str, Callable[..., Any]]] = [
-    ("_identity_error", anybody_known_may_write),
-    ("_is_retry", anybody_known_is_a_retry),
-    ("_abort_by_coordinator", a_timeout_leaves_its_victim_a_retry),
-    ("_keep_prepared", keeping_bumps_nothing),
-    ("_bumped", epochs_never_run_out),
-    ("_complete", a_commit_completes_as_an_abort),
-    ("markers_of", markers_leave_the_epoch),
-    ("markers_of", markers_take_the_clients_identity),
+BROKEN: list[Broken] = [
+    (IDENTITY_ERROR, anybody_known_may_write),
+    (IS_RETRY, anybody_known_is_a_retry),
+    (ABORT_BY_COORDINATOR, a_timeout_leaves_its_victim_a_retry),
+    (KEEP_PREPARED, keeping_bumps_nothing),
+    (BUMPED, epochs_never_run_out),
+    (COMPLETE, a_commit_completes_as_an_abort),
+    (MARKERS_OF, markers_leave_the_epoch),
+    (MARKERS_OF, markers_take_the_clients_identity),
 ]
 
 
-@pytest.mark.parametrize(("name", "broken"), BROKEN, ids=[broken.__name__ for _, broken in BROKEN])
-def test_the_search_finds_a_broken_rule(monkeypatch: pytest.MonkeyPatch, name: str, broken: Callable[..., Any]) -> None:
-    monkeypatch.setattr(rules, name, broken)
+@pytest.mark.parametrize(("rule", "broken"), BROKEN, ids=[broken.__name__ for _, broken in BROKEN])
+def test_the_search_finds_a_broken_rule(
+    monkeypatch: pytest.MonkeyPatch, rule: Breakable, broken: Callable[..., Any]
+) -> None:
+    rule.broken_by(monkeypatch, broken)
     worlds = [idle(MAX - 3, versions) for versions in VERSIONS]
     with pytest.raises(AssertionError):
         list(map(search, worlds, [DEPTH] * len(worlds)))

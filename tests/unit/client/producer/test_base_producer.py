@@ -15,7 +15,6 @@ from dualwrite.client.engine.transaction_state import TransactionResult
 from dualwrite.client.producer.async_two_phase_producer import AsyncTwoPhaseProducer
 from dualwrite.client.producer.base_producer import BaseProducer
 from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
-from dualwrite.client.terms.error_classes import ErrorClass
 from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.errors import FencedError, InvalidTransactionStateError, KafkaRefusedError, PrepareFailedError
 from dualwrite.ids import PreparedTxnState, TopicPartition
@@ -93,6 +92,10 @@ class ProducerRig:
 
     def produce(self, value: str, on_delivery: Callable[[Any, Any], None] | None = None, **options: Any) -> None:
         self.call("produce", "t", value, on_delivery=on_delivery, **options)
+
+    def fence(self) -> None:
+        """Let another producer have taken over, as the broker answers to the next records."""
+        self.driver.cluster.refusals[ApiKey.PRODUCE] = deque([ErrorCode.PRODUCER_FENCED] * 3)
 
     @property
     def state(self) -> ProducerState:
@@ -293,7 +296,7 @@ def test_a_callback_that_raises_while_another_task_waits_leaves_only_abort(make:
 
     def pump() -> None:
         FaceDriver.pump(rig.driver)
-        rig.engine._verb.wait()  # the other task's call
+        rig.engine.flush(now=time.monotonic())  # the other task's call
 
     rig.driver.pump = pump
     with pytest.raises(type(error)):
@@ -384,12 +387,15 @@ def test_closing_calls_every_callback_and_raises_what_the_first_one_raised(make:
 def test_polling_a_failed_producer_sends_nothing_and_calls_pending_callbacks(make: Make) -> None:
     rig, told = make().begun(), []
     rig.produce("a", lambda error, _record: told.append(type(error)))
-    rig.engine._fail_transaction(FencedError("taken over"), ErrorClass.FENCED)
+    rig.fence()
+    rig.engine.flush(now=time.monotonic())  # another task's call, which sends the record
+    rig.driver.pump()
+    assert rig.state is ProducerState.FAILED
     rig.driver.pump = raising
     assert rig.call("poll") == 1
     assert told == [FencedError]
     assert rig.state is ProducerState.FAILED
-    with pytest.raises(FencedError, match="taken over"):
+    with pytest.raises(FencedError, match="PRODUCER_FENCED"):
         rig.call("prepare_transaction")
 
 
@@ -413,12 +419,11 @@ def test_a_poll_waits_for_records_without_a_callback_too(make: Make) -> None:
 def test_a_poll_does_not_raise_what_the_next_verb_will(make: Make) -> None:
     rig, told = make().begun(), []
     rig.produce("a", lambda error, _record: told.append(type(error)))
-    rig.engine.step = lambda now: rig.engine._fail_transaction(FencedError("taken over"), ErrorClass.FENCED) or []
+    rig.fence()
     rig.driver.pump = lambda: None
     assert rig.call("poll", 60.0) == 1
     assert told == [FencedError]
-    del rig.engine.step
-    with pytest.raises(FencedError, match="taken over"):
+    with pytest.raises(FencedError, match="PRODUCER_FENCED"):
         rig.call("prepare_transaction")
 
 
@@ -565,15 +570,19 @@ def test_a_commit_whose_records_are_refused_leaves_an_abort(
 def test_an_interrupt_between_a_verbs_beginning_and_its_wait_leaves_an_abort(
     make: Make, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
-    rig, plain = make().begun(), BaseProducer._begin_verb
+    rig = make().begun()
     rig.produce("a")
 
-    def interrupted(self: BaseProducer, *arguments: Any, **options: Any) -> Operation:
-        plain(self, *arguments, **options)
-        raise KeyboardInterrupt
+    def interrupted(begin: Callable[..., Operation]) -> Callable[..., Operation]:
+        def beginning(*arguments: Any, **options: Any) -> Operation:
+            begin(*arguments, **options)
+            raise KeyboardInterrupt
+
+        return beginning
 
     with monkeypatch.context() as patch:
-        patch.setattr(BaseProducer, "_begin_verb", interrupted)
+        for name in ("prepare_transaction", "flush", "commit_transaction"):
+            patch.setattr(rig.engine, name, interrupted(getattr(rig.engine, name)))
         with pytest.raises(KeyboardInterrupt):
             rig.call(verb)
     rig.call("abort_transaction")

@@ -1,0 +1,101 @@
+"""A broker that is broken on purpose, in one place at a time: what a crash simulation must notice.
+
+The broken functions stand in for methods of the coordinator, and use its private parts as those do.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from dualwrite.broker.core.commands import MarkersWritten
+from dualwrite.broker.runtime.flusher import Flusher
+from dualwrite.records.batch import build_batch
+from dualwrite.records.header import peek_header, place_batch
+from tests.support.breaking.breakable import Breakable
+from tests.support.breaking.broker import (
+    APPEND_TO_JOURNAL,
+    APPEND_TO_TOPIC,
+    BARRIER,
+    EXECUTE,
+    FINISH_DECIDED,
+    SKIP_PRODUCER_IDS,
+    WRITE_MARKERS,
+)
+
+
+async def no_barrier(self: Flusher) -> None:
+    await asyncio.sleep(0)
+
+
+async def complete_before_markers_are_durable(self: Any, effect: Any) -> None:
+    for name in effect.partitions:
+        self._cluster.partition(name).append_marker(effect.marker, effect.producer, 0)
+    self._decide(MarkersWritten(effect.transactional_id))
+    await self._flusher.barrier()
+
+
+async def markers_before_the_decision_is_durable(self: Any, command: Any) -> Any:
+    while True:
+        decision = self._decide(command)
+        for effect in decision.effects:
+            await self._write_markers(effect)
+        await self._flusher.barrier()
+        if decision.reply is not None:
+            return decision.reply
+
+
+async def reply_before_anything_is_durable(self: Any, command: Any) -> Any:
+    while True:
+        decision = self._decide(command)
+        for effect in decision.effects:
+            await self._write_markers(effect)
+        if decision.reply is not None:
+            return decision.reply
+
+
+async def markers_for_one_partition_only(self: Any, effect: Any) -> None:
+    for name in sorted(effect.partitions)[:1]:
+        self._cluster.partition(name).append_marker(effect.marker, effect.producer, 0)
+    await self._flusher.barrier()
+    self._decide(MarkersWritten(effect.transactional_id))
+
+
+async def finish_nothing(self: Any) -> int:
+    return 0
+
+
+def skip_nothing(self: Any, before: int) -> None:
+    return None
+
+
+def append_without_flushing(self: Any, records: Any) -> None:
+    self._journal.append(records)
+
+
+def append_own_without_flushing(self: Any, records: Any) -> int:
+    with self.partition._flusher.critical():
+        batch, state = bytearray(build_batch(records)), self.partition.state
+        place_batch(batch, state.end_offset, 0)
+        self.partition.log.append(batch)
+        state.apply(peek_header(batch), None)
+    return -1
+
+
+ANOMALY = "lost write|lost transaction|torn transaction|hanging transaction|was answered, and|was told epoch|was ended"
+HANGS = "refused .*INVALID_PRODUCER_EPOCH"
+"""The next transaction cannot write where the last one is still open."""
+BROKEN: list[tuple[Breakable, Callable[..., Any], str]] = [
+    (BARRIER, no_barrier, ANOMALY),
+    (WRITE_MARKERS, complete_before_markers_are_durable, ANOMALY),
+    (WRITE_MARKERS, markers_for_one_partition_only, f"{ANOMALY}|{HANGS}"),
+    (EXECUTE, markers_before_the_decision_is_durable, ANOMALY),
+    (EXECUTE, reply_before_anything_is_durable, ANOMALY),
+    (FINISH_DECIDED, finish_nothing, "a decided transaction was left unfinished"),
+    (SKIP_PRODUCER_IDS, skip_nothing, "a producer id would be given out twice"),
+    (APPEND_TO_JOURNAL, append_without_flushing, f"{ANOMALY}|given out twice"),
+    (APPEND_TO_TOPIC, append_own_without_flushing, f"{ANOMALY}|given out twice"),
+]
+
+
+RARE = {skip_nothing}
+"""What it takes hundreds of seeds to see."""

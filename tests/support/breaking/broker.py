@@ -1,0 +1,32 @@
+"""What negative controls of the broker replace; see tests/support/breaking/breakable.py."""
+
+from dualwrite.broker.core import transaction_rules as rules
+from dualwrite.broker.runtime.cluster import Cluster
+from dualwrite.broker.runtime.coordinator import TransactionCoordinator
+from dualwrite.broker.runtime.flusher import Flusher
+from dualwrite.broker.runtime.internal_topics import InternalTopic
+from dualwrite.broker.runtime.journaling import FlushedJournal
+from dualwrite.broker.runtime.offsets import GroupOffsets
+from dualwrite.broker.runtime.partition import Partition
+from tests.support.breaking.breakable import Breakable
+
+IDENTITY_ERROR = Breakable(rules, "_identity_error")
+IS_RETRY = Breakable(rules, "_is_retry")
+ABORT_BY_COORDINATOR = Breakable(rules, "_abort_by_coordinator")
+KEEP_PREPARED = Breakable(rules, "_keep_prepared")
+BUMPED = Breakable(rules, "_bumped")
+COMPLETE = Breakable(rules, "_complete")
+PREPARE = Breakable(rules, "_prepare")
+MARKERS_OF = Breakable(rules, "markers_of")
+
+WRITE_MARKERS = Breakable(TransactionCoordinator, "_write_markers")
+EXECUTE = Breakable(TransactionCoordinator, "execute")
+FINISH_DECIDED = Breakable(TransactionCoordinator, "finish_decided")
+SKIP_PRODUCER_IDS = Breakable(Cluster, "skip_producer_ids")
+BARRIER = Breakable(Flusher, "barrier")
+APPEND_TO_JOURNAL = Breakable(FlushedJournal, "append")
+APPEND_TO_TOPIC = Breakable(InternalTopic, "append")
+CARRY_OUT = Breakable(Cluster, "_carry_out")
+FORGET_TOPIC = Breakable(GroupOffsets, "_forget_topic")
+PLAN_RECOVERY_POINT = Breakable(Partition, "_plan_recovery_point")
+TRUNCATE_BEFORE = Breakable(Partition, "truncate_before")
