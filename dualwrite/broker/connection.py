@@ -3,8 +3,8 @@
 The broker handles the requests of one connection one after another, as Kafka does. Further requests wait in the socket,
 which slows the client down. A malformed request, or one of an unknown API or version, ends the connection.
 
-A request begins as soon as its bytes arrive, without a turn of the event loop. If its handler has to wait, for the disk
-or for records, the connection's task finishes it.
+The requests of producers and of transactions begin as their bytes arrive, without a turn of the event loop. If one has
+to wait for the disk, the connection's task finishes it.
 """
 
 import asyncio
@@ -46,6 +46,22 @@ _BYTES_AT_ONCE = 16 * 1024
 """The longest request without records that the event loop decodes itself. A thread decodes a longer one and encodes its
 answer, so that other clients are served meanwhile."""
 
+_AT_ONCE = tuple(
+    key.to_bytes(2, "big")
+    for key in (
+        ApiKey.PRODUCE,
+        ApiKey.INIT_PRODUCER_ID,
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        ApiKey.ADD_OFFSETS_TO_TXN,
+        ApiKey.TXN_OFFSET_COMMIT,
+        ApiKey.END_TXN,
+        ApiKey.OFFSET_COMMIT,
+        ApiKey.HEARTBEAT,
+    )
+)
+"""How the requests begin that are carried out as their bytes arrive. Their answers are small: the system takes no large answer before the
+next turn of the event loop, so the answers that wait would not be counted."""
+
 _KEYS = {int(key): key for key in ROUTES}
 ResultT = TypeVar("ResultT")
 
@@ -77,7 +93,7 @@ class Connection:
         self._is_answering = False
         self._is_finishing = False
         self._idle: asyncio.Future[Awaitable[None] | None] | None = None
-        """Resolved with the rest of the next request that has to wait."""
+        """Done when the idle task is needed, with the rest of a request that has to wait, if any."""
         self._sasl = authentication.begin(self.address) if authentication is not None else None
 
     @property
@@ -112,10 +128,12 @@ class Connection:
                 self._serve_as(await self._handshake())
             self._stream.when_ready(self._on_ready)
             while not self._is_finishing:
-                unfinished = self._answer_frames()
-                if unfinished is None and not self._is_finishing:
-                    self._idle = asyncio.get_running_loop().create_future()
-                    unfinished = await self._idle
+                frame = self._stream.take()
+                if frame is not None:
+                    await self._answer_frame(frame)
+                    continue
+                self._idle = asyncio.get_running_loop().create_future()
+                unfinished = await self._idle
                 if unfinished is not None:
                     await unfinished
         except StreamEndedError as error:
@@ -141,21 +159,28 @@ class Connection:
             self._stream.close()
 
     def _on_ready(self) -> None:
-        """Answer the requests that have arrived while the task was idle. Wake the task if one has to wait, and at the
-        end of the connection."""
-        if self._idle is None or self._idle.done():
+        """Answer the requests that have arrived while the task was idle, and wake the task if something is left to
+        do."""
+        idle, self._idle = self._idle, None  # one request at a time
+        if idle is None or idle.done():
             return
         try:
-            unfinished = self._answer_frames()
+            unfinished = self._answer_at_once()
         except Exception as error:  # noqa: BLE001  the task handles it
-            self._idle.set_exception(error)
+            idle.set_exception(error)
+            del idle  # with the error's traceback it would keep the request and the answer in memory
             return
-        if unfinished is not None or self._is_finishing:
-            self._idle.set_result(unfinished)
+        if unfinished is None and not self._stream.has_news and not self._is_finishing:
+            self._idle = idle
+        else:
+            idle.set_result(unfinished)
 
-    def _answer_frames(self) -> Awaitable[None] | None:
-        """Answer the requests that have arrived. Return the rest of the first one that has to wait."""
-        while not self._is_finishing and (frame := self._stream.take()) is not None:
+    def _answer_at_once(self) -> Awaitable[None] | None:
+        """Answer the next requests that need no turn of the event loop. Return the rest of the first that has to
+        wait."""
+        while not self._is_finishing and self._stream.starts_with(_AT_ONCE):
+            frame = self._stream.take()
+            assert frame is not None, "the stream has a frame"
             unfinished = begun(self._answer_frame(frame))
             if unfinished is not None:
                 return unfinished
@@ -167,8 +192,9 @@ class Connection:
         response = await self._answer(frame)
         self._stream.release(frame)  # only records are views of the frame, and they are in the log now
         if response is not None:
-            self._meters.bytes_sent += SIZE_PREFIX + sum(map(len, response))
-            await self._stream.write(response)
+            self._meters.bytes_sent += self._stream.send(response)
+            if self._stream.is_blocked:
+                await self._stream.drained()
         self._is_answering = False
 
     async def _answer(self, frame: bytearray | memoryview) -> list[bytes] | None:

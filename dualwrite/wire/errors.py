@@ -4,12 +4,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-from dualwrite.wire.apis import EndTxnResponse, Message, ProduceResponse
+from dualwrite.wire.apis import Message
 from dualwrite.wire.producing import EndTxnResult, Produced
-
-_SCHEMAS: Mapping[Any, Any] = {Produced: ProduceResponse, EndTxnResult: EndTxnResponse}
-"""The schemas of the classes that have none themselves."""
-
 
 class _Plan(NamedTuple):
     """The places of the codes in a structure: its own fields, and its arrays with their own plans."""
@@ -43,7 +39,7 @@ def _collect(message: Message, plan: _Plan, found: list[int]) -> None:
 
 @cache
 def _plan_of(message_class: Any) -> _Plan:
-    return _plan(_SCHEMAS.get(message_class, message_class).fields)
+    return _plan(message_class.fields)
 
 
 def _plan(fields: Mapping[str, Any]) -> _Plan:

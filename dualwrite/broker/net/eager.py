@@ -22,13 +22,11 @@ def _rest_of(work: Coroutine[Any, Any, None], waits_for: Any) -> Generator[Any, 
     """``work`` from the point where it waits for the future ``waits_for``, or only for its next turn."""
     while True:
         try:
-            value = yield waits_for
-        except BaseException as error:  # noqa: BLE001  a cancellation, too, is for the work
-            resume = work.throw, error
-        else:
-            resume = work.send, value
-        step, argument = resume
-        try:
-            waits_for = step(argument)
+            try:
+                value = yield waits_for
+            except BaseException as error:  # noqa: BLE001  a cancellation, too, is for the work
+                waits_for = work.throw(error)
+            else:
+                waits_for = work.send(value)
         except StopIteration:
             return

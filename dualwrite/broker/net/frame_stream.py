@@ -94,6 +94,15 @@ class FrameStream(asyncio.BufferedProtocol):
         self._on_ready = call
 
     @property
+    def has_news(self) -> bool:
+        """True if :meth:`take` has a frame, or raises."""
+        return bool(self._frames) or self._end is not None
+
+    def starts_with(self, beginnings: tuple[bytes, ...]) -> bool:
+        """True if the next frame has arrived and begins with one of ``beginnings``, each of two bytes."""
+        return bool(self._frames) and bytes(self._frames[0][:2]) in beginnings
+
+    @property
     def is_receiving(self) -> bool:
         """True in the middle of a large frame."""
         return self._large is not None
@@ -138,25 +147,36 @@ class FrameStream(asyncio.BufferedProtocol):
         self._in_hand = None
         self._give_back(frame)
 
-    async def write(self, parts: Sequence[bytes]) -> None:
-        """Send ``parts`` as one frame, and wait while the client reads slowly.
+    def send(self, parts: Sequence[bytes]) -> int:
+        """Send ``parts`` as one frame, and return its size. Before the next frame, wait until :meth:`drained`.
 
         :raises StreamEndedError: if the client has disconnected.
         """
-        if self.transport.is_closing():
+        transport = self.transport
+        if transport.is_closing():
             raise StreamEndedError("the connection was closed while the request was handled")
         size = sum(map(len, parts))
         if size < _JOINED_BYTES:
-            self.transport.write(b"".join((size_prefix(size), *parts)))
+            transport.write(b"".join((size_prefix(size), *parts)))
         else:
-            self.transport.writelines((size_prefix(size), *parts))
-        if self._writer is not None:
+            transport.writelines((size_prefix(size), *parts))
+        if self._writer is None:
+            self.active_at = time.monotonic()
+        else:
             self._memory.hold_answer(self, size)
+        return SIZE_PREFIX + size
+
+    async def drained(self) -> None:
+        """Return once the client has read most of what was sent.
+
+        :raises StreamEndedError: if it has disconnected.
+        """
+        if self._writer is not None:
             try:
                 await self._writer
             finally:
                 self._memory.release_answer(self)
-        self.active_at = time.monotonic()
+            self.active_at = time.monotonic()
 
     def close(self) -> None:
         """Close the connection once all written data is sent. A frame that was read and not released stays valid."""

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dualwrite.broker.net.connection_memory import ConnectionMemory
 from dualwrite.broker.net.frame_stream import FrameStream, StreamEndedError
 from dualwrite.wire.frames import with_size
+from tests.support.broker.frames import read_frame, write_frame
 
 LIMIT = 4 * 1024 * 1024
 MEBIBYTE = 1024 * 1024
@@ -83,7 +84,7 @@ def whole(size: int) -> bytes:
 
 async def handle(peer: Peer) -> bytes:
     """Read a request of ``peer``, and answer it at once."""
-    frame = await peer.stream.read()
+    frame = await read_frame(peer.stream)
     content = bytes(frame)
     peer.stream.release(frame)
     return content
@@ -153,7 +154,7 @@ def test_every_way_to_leave_gives_the_memory_back(loop: asyncio.AbstractEventLoo
     unread.send(whole(MEBIBYTE))
     in_hand.send(whole(MEBIBYTE))
     waiting.send(begun(MEBIBYTE))
-    frame = loop.run_until_complete(in_hand.stream.read())
+    frame = loop.run_until_complete(read_frame(in_hand.stream))
     assert memory.request_bytes == 3 * MEBIBYTE
     assert not waiting.is_reading
     waiting.abort()
@@ -167,14 +168,14 @@ def test_every_way_to_leave_gives_the_memory_back(loop: asyncio.AbstractEventLoo
     other = Peer(memory)
     other.send(whole(MEBIBYTE))
     assert bytes(frame) == b"y" * MEBIBYTE
-    assert loop.run_until_complete(other.stream.read()) is not frame
+    assert loop.run_until_complete(read_frame(other.stream)) is not frame
 
 
 def test_memory_of_a_frame_that_may_be_in_use_is_not_reused(loop: asyncio.AbstractEventLoop) -> None:
     memory = ConnectionMemory()
     peer, other = Peer(memory), Peer(memory)
     peer.send(with_size(b"a" * 100_000))
-    frame = loop.run_until_complete(peer.stream.read())
+    frame = loop.run_until_complete(read_frame(peer.stream))
     peer.stream.close()  # as a task does that is cancelled while a thread decodes the frame
     other.send(with_size(b"b" * 100_000))
     assert bytes(frame) == b"a" * 100_000
@@ -240,7 +241,7 @@ def test_answers_that_are_not_read_are_bounded_and_the_slowest_client_is_closed(
         peers = [Peer(memory, address) for address in ("10.0.0.1", "10.0.0.2", "10.0.0.2", "10.0.0.3")]
         tasks = []
         for peer in peers:
-            tasks.append(asyncio.ensure_future(peer.stream.write([bytes(MEBIBYTE)])))
+            tasks.append(asyncio.ensure_future(write_frame(peer.stream, [bytes(MEBIBYTE)])))
             await asyncio.sleep(0)
         assert [peer.is_gone for peer in peers] == [False, True, False, False]
         assert memory.answer_bytes == 4 * MEBIBYTE, "the memory of the closed connection is not free yet"

@@ -38,25 +38,29 @@ class Metered:
 class OneRequest:
     """A FrameStream that gives one frame and then ends."""
 
-    is_deaf = False
+    is_deaf = is_blocked = False
 
     def __init__(self, frame: bytes) -> None:
         self.transport = SimpleNamespace(get_extra_info=lambda _: ("127.0.0.1", 1))
         self.written: list[list[bytes]] = []
         self._frames = [bytearray(frame)]
 
-    async def read(self) -> bytearray:
+    def take(self) -> bytearray:
         if not self._frames:
             raise StreamEndedError("done")
         return self._frames.pop()
 
-    async def write(self, parts: list[bytes]) -> None:
+    def send(self, parts: list[bytes]) -> int:
         self.written.append(parts)
+        return sum(map(len, parts))
 
     def release(self, frame: bytearray) -> None:
         pass
 
     def when_deaf(self, wake: Callable[[], None]) -> None:
+        pass
+
+    def when_ready(self, call: Callable[[], None]) -> None:
         pass
 
     def close(self) -> None:

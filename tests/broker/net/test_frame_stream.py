@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dualwrite.broker.net.connection_memory import ConnectionMemory
 from dualwrite.broker.net.frame_stream import FrameStream, StreamEndedError
 from dualwrite.wire.frames import FrameTooLargeError, with_size
+from tests.support.broker.frames import read_frame, write_frame
 
 LIMIT = 4 * 1024 * 1024
 ResultT = TypeVar("ResultT")
@@ -81,7 +82,7 @@ def test_frames_come_out_as_they_went_in_however_they_were_cut(sizes: list[int],
     feed(stream, b"".join(map(with_size, frames)), max(piece, sum(sizes) // 50 + 1))
 
     async def read() -> list[bytes]:
-        return [bytes(await stream.read()) for _ in frames]
+        return [bytes(await read_frame(stream)) for _ in frames]
 
     assert within(20, read) == frames
 
@@ -91,7 +92,7 @@ def test_a_frame_that_is_released_makes_room_for_the_next_and_one_that_is_held_d
 
     async def read(content: bytes) -> bytearray | memoryview:
         feed(stream, with_size(content * 100_000), 65_536)
-        return await stream.read()
+        return await read_frame(stream)
 
     async def run() -> None:
         held, released = await read(b"a"), await read(b"b")
@@ -112,9 +113,9 @@ def test_the_reader_of_a_frame_may_write_to_it(size: int) -> None:
 
     async def read() -> bytes:
         feed(stream, with_size(b"a" * size) * 2, 65_536)
-        first = await stream.read()
+        first = await read_frame(stream)
         memoryview(first)[:1] = b"x"
-        return bytes(await stream.read())
+        return bytes(await read_frame(stream))
 
     assert within(20, read) == b"a" * size
 
@@ -124,7 +125,7 @@ def test_a_reader_waits_for_the_rest_of_its_frame() -> None:
 
     async def read() -> bytes:
         feed(stream, with_size(b"whole")[:6], 100)
-        reading = asyncio.ensure_future(stream.read())
+        reading = asyncio.ensure_future(read_frame(stream))
         await asyncio.sleep(0)
         assert not reading.done()
         feed(stream, with_size(b"whole")[6:], 100)
@@ -143,7 +144,7 @@ def test_a_client_waits_while_its_frames_are_not_read() -> None:
     assert not transport.is_reading
 
     async def read() -> None:
-        await stream.read()
+        await read_frame(stream)
 
     within(20, read)
     assert transport.is_reading
@@ -155,9 +156,9 @@ def test_frames_before_one_of_an_impossible_size_are_read_and_nothing_after_it(s
     feed(stream, with_size(b"good") + size.to_bytes(4, "big", signed=True) + with_size(b"lost"), 1000)
 
     async def read() -> bytes:
-        first = bytes(await stream.read())
+        first = bytes(await read_frame(stream))
         with pytest.raises(FrameTooLargeError, match=str(size)):
-            await stream.read()
+            await read_frame(stream)
         return first
 
     assert within(20, read) == b"good"
@@ -177,9 +178,9 @@ def test_frames_sent_before_the_end_are_read_first() -> None:
     assert stream.eof_received(), "a client that sends nothing more may still wait for answers"
 
     async def read() -> bytes:
-        last = bytes(await stream.read())
+        last = bytes(await read_frame(stream))
         with pytest.raises(StreamEndedError):
-            await stream.read()
+            await read_frame(stream)
         return last
 
     assert within(20, read) == b"last"
@@ -189,7 +190,7 @@ def test_a_waiting_reader_learns_that_the_connection_is_lost() -> None:
     stream, _ = connected()
 
     async def read() -> None:
-        reading = asyncio.ensure_future(stream.read())
+        reading = asyncio.ensure_future(read_frame(stream))
         await asyncio.sleep(0)
         stream.connection_lost(ConnectionResetError("reset"))
         with pytest.raises(StreamEndedError, match="reset"):
@@ -203,20 +204,20 @@ def test_a_writer_waits_for_a_slow_client_and_learns_that_it_is_lost() -> None:
 
     async def write() -> None:
         stream.pause_writing()
-        writing = asyncio.ensure_future(stream.write([b"one"]))
+        writing = asyncio.ensure_future(write_frame(stream, [b"one"]))
         await asyncio.sleep(0)
         assert not writing.done()
         stream.resume_writing()
         await writing
         stream.pause_writing()
-        writing = asyncio.ensure_future(stream.write([b"two"]))
+        writing = asyncio.ensure_future(write_frame(stream, [b"two"]))
         await asyncio.sleep(0)
         stream.connection_lost(None)
         with pytest.raises(StreamEndedError):
             await writing
         transport.is_closed = True
         with pytest.raises(StreamEndedError):
-            await stream.write([b"three"])
+            await write_frame(stream, [b"three"])
 
     within(20, write)
     assert transport.written == with_size(b"one") + with_size(b"two")
@@ -227,7 +228,7 @@ def test_large_parts_are_written_as_they_are() -> None:
     records = bytes(50_000)
 
     async def write() -> None:
-        await stream.write([b"head", records])
+        await write_frame(stream, [b"head", records])
 
     within(20, write)
     assert transport.written == with_size(b"head" + records)
@@ -244,9 +245,9 @@ def test_a_real_socket_carries_large_frames_both_ways() -> None:
         )
         frame = bytes(range(256)) * 8192
         sending = asyncio.ensure_future(loop.sock_sendall(theirs, with_size(frame)))
-        read = await stream.read()
+        read = await read_frame(stream)
         await sending
-        answering = asyncio.ensure_future(stream.write([bytes(read[:1000]), bytes(read[1000:])]))
+        answering = asyncio.ensure_future(write_frame(stream, [bytes(read[:1000]), bytes(read[1000:])]))
         back = bytearray()
         while len(back) < len(frame) + 4:
             back += await loop.sock_recv(theirs, 1 << 20)

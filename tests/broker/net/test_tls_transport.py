@@ -12,6 +12,7 @@ import uvloop
 from dualwrite.broker.net.connection_memory import ConnectionMemory
 from dualwrite.broker.net.frame_stream import FrameStream, StreamEndedError
 from dualwrite.broker.tls.transport import RECEIVE_BYTES, TlsHandshakeError, TlsTransport
+from tests.support.broker.frames import read_frame, write_frame
 from tests.support.broker.secured import Keys
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -56,8 +57,8 @@ class EchoServer:
         try:
             await stream.transport.handshake(self._seconds)
             while True:
-                frame = await stream.read()
-                await stream.write([b"", bytes(frame[:1]), b"", bytes(frame[1:])])
+                frame = await read_frame(stream)
+                await write_frame(stream, [b"", bytes(frame[:1]), b"", bytes(frame[1:])])
                 stream.release(frame)
         except ConnectionError as error:
             self.ended.append(error)
