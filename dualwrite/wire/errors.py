@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from dualwrite.wire.apis import Message
 from dualwrite.wire.producing import EndTxnResult, Produced
 
+
 class _Plan(NamedTuple):
     """The places of the codes in a structure: its own fields, and its arrays with their own plans."""
 

@@ -13,7 +13,7 @@ from sqlalchemy import Engine, delete, insert, select, update
 
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
-from dualwrite.coordinator.rules.lease import LeaseContradictedError
+from dualwrite.coordinator.rules.lease import Lease, LeaseContradictedError
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import DatabaseBusyError, DecisionLostError
