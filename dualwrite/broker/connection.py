@@ -59,8 +59,8 @@ _AT_ONCE = tuple(
         ApiKey.HEARTBEAT,
     )
 )
-"""How the requests begin that are carried out as their bytes arrive. Their answers are small: the system takes no large answer before the
-next turn of the event loop, so the answers that wait would not be counted."""
+"""How the requests begin that are carried out as their bytes arrive. Their answers are small: the system takes no large
+answer before the next turn of the event loop, so the answers that wait would not be counted."""
 
 _KEYS = {int(key): key for key in ROUTES}
 ResultT = TypeVar("ResultT")

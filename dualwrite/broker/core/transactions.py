@@ -150,7 +150,9 @@ def _is_sound(fact: TransactionRecorded) -> bool:
         return has_partitions and fact.started_ms >= 0
     if status in _IDLE:
         is_new = status is TransactionStatus.EMPTY
-        return not has_partitions and not has_next and fact.next_timeout_ms < 0 and not (is_new and fact.started_ms >= 0)
+        return (
+            not has_partitions and not has_next and fact.next_timeout_ms < 0 and not (is_new and fact.started_ms >= 0)
+        )
     return status is not TransactionStatus.DEAD  # on disk a dead id is a tombstone
 
 
