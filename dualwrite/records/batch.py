@@ -26,6 +26,8 @@ class Record(NamedTuple):
 
 
 _NULL = encode_varint(-1)
+_HEAD_OF_FIRST = bytes(3)
+"""No attributes, and the timestamp and the offset of the batch itself."""
 _PLAIN = BatchFields()
 
 
@@ -76,11 +78,13 @@ def iterate_records(batch: bytes | memoryview) -> Iterator[Record]:
 
 def _encode_record(record: Record, offset_delta: int, first_timestamp: int) -> bytes:
     key, value, timestamp, _ = record
+    if timestamp == first_timestamp and not offset_delta:
+        head = _HEAD_OF_FIRST
+    else:
+        head = b"\x00" + encode_varint(timestamp - first_timestamp) + encode_varint(offset_delta)
     body = b"".join(
         (
-            b"\x00",
-            encode_varint(timestamp - first_timestamp),
-            encode_varint(offset_delta),
+            head,
             _NULL if key is None else encode_varint(len(key)),
             key or b"",
             _NULL if value is None else encode_varint(len(value)),

@@ -70,7 +70,7 @@ class BatchHeader(NamedTuple):
 
     def placed(self, base_offset: int, leader_epoch: int) -> "BatchHeader":
         """The header once :func:`place_batch` has placed its batch."""
-        return BatchHeader(base_offset, self.batch_length, leader_epoch, *self[3:])
+        return BatchHeader._make((base_offset, self.batch_length, leader_epoch, *self[3:]))
 
     @property
     def size(self) -> int:
@@ -280,4 +280,4 @@ def _sealed(
     fields = _CHECKED.pack(*checked)
     length = HEADER_SIZE - _PREFIX_SIZE + len(body)
     place = base_offset, length, 0, MAGIC, crc32c.crc32c(body, crc32c.crc32c(fields))
-    return BatchHeader(*place, *checked), b"".join((_PLACE.pack(*place), fields, body))
+    return BatchHeader._make(place + checked), b"".join((_PLACE.pack(*place), fields, body))

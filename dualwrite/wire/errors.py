@@ -5,7 +5,8 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from dualwrite.wire.apis import Message
-from dualwrite.wire.producing import EndTxnResult, Produced
+from dualwrite.wire.producing import AddedPartitions, EndTxnResult, Produced
+
 
 
 class _Plan(NamedTuple):
@@ -23,6 +24,9 @@ def error_codes(response: Message) -> list[int]:
     if message_class is Produced:
         entries = (entry for topic in response.responses for entry in topic.partition_responses)
         return [entry.error_code for entry in entries if entry.error_code]
+    if message_class is AddedPartitions:
+        results = (entry for topic in response.results_by_topic_v3_and_below for entry in topic.results_by_partition)
+        return [entry.partition_error_code for entry in results if entry.partition_error_code]
     found: list[int] = []
     _collect(response, _plan_of(message_class), found)
     return found

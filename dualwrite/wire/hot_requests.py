@@ -1,4 +1,5 @@
-"""Hand-written decoders of requests that come thousands of times a second: Produce v9 to v12 and EndTxn v3 to v5.
+"""Hand-written decoders of requests that come thousands of times a second: Produce v9 to v12, EndTxn v0 to v5, and
+AddPartitionsToTxn v0 to v2.
 
 The results have the attributes of kafka-python's messages, so that handlers accept both. kafka-python decodes requests
 in an unusual form (with tagged fields or nulls), and reports the error of malformed ones.
@@ -9,11 +10,16 @@ from typing import NamedTuple
 
 from dualwrite.records.varint import decode_unsigned_varint
 
-_PRODUCE, _END_TXN = 0, 26
+_PRODUCE, _ADD_PARTITIONS, _END_TXN = 0, 24, 26
 _PRODUCE_VERSIONS, _END_VERSIONS = range(9, 13), range(3, 6)
+_PLAIN_VERSIONS = range(3)
+"""The versions of EndTxn and AddPartitionsToTxn before the flexible ones; librdkafka sends these."""
 _ACKS_AND_TIMEOUT = struct.Struct(">hi")
 _INDEX = struct.Struct(">i")
+_SIZE = struct.Struct(">h")
 _PRODUCER_AND_RESULT = struct.Struct(">qhBB")
+_PLAIN_PRODUCER_AND_RESULT = struct.Struct(">qhB")
+_PRODUCER_AND_COUNT = struct.Struct(">qhi")
 
 
 class ProducedData(NamedTuple):
@@ -49,15 +55,36 @@ class EndTxn(NamedTuple):
     committed: bool
 
 
-def read_hot_request(
-    api_key: int, version: int, frame: bytearray | memoryview, position: int
-) -> Produce | EndTxn | None:
-    """The body of a request frame from ``position`` on; None if it is not one of these two in their common form."""
+class AddedTopicPartitions(NamedTuple):
+    """The partitions of one topic that a transaction needs."""
+
+    name: str
+    partitions: list[int]
+
+
+class AddPartitionsToTxn(NamedTuple):
+    """An AddPartitionsToTxn request of one transaction."""
+
+    v3_and_below_transactional_id: str
+    v3_and_below_producer_id: int
+    v3_and_below_producer_epoch: int
+    v3_and_below_topics: list[AddedTopicPartitions]
+
+
+HotRequest = Produce | EndTxn | AddPartitionsToTxn
+
+
+def read_hot_request(api_key: int, version: int, frame: bytearray | memoryview, position: int) -> HotRequest | None:
+    """The body of a request frame from ``position`` on; None if it is not one of these three in their common form."""
     try:
         if api_key == _PRODUCE and version in _PRODUCE_VERSIONS:
             return _read_produce(memoryview(frame), position)
         if api_key == _END_TXN and version in _END_VERSIONS:
             return _read_end_txn(frame, position)
+        if api_key == _END_TXN and version in _PLAIN_VERSIONS:
+            return _read_plain_end_txn(frame, position)
+        if api_key == _ADD_PARTITIONS and version in _PLAIN_VERSIONS:
+            return _read_add_partitions(frame, position)
     except (IndexError, ValueError, struct.error):
         return None
     return None
@@ -104,3 +131,42 @@ def _read_end_txn(frame: bytearray | memoryview, position: int) -> EndTxn | None
     if tags:
         return None
     return EndTxn(str(frame[position:end], "utf-8"), producer_id, epoch, bool(committed))
+
+
+def _read_plain_end_txn(frame: bytearray | memoryview, position: int) -> EndTxn | None:
+    transactional_id, position = _plain_string(frame, position)
+    if position + _PLAIN_PRODUCER_AND_RESULT.size != len(frame):
+        return None
+    producer_id, epoch, committed = _PLAIN_PRODUCER_AND_RESULT.unpack_from(frame, position)
+    return EndTxn(transactional_id, producer_id, epoch, bool(committed))
+
+
+def _read_add_partitions(frame: bytearray | memoryview, position: int) -> AddPartitionsToTxn | None:
+    transactional_id, position = _plain_string(frame, position)
+    producer_id, epoch, count = _PRODUCER_AND_COUNT.unpack_from(frame, position)
+    position += _PRODUCER_AND_COUNT.size
+    if count < 0:  # null, here and below
+        return None
+    topics = []
+    for _ in range(count):
+        name, position = _plain_string(frame, position)
+        (size,) = _INDEX.unpack_from(frame, position)
+        position += _INDEX.size
+        end = position + max(size, 0) * _INDEX.size
+        if size < 0 or end > len(frame):
+            return None
+        topics.append(AddedTopicPartitions(name, [index for (index,) in _INDEX.iter_unpack(frame[position:end])]))
+        position = end
+    return AddPartitionsToTxn(transactional_id, producer_id, epoch, topics) if position == len(frame) else None
+
+
+def _plain_string(frame: bytearray | memoryview, position: int) -> tuple[str, int]:
+    """The string at ``position`` in a version that is not flexible, and the position after it.
+
+    :raises ValueError: if it is null.
+    """
+    (size,) = _SIZE.unpack_from(frame, position)
+    begin = position + _SIZE.size
+    if size < 0:
+        raise ValueError("null")
+    return str(frame[begin : begin + size], "utf-8"), begin + size

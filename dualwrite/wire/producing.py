@@ -136,6 +136,27 @@ class EndTxnResult(NamedTuple):
     producer_epoch: int
 
 
+class AddedPartition(NamedTuple):
+    """The answer for one partition in an AddPartitionsToTxn response."""
+
+    partition_index: int
+    partition_error_code: int
+
+
+class AddedTopic(NamedTuple):
+    """The answer for one topic in an AddPartitionsToTxn response."""
+
+    name: str
+    results_by_partition: Sequence[AddedPartition]
+
+
+class AddedPartitions(NamedTuple):
+    """An AddPartitionsToTxn response up to v3."""
+
+    throttle_time_ms: int
+    results_by_topic_v3_and_below: Sequence[AddedTopic]
+
+
 def read_hot_response(api_key: int, version: int, frame: bytes) -> Produced | EndTxnResult | None:
     """The body of a response frame; None if it is not one of these two in their common form. Then kafka-python must
     decode it, because it has errors of single records or tagged fields, or is malformed."""

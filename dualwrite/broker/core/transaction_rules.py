@@ -274,7 +274,7 @@ def _prepare(entry: TransactionRecorded, result: Marker, version: TransactionVer
         version=version,
         next_timeout_ms=entry.next_timeout_ms,
     )
-    return Decision(Reply(producer=following), (fact,), (markers_of(fact),))
+    return Decision(Reply(ErrorCode.NONE, following, NO_PRODUCER), (fact,), (markers_of(fact),))
 
 
 def _abort_by_coordinator(
@@ -332,7 +332,7 @@ def _complete(entry: TransactionRecorded, moment: Moment) -> Decision:
         previous=entry.previous,
         version=entry.version,
     )
-    return Decision(Reply(producer=fact.producer), (fact,))
+    return Decision(_ACCEPTED.reply, (fact,))
 
 
 # --- epochs

@@ -25,6 +25,9 @@ from dualwrite.records.header import BatchHeader
 
 logger = logging.getLogger(__name__)
 
+_NO_MOMENT = Moment(0, 0)
+"""For commands whose decision depends on the state alone."""
+
 
 class TransactionCoordinator:
     """Runs the coordinator's rules. Belongs to the event loop's thread."""
@@ -41,6 +44,7 @@ class TransactionCoordinator:
         self.table = TransactionTable()
         self._cluster = cluster
         self._flusher = flusher
+        self._critical = flusher.critical()
         self._clock = clock
         self.settings = settings
         self._journal = InternalTopic.open(
@@ -67,7 +71,8 @@ class TransactionCoordinator:
         """Carry out ``command``. The caller may send the reply at once."""
         while True:
             decision = self._decide(command)
-            await self._flusher.barrier()
+            if self._flusher.must_wait:
+                await self._flusher.barrier()
             for effect in decision.effects:
                 await self._write_markers(effect)
             if decision.reply is not None:
@@ -75,7 +80,7 @@ class TransactionCoordinator:
 
     def check(self, command: Command) -> Reply:
         """The reply to a command that changes nothing, without any await."""
-        decision = self._decide(command)
+        decision = decide(self.table, command, _NO_MOMENT, self.settings)
         assert not decision.facts, f"{command} changes state"
         assert decision.reply is not None
         return decision.reply
@@ -104,7 +109,7 @@ class TransactionCoordinator:
         moment = Moment(self._clock.wall_ms(), self._cluster.next_producer_id, open_ms)
         decision = decide(self.table, command, moment, self.settings)
         if decision.facts:
-            with self._flusher.critical():
+            with self._critical:
                 for fact in decision.facts:
                     self.table.apply(fact)  # first, because it checks: an illegal fact on disk prevents every restart
                     self._open_times.note(fact, steady_ms)
@@ -119,11 +124,12 @@ class TransactionCoordinator:
         That last fact needs neither a barrier nor its own fsync. Until it is durable, a restart finds the decision and
         writes the markers again, which changes nothing. The client's next transaction follows it in the journal.
         """
-        with self._flusher.critical():
+        with self._critical:
             for name in effect.partitions:
                 partition = self._cluster.partition(name)
                 fenced = partition is not None and partition.state.has_fenced(effect.producer)
                 if partition is not None and not fenced:  # otherwise an operator has already ended it in this partition
                     partition.append_marker(effect.marker, effect.producer, self._clock.wall_ms())
-        await self._flusher.barrier()
+        if self._flusher.must_wait:
+            await self._flusher.barrier()
         self._decide(MarkersWritten(effect.transactional_id))

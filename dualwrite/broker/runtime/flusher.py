@@ -72,8 +72,11 @@ class Flusher:
         self._critical = _Critical(on_failure)
         self._timed = timed
         self._dirty: dict[Flushable, None] = {}
-        self._current: asyncio.Future[None] | None = None
-        self._following: asyncio.Future[None] | None = None
+        self._current: list[asyncio.Future[None]] | None = None
+        """Those that wait for the round in progress; None if there is none."""
+        self._following: list[asyncio.Future[None]] = []
+        """Those that wait for the next round. Each has a future of its own: a request that is cancelled ends no other
+        one's wait, and each wakes its task without a turn of the event loop in between."""
         self._rounds: asyncio.Task[None] | None = None
         self._is_wanted = False
         """True if another round must follow."""
@@ -91,8 +94,6 @@ class Flusher:
             target.flushed(target.end_offset)
             return
         self._dirty[target] = None
-        if self._following is None:
-            self._following = asyncio.get_running_loop().create_future()
 
     def hurry(self) -> None:
         """Begin a round of fsyncs, as soon as the round in progress is over."""
@@ -101,12 +102,19 @@ class Flusher:
             if self._rounds is None:
                 self._rounds = asyncio.get_running_loop().create_task(self._flush_rounds())
 
+    @property
+    def must_wait(self) -> bool:
+        """False if :meth:`barrier` would return at once, so that its call can be left out."""
+        return bool(self._dirty) or self._current is not None
+
     async def barrier(self) -> None:
         """Return once everything appended before the call is durable."""
         self.hurry()
-        waiting_for = self._following if self._dirty else self._current
-        if waiting_for is not None:
-            await asyncio.shield(waiting_for)
+        waiters = self._following if self._dirty else self._current
+        if waiters is not None:
+            waiter = asyncio.get_running_loop().create_future()
+            waiters.append(waiter)
+            await waiter
 
     def in_background(self, work: Callable[[], None]) -> None:
         """Run ``work`` in an fsync thread once everything appended so far is durable. Only :meth:`close` waits for it.
@@ -135,18 +143,21 @@ class Flusher:
         loop = asyncio.get_running_loop()
         while self._is_wanted:
             self._is_wanted = False
-            self._current, self._following = self._following, None
+            self._current, self._following = self._following, []
             positions = {target: target.end_offset for target in self._dirty}
             self._dirty.clear()
             with self.critical():
                 shares = _shares(list(positions))
                 with self._timed():
-                    await asyncio.gather(*(loop.run_in_executor(self._threads, _sync_all, share) for share in shares))
+                    for syncing in [loop.run_in_executor(self._threads, _sync_all, share) for share in shares]:
+                        await syncing
                 for target, end_offset in positions.items():
                     target.flushed(end_offset)
-            assert self._current is not None
-            self._current.set_result(None)
-        self._current = self._rounds = None
+            waiters, self._current = self._current, None
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+        self._rounds = None
 
 
 def _shares(targets: list[Flushable]) -> list[list[Flushable]]:

@@ -311,6 +311,10 @@ class MortalFlusher(Flusher):
         super().__init__(durable, on_failure=files.end_process)
         self._files = files
 
+    @property
+    def must_wait(self) -> bool:
+        return super().must_wait or self._files.stopped.is_set()
+
     async def barrier(self) -> None:
         await super().barrier()
         if self._files.stopped.is_set():

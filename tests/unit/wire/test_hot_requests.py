@@ -6,12 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.wire.apis import APIS, ApiKey, EndTxnRequest, ProduceRequest
+from dualwrite.wire.apis import APIS, AddPartitionsToTxnRequest, ApiKey, EndTxnRequest, ProduceRequest
 from dualwrite.wire.codec import MalformedMessageError, read_body, read_request_head, refuse_nulls, write_request
-from dualwrite.wire.hot_requests import EndTxn, Produce, read_hot_request
+from dualwrite.wire.hot_requests import AddPartitionsToTxn, EndTxn, HotRequest, Produce, read_hot_request
 from tests.support.strategies import attempt, messages
 
-HOT = [(ApiKey.PRODUCE, version) for version in range(9, 13)] + [(ApiKey.END_TXN, version) for version in range(3, 6)]
+HOT = [
+    *((ApiKey.PRODUCE, version) for version in range(9, 13)),
+    *((ApiKey.END_TXN, version) for version in range(6)),
+    *((ApiKey.ADD_PARTITIONS_TO_TXN, version) for version in range(3)),
+]
 hot = st.sampled_from(HOT)
 
 _TOPIC = ProduceRequest.TopicProduceData
@@ -44,7 +48,17 @@ ends = st.builds(
     producer_epoch=st.integers(-(2**15), 2**15 - 1),
     committed=st.booleans(),
 )
-UNTAGGED = {ApiKey.PRODUCE: produces, ApiKey.END_TXN: ends}
+_ADDED = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
+additions = st.builds(
+    AddPartitionsToTxnRequest,
+    v3_and_below_transactional_id=names,
+    v3_and_below_producer_id=st.integers(-(2**63), 2**63 - 1),
+    v3_and_below_producer_epoch=st.integers(-(2**15), 2**15 - 1),
+    v3_and_below_topics=st.lists(
+        st.builds(_ADDED, name=names, partitions=st.lists(st.integers(-(2**31), 2**31 - 1), max_size=4)), max_size=4
+    ),
+)
+UNTAGGED = {ApiKey.PRODUCE: produces, ApiKey.END_TXN: ends, ApiKey.ADD_PARTITIONS_TO_TXN: additions}
 
 
 def framed(key: ApiKey, version: int, request: Any) -> tuple[bytearray, int]:
@@ -59,8 +73,16 @@ def by_kafka_python(key: ApiKey, version: int, frame: bytearray, position: int) 
     return request
 
 
-def assert_same(ours: Produce | EndTxn, theirs: Any) -> None:
+def assert_same(ours: HotRequest, theirs: Any) -> None:
     """Assert that both say the same, by the attributes that handlers use."""
+    if isinstance(ours, AddPartitionsToTxn):
+        assert ours == (
+            theirs.v3_and_below_transactional_id,
+            theirs.v3_and_below_producer_id,
+            theirs.v3_and_below_producer_epoch,
+            [(topic.name, topic.partitions) for topic in theirs.v3_and_below_topics],
+        )
+        return
     if isinstance(ours, EndTxn):
         assert ours == (theirs.transactional_id, theirs.producer_id, theirs.producer_epoch, theirs.committed)
         return
@@ -140,7 +162,9 @@ def test_records_are_views_that_can_be_written_to() -> None:
     assert b"Batch" in frame
 
 
-@pytest.mark.parametrize(("key", "version"), [(ApiKey.PRODUCE, 8), (ApiKey.PRODUCE, 13), (ApiKey.END_TXN, 2)])
+@pytest.mark.parametrize(
+    ("key", "version"), [(ApiKey.PRODUCE, 8), (ApiKey.PRODUCE, 13), (ApiKey.ADD_PARTITIONS_TO_TXN, 3)]
+)
 def test_other_versions_are_left_to_kafka_python(key: ApiKey, version: int) -> None:
-    request = APIS[key].request(transactional_id="app-0")
+    request = APIS[key].request()
     assert read_hot_request(key, version, *framed(key, version, request)) is None

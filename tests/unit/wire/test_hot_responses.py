@@ -10,7 +10,15 @@ from dualwrite.wire.apis import APIS, AddPartitionsToTxnResponse, ApiKey, EndTxn
 from dualwrite.wire.codec import write_response, write_response_parts
 from dualwrite.wire.errors import error_codes
 from dualwrite.wire.hot import encode_hot
-from dualwrite.wire.producing import EndTxnResult, Produced, ProducedPartition, ProducedTopic
+from dualwrite.wire.producing import (
+    AddedPartition,
+    AddedPartitions,
+    AddedTopic,
+    EndTxnResult,
+    Produced,
+    ProducedPartition,
+    ProducedTopic,
+)
 from tests.support.strategies import messages
 
 HOT = (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.END_TXN)
@@ -166,6 +174,22 @@ def test_an_end_txn_response_of_a_tuple_is_written_and_counted_as_that_of_kafka_
 ) -> None:
     ours = EndTxnResult(response.throttle_time_ms, response.error_code, response.producer_id, response.producer_epoch)
     assert write_response(ApiKey.END_TXN, version, 5, ours) == write_response(ApiKey.END_TXN, version, 5, response)
+    assert error_codes(ours) == error_codes(response)
+
+
+@given(st.integers(0, 3), UNTAGGED[ApiKey.ADD_PARTITIONS_TO_TXN])
+def test_an_add_partitions_response_of_tuples_is_written_and_counted_as_that_of_kafka_python(
+    version: int, response: Any
+) -> None:
+    topics = [
+        AddedTopic(
+            topic.name,
+            [AddedPartition(entry.partition_index, entry.partition_error_code) for entry in topic.results_by_partition],
+        )
+        for topic in response.results_by_topic_v3_and_below
+    ]
+    ours, key = AddedPartitions(response.throttle_time_ms, topics), ApiKey.ADD_PARTITIONS_TO_TXN
+    assert write_response(key, version, 5, ours) == write_response(key, version, 5, response)
     assert error_codes(ours) == error_codes(response)
 
 

@@ -73,7 +73,8 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
             raise UnanswerableError(f"Produce with acks=0: {', '.join(map(error_name, sorted(errors)))}")
         broker.flusher.hurry()
         return None
-    await broker.flusher.barrier()
+    if broker.flusher.must_wait:
+        await broker.flusher.barrier()
     return Produced(responses, throttle_time_ms=0)
 
 

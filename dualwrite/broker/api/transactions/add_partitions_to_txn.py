@@ -20,6 +20,7 @@ from dualwrite.broker.core.commands import AddPartitions, VerifyPartitions
 from dualwrite.ids import ProducerIdentity, TopicPartition
 from dualwrite.wire.apis import AddPartitionsToTxnResponse, ApiKey, Message
 from dualwrite.wire.error_codes import ErrorCode
+from dualwrite.wire.producing import AddedPartition, AddedPartitions, AddedTopic
 
 KEY = ApiKey.ADD_PARTITIONS_TO_TXN
 VERSIONS = range(6)
@@ -42,7 +43,11 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
             errors = await _add(transactional_id, producer, partitions, False, version, broker)
         else:
             errors = dict.fromkeys(partitions, _WRITE_ID.error)
-        return AddPartitionsToTxnResponse(throttle_time_ms=0, results_by_topic_v3_and_below=_by_topic(errors))
+        by_topic = [
+            AddedTopic(topic, [AddedPartition(index, error) for index, error in results])
+            for topic, results in _by_topic(errors)
+        ]
+        return AddedPartitions(0, by_topic)
     if not broker.may(_CLUSTER_ACTION):
         return AddPartitionsToTxnResponse(
             throttle_time_ms=0, error_code=_CLUSTER_ACTION.error, results_by_transaction=[]
@@ -55,7 +60,7 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
         errors = await _add(transactional_id, producer, partitions, transaction.verify_only, version, broker)
         results.append(
             AddPartitionsToTxnResponse.AddPartitionsToTxnResult(
-                transactional_id=transactional_id, topic_results=_by_topic(errors)
+                transactional_id=transactional_id, topic_results=_topic_results(errors)
             )
         )
     return AddPartitionsToTxnResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, results_by_transaction=results)
@@ -88,18 +93,23 @@ def _partitions(topics: Iterable[Message]) -> frozenset[TopicPartition]:
     return frozenset(TopicPartition(topic.name, index) for topic in topics for index in topic.partitions)
 
 
-def _by_topic(errors: Mapping[TopicPartition, ErrorCode]) -> list[Message]:
+def _by_topic(errors: Mapping[TopicPartition, ErrorCode]) -> list[tuple[str, list[tuple[int, ErrorCode]]]]:
+    """The topics by name, each with its partitions and their errors by index."""
+    by_topic: dict[str, list[tuple[int, ErrorCode]]] = {}
+    for name, error in sorted(errors.items()):
+        by_topic.setdefault(name.topic, []).append((name.partition, error))
+    return list(by_topic.items())
+
+
+def _topic_results(errors: Mapping[TopicPartition, ErrorCode]) -> list[Message]:
     topic_result = AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult
     partition_result = topic_result.AddPartitionsToTxnPartitionResult
-    by_topic: dict[str, list[tuple[int, ErrorCode]]] = {}
-    for name, error in errors.items():
-        by_topic.setdefault(name.topic, []).append((name.partition, error))
     return [
         topic_result(
             name=topic,
             results_by_partition=[
-                partition_result(partition_index=index, partition_error_code=error) for index, error in sorted(results)
+                partition_result(partition_index=index, partition_error_code=error) for index, error in results
             ],
         )
-        for topic, results in sorted(by_topic.items())
+        for topic, results in _by_topic(errors)
     ]
