@@ -225,7 +225,7 @@ def test_a_sweep_records_a_transaction_that_another_database_may_have_decided(
     here = make()
     if is_locked:
         monkeypatch.setattr(manager_of(here).store, "locked_at_once", lambda leases: nullcontext({}))
-    assert here.recover() == {ID: Outcome.HEURISTIC_HAZARD}
+    assert manager_of(here).sweep() == ({ID: Outcome.HEURISTIC_HAZARD}, [])
     assert states(here) == hazard(other_engine)
     assert (kafka.aborted, kafka.ongoing) == (["one"], None)
     write(here, "two")
