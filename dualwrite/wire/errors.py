@@ -8,7 +8,6 @@ from dualwrite.wire.apis import Message
 from dualwrite.wire.producing import AddedPartitions, EndTxnResult, Produced
 
 
-
 class _Plan(NamedTuple):
     """The places of the codes in a structure: its own fields, and its arrays with their own plans."""
 
