@@ -33,8 +33,9 @@ _PREVIOUS_ID, _NEXT_ID, _CLIENT_VERSION, _NEXT_EPOCH, _PREVIOUS_EPOCH, _NEXT_TIM
 
 _TAGGED_SHORT, _TAGGED_INT, _TAGGED_LONG = struct.Struct(">BBh"), struct.Struct(">BBi"), struct.Struct(">BBq")
 """A tagged field: its tag and its size, which take one byte each, and its value."""
-_REMEMBERED = 256
-"""How many transactional ids and sets of partitions are remembered in their encoded form."""
+_REMEMBERED, _FEW = 256, 16
+"""How many transactional ids, and how many sets of so few partitions, are remembered in their encoded form. A client
+may have transactions of a hundred thousand partitions, which would fill the memory."""
 
 
 def encode_fact(fact: TransactionFact) -> tuple[bytes, bytes | None]:
@@ -84,7 +85,7 @@ def _encode_value(fact: TransactionRecorded) -> bytes:
     return b"".join(
         (
             _FIXED.pack(_VALUE_VERSION, *fact.producer, fact.timeout_ms, fact.status),
-            _encode_partitions(fact.partitions),
+            _encode_few(fact.partitions) if len(fact.partitions) <= _FEW else _encode_partitions(fact.partitions),
             _TIMES.pack(fact.updated_ms, fact.started_ms),
             encode_unsigned_varint(len(tags)),
             *tags,
@@ -118,7 +119,6 @@ def _decode_value(transactional_id: str, value: bytes) -> TransactionRecorded:
     )
 
 
-@lru_cache(_REMEMBERED)
 def _encode_partitions(partitions: frozenset[TopicPartition]) -> bytes:
     by_topic: dict[str, list[int]] = {}
     for topic, index in sorted(partitions):
@@ -130,6 +130,9 @@ def _encode_partitions(partitions: frozenset[TopicPartition]) -> bytes:
         out += [_INT.pack(index) for index in indexes]
         out.append(b"\x00")  # no tagged fields
     return b"".join(out)
+
+
+_encode_few = lru_cache(_REMEMBERED)(_encode_partitions)
 
 
 def _decode_partitions(value: bytes, position: int) -> tuple[frozenset[TopicPartition], int]:

@@ -25,6 +25,7 @@ def _rest_of(work: Coroutine[Any, Any, None], waits_for: Any) -> Generator[Any, 
             try:
                 value = yield waits_for
             except BaseException as error:  # noqa: BLE001  a cancellation, too, is for the work
+                waits_for = None  # a failed future refers to this frame by its error's traceback
                 waits_for = work.throw(error)
             else:
                 waits_for = work.send(value)

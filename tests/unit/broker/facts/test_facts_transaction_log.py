@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dualwrite.broker.facts import transaction_log
 from dualwrite.broker.facts.transaction_log import decode_fact, encode_fact
 from dualwrite.broker.facts.transactions import (
     NO_TIMEOUT,
@@ -53,7 +54,7 @@ facts = st.builds(
     st.sampled_from(TransactionStatus),
     st.integers(1, NO_TIMEOUT),
     st.integers(0, 2**63 - 1),
-    st.frozensets(partitions, max_size=6),
+    st.frozensets(partitions, max_size=20),
     st.integers(-1, 2**63 - 1),
     st.just(NO_PRODUCER) | producers,
     st.just(NO_PRODUCER) | producers,
@@ -156,3 +157,14 @@ def test_the_statuses_have_kafkas_names_and_numbers() -> None:
         (5, "CompleteAbort"),
         (6, "Dead"),
     ]
+
+
+def test_large_sets_of_partitions_are_not_remembered() -> None:
+    """A client could otherwise fill the memory with transactions of a hundred thousand partitions."""
+    few, many = (frozenset(TopicPartition("remembered", index) for index in range(count)) for count in (16, 17))
+    remembered = transaction_log._encode_few.cache_info
+    before = remembered().misses
+    encode_fact(PREPARED._replace(partitions=many))
+    assert remembered().misses == before
+    encode_fact(PREPARED._replace(partitions=few))
+    assert remembered().misses == before + 1
