@@ -102,6 +102,12 @@ def run(
         return [client.result() for client in clients]
 
 
+def process_clock(pid: int) -> int:
+    """The clock of the processor time of all threads of a process, for ``time.clock_gettime``: it has nanoseconds where
+    /proc has hundredths of a second."""
+    return (~pid << 3) | 2  # as clock_getcpuclockid(3) makes it on Linux
+
+
 def serve(workloads: Mapping[str, Callable[..., TaskInput]]) -> None:
     """Be such a process."""
     work = workloads[sys.argv[1]](**json.loads(sys.argv[2]))

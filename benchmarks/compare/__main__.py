@@ -1,28 +1,30 @@
 """A small comparison for every change: does a unit of work cost more than it did, beside the naive pair?
 
-    python -m benchmarks.compare [--against COMMIT] [--databases sqlite postgresql] [--processes 3] [--rounds 16]
-                                 [--units 100] [--burden MS] [--recorded FILE] [--record] [--json FILE]
+    python -m benchmarks.compare [--against COMMIT] [--databases sqlite postgresql] [--processes 3] [--rounds 60]
+                                 [--units 25] [--burden MS] [--recorded FILE] [--record] [--json FILE]
                                  [--directory DIR]
 
 A unit of work is one row and one record of 200 bytes. The same units are written by the naive pair (COMMIT, then an
-acknowledged record) and by ``DualWrite`` with the native producer, in turns of a tenth of a second. The figure is the
-processor time of the client and the broker for one unit, as a multiple of the naive pair's in the same run.
+acknowledged record) and by ``DualWrite`` with the native producer, in turns of some hundredths of a second. The figure
+is the processor time of the client and the broker for one unit, as a multiple of the naive pair's in the same run.
 
 It fails if the multiple is a quarter larger than the recorded one, or with ``--against`` if a unit costs a quarter more
-than at that commit. It measures again before it fails. Without the programs of a PostgreSQL server it measures on
-SQLite alone. ``--burden`` makes each unit of ``DualWrite`` slower on purpose, ``--record`` writes the recorded ratios.
+than at that commit. It measures again before it fails, and on an overloaded machine only a doubling counts. Without the
+programs of a PostgreSQL server it measures on SQLite alone. ``--burden`` makes each unit of ``DualWrite`` slower on
+purpose, ``--record`` writes the recorded ratios.
 """
 
 import json
+import os
 import statistics
 import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from benchmarks.compare.costs import RatioOfCosts, RecordedRatios, UnitCost, complaint
+from benchmarks.compare.costs import RatioOfCosts, RecordedRatios, UnitCost, complaint, limit_at
 from benchmarks.compare.measuring import ComparedWriter, ComparisonScale, TreeSite, costs_of, running_site
 from benchmarks.compare.trees import HERE, is_same_product, tree_of
 from benchmarks.report import machine, warn_unless_optimised
@@ -33,6 +35,8 @@ from tests.support.servers.postgresql import find_binaries
 
 RECORDED = Path(__file__).with_name("recorded.json")
 _MEMORY = Path("/dev/shm")
+_FIRST = -15
+"""A nice value: of 2 busy processors, a process gets nearly all that it wants."""
 
 
 def main() -> None:
@@ -41,6 +45,7 @@ def main() -> None:
     :raises SystemExit: if one has.
     """
     options = _options()
+    _go_first()
     warn_unless_optimised()
     print(", ".join(f"{key} {value}" for key, value in machine().items()) + "\n")
     print("| a unit of work | processor time: client + broker (µs) | beside | ratio | ratio of wall time |")
@@ -84,6 +89,13 @@ def _options() -> Namespace:
     return options
 
 
+def _go_first() -> None:
+    """Let this process and all that it starts run before others, where that is permitted: a process that is interrupted
+    often finds its caches cold, so the same work takes up to three times the processor time."""
+    with suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, _FIRST)
+
+
 def _sites(options: Namespace, scratch: Path, opened: ExitStack) -> Iterator[TreeSite]:
     """This version of the product; and the other one, if there is to be one, and it is another one."""
     yield opened.enter_context(running_site(HERE, scratch / "here", options.databases))
@@ -106,12 +118,13 @@ def _compare(database: str, sites: Sequence[TreeSite], options: Namespace) -> tu
     for writer, found in zip((*ours, *theirs), costs, strict=True):
         _show(f"{database}: {writer.contender}, {writer.site.tree.title}", found, "the naive pair", costs[0])
     ratio = RatioOfCosts(costs[1], costs[0]).of_processor_time
-    worse = [] if options.record else list(RecordedRatios.read(options.recorded).complaints({database: ratio}))
+    limit = limit_at(os.getloadavg()[0], os.cpu_count() or 1)
+    worse = [] if options.record else list(RecordedRatios.read(options.recorded).complaints({database: ratio}, limit))
     for now, then, found, earlier in zip(ours, theirs, costs, costs[2:], strict=False):
         commit = f"commit {then.site.tree.title}"
         _show(f"{database}: {now.contender}, here", found, commit, earlier)
         change = RatioOfCosts(found, earlier).of_processor_time
-        line = complaint(f"{now.contender} on {database}", f"the same at {commit}", change, 1.0)
+        line = complaint(f"{now.contender} on {database}", f"the same at {commit}", change, 1.0, limit)
         worse += [] if line is None else [line]
     return ratio, worse
 

@@ -9,6 +9,10 @@ from pathlib import Path
 
 LIMIT = 1.25
 """A ratio of costs may grow by a quarter."""
+BUSY_LIMIT = 2.0
+"""On an overloaded machine it may double."""
+_OVERLOADED = 3.0
+"""Processes that want to run, for each processor."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +38,9 @@ class RatioOfCosts:
 
     @property
     def of_processor_time(self) -> float:
-        """Of the lower quartiles of the rounds: other work on the machine makes rounds dearer, and never cheaper. With
-        two busy loops beside it, the ratio of the medians differed by 28 % between runs, and this one by 12 %."""
-        ours, theirs = (_lower_quartile([cost.processor for cost in costs]) for costs in (self.ours, self.theirs))
+        """Of the cheapest twentieth of the rounds: a process that is interrupted finds its caches cold, so other work
+        on the machine makes rounds dearer, and never cheaper."""
+        ours, theirs = (_quantile([cost.processor for cost in costs], 0.05) for costs in (self.ours, self.theirs))
         return ours / theirs
 
     @property
@@ -48,16 +52,21 @@ class RatioOfCosts:
     def spread(self) -> tuple[float, float]:
         """The lower and the upper quartile of the ratios of processor time within single rounds."""
         ratios = [one.processor / other.processor for one, other in zip(self.ours, self.theirs, strict=True)]
-        return _lower_quartile(ratios), -_lower_quartile([-ratio for ratio in ratios])
+        return _quantile(ratios, 0.25), _quantile(ratios, 0.75)
 
 
-def complaint(what: str, beside: str, ratio: float, earlier: float) -> str | None:
-    """One line if ``ratio`` is worse than ``earlier`` by more than a quarter; None if it is not."""
-    if ratio <= earlier * LIMIT:
+def limit_at(load: float, processors: int) -> float:
+    """How many times a ratio may be what it was, at a load average of ``load``."""
+    return BUSY_LIMIT if load > _OVERLOADED * processors else LIMIT
+
+
+def complaint(what: str, beside: str, ratio: float, earlier: float, limit: float = LIMIT) -> str | None:
+    """One line if ``ratio`` is worse than ``earlier`` by more than ``limit``; None if it is not."""
+    if ratio <= earlier * limit:
         return None
     return (
         f"{what} costs {ratio:.2f} times the processor time of {beside}; it was {earlier:.2f} times. "
-        f"That is worse by {ratio / earlier - 1:.0%}, and {LIMIT - 1:.0%} is the limit."
+        f"That is worse by {ratio / earlier - 1:.0%}, and {limit - 1:.0%} is the limit."
     )
 
 
@@ -79,14 +88,14 @@ class RecordedRatios:
         rounded = {name: round(ratio, 2) for name, ratio in self.ratios.items()}
         path.write_text(json.dumps({"machine": self.machine, "ratios": rounded}, indent=2) + "\n")
 
-    def complaints(self, measured: Mapping[str, float]) -> Iterator[str]:
+    def complaints(self, measured: Mapping[str, float], limit: float = LIMIT) -> Iterator[str]:
         """One line for each database whose ratio has become worse."""
         for name, ratio in measured.items():
             if name in self.ratios:
-                line = complaint(f"a unit of work on {name}", "the naive pair", ratio, self.ratios[name])
+                line = complaint(f"a unit of work on {name}", "the naive pair", ratio, self.ratios[name], limit)
                 if line is not None:
                     yield line
 
 
-def _lower_quartile(values: Sequence[float]) -> float:
-    return sorted(values)[(len(values) - 1) // 4]
+def _quantile(values: Sequence[float], share: float) -> float:
+    return sorted(values)[int((len(values) - 1) * share)]

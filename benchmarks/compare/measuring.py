@@ -29,8 +29,8 @@ class ComparisonScale:
     """
 
     processes: int = 3
-    rounds: int = 16
-    units: int = 100
+    rounds: int = 60
+    units: int = 25
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ def costs_of(writers: Sequence[ComparedWriter], database: str, scale: Comparison
                 for found, worker in ordered(list(zip(costs, workers, strict=True)), number):
                     worker.say("go")
                     result = worker.result()
-                    elapsed = result["ended"] - result["began"]
-                    found.append(UnitCost(*(each / scale.units for each in (result["cpu"], result["broker"], elapsed))))
+                    spent = (result[what] / scale.units for what in ("client", "broker", "elapsed"))
+                    found.append(UnitCost(*spent))
     return costs
 
 

@@ -1,6 +1,7 @@
 """The composition root: creates every part of the broker, in the order of recovery at a start."""
 
 import asyncio
+import gc
 import logging
 import resource
 import signal
@@ -125,6 +126,7 @@ async def _serve(options: BrokerOptions) -> None:
     server = Server(
         context, options.number("socket.request.max.bytes"), options.connections(open_files // 4), sasl.authentications
     )
+    gc.freeze()  # a full collection would look at every partition again, for tenths of a second if there are thousands
     await server.start(bound)
     logger.info(
         "listening on %s, %d topics, %d transactions finished, recovered in %.3f s",

@@ -187,6 +187,8 @@ class MemoryFiles:
 
     def remove_directory(self, path: Path) -> None:
         """Remove the empty directory at ``path``. Not simulated: that a power cut may bring it back, empty."""
+        if path not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", str(path))
         if self.list(path):
             raise OSError(errno.ENOTEMPTY, "directory not empty", str(path))
         self._directories.remove(path)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.compare.costs import RatioOfCosts, RecordedRatios, UnitCost, complaint
+from benchmarks.compare.costs import RatioOfCosts, RecordedRatios, UnitCost, complaint, limit_at
 from benchmarks.compare.trees import HOME, tree_of
 
 TINY = ["--databases=sqlite", "--processes=1", "--rounds=2", "--units=5"]
@@ -53,6 +53,13 @@ def test_the_ratio_is_of_the_cheap_rounds_and_other_work_on_the_machine_changes_
     disturbed = RatioOfCosts(costs(3.0, 9.0, 3.0, 9.0, 9.0), costs(1.0, 1.0, 4.0, 1.0, 1.0))
     assert quiet.of_processor_time == disturbed.of_processor_time == 3.0
     assert disturbed.spread() == (3.0, 9.0)
+
+
+def test_on_an_overloaded_machine_only_a_doubling_counts() -> None:
+    assert limit_at(6.0, processors=2) == 1.25
+    assert limit_at(6.1, processors=2) == 2.0
+    assert complaint("it", "the pair", 3.9, 2.0, limit_at(9.0, 2)) is None
+    assert complaint("it", "the pair", 4.1, 2.0, limit_at(9.0, 2)) is not None
 
 
 @pytest.mark.parametrize(("ratio", "is_worse"), [(2.0, False), (2.5, False), (2.51, True)])

@@ -5,7 +5,7 @@ the log. Sources: KIP-98; Kafka's ProducerStateManager, ProducerAppendInfo and U
 """
 
 from bisect import bisect_left
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -76,8 +76,9 @@ class PartitionState:
     high_watermark: int = 0
     """Readers see offsets below this: on a single node, what is durable."""
     producers: dict[int, ProducerEntry] = field(default_factory=dict)
-    open_transactions: dict[int, int] = field(default_factory=dict)
-    """Producer id -> first offset of its open transaction. The first entry has the lowest offset."""
+    open_transactions: OrderedDict[int, int] = field(default_factory=OrderedDict)
+    """Producer id -> first offset of its open transaction. The first entry has the lowest offset. In a plain dict the
+    search for the first entry passes all that were removed before it."""
     aborted: list[IndexedTransaction] = field(default_factory=list)
     """The aborted transactions, in the order of their markers."""
     _ending: deque[IndexedTransaction] = field(default_factory=deque)
@@ -236,7 +237,7 @@ class PartitionState:
                 producer.coordinator_epoch,
             )
         began = ((entry.transaction_start, entry.producer_id) for entry in self.producers.values())
-        self.open_transactions = {producer_id: start for start, producer_id in sorted(began) if start >= 0}
+        self.open_transactions = OrderedDict((producer_id, start) for start, producer_id in sorted(began) if start >= 0)
         self.aborted = list(aborted)
 
     def forget_aborted(self, gone: Callable[[IndexedTransaction], bool]) -> None:

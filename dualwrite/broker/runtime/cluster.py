@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -76,6 +76,8 @@ class Cluster:
         self._entropy = entropy
         self._settings = settings
         self._partitions: dict[str, list[Partition]] = {}
+        self._open_count = 0
+        """How many partitions there are, of all topics."""
         self._configs: dict[str, TopicConfig] = {}
         self._internal: dict[str, TopicCreated] = {}
         self._directories = TopicDirectories(files, data_dir)
@@ -85,12 +87,13 @@ class Cluster:
         directory = data_dir / JOURNAL_DIRECTORY
         self._journal = FlushedJournal.open(files, directory, flusher, self._replay)
         self.next_producer_id = self.state.reserved_before
-        for name, partitions in self.state.deleted.items():
-            self._directories.remove(self._directories.paths(name, range(partitions)))
+        deleted = self.state.deleted.items()
+        left = chain.from_iterable(self._directories.paths(name, range(count)) for name, count in deleted)
+        self._directories.remove(self._directories.existing(left))
         known = {**dict.fromkeys(self.state.internal, 1), **{t.name: t.partitions for t in self.state.topics.values()}}
         self._directories.check(TopicPartition(name, index) for name in known for index in range(known[name]))
         for topic in self.state.topics.values():
-            self._partitions[topic.name] = self._open_partitions(topic)
+            self._add(topic.name, self._open_partitions(topic))
         if not self.state.cluster_id:
             self.record(ClusterCreated(self.new_id().hex))
         self.security = SecurityJournal(self.state, self.record, entropy)
@@ -166,7 +169,7 @@ class Cluster:
                 self._directories.clear(paths)
                 added = self._open_partitions(topic, present)  # before the fact, which needs its directories
             self.record(topic)
-            self._partitions.setdefault(topic.name, []).extend(added)
+            self._add(topic.name, added)
             self._apply_config(topic.name)
         return decision
 
@@ -180,7 +183,9 @@ class Cluster:
         self._leaving.add(name)
         self.record(TopicDeleted(name))
         self._configs.pop(name, None)
-        for partition in self._partitions.pop(name):
+        retired = self._partitions.pop(name)
+        self._open_count -= len(retired)
+        for partition in retired:
             partition.retire()
         await self._flusher.barrier()
         for listener in self.deletion_listeners:
@@ -221,7 +226,11 @@ class Cluster:
 
     def _room(self) -> int:
         """How many more partitions the broker can open."""
-        return self._settings.most_partitions - sum(map(len, self._partitions.values()))
+        return self._settings.most_partitions - self._open_count
+
+    def _add(self, topic: str, partitions: Sequence[Partition]) -> None:
+        self._partitions.setdefault(topic, []).extend(partitions)
+        self._open_count += len(partitions)
 
     def _apply_config(self, topic: str) -> None:
         self._configs.pop(topic, None)
@@ -234,7 +243,7 @@ class Cluster:
         if topic.name not in self.state.internal:
             self.record(InternalTopicCreated(topic.name))
         self._internal[topic.name] = topic
-        self._partitions[topic.name] = [partition]
+        self._add(topic.name, [partition])
 
     def topic(self, name: str) -> TopicCreated | None:
         """The topic called ``name``, also if it is one of the broker's own; None if there is none."""

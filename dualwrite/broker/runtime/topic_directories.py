@@ -82,22 +82,29 @@ class TopicDirectories:
             if names:
                 self._files.sync_directory(path)
 
+    def existing(self, paths: Iterable[Path]) -> list[Path]:
+        """Those of ``paths`` that there are, by one look at the data directory."""
+        present = set(self._files.list(self._data_dir))
+        return [path for path in paths if path.name in present]
+
     def remove(self, paths: Sequence[Path]) -> None:
         """Remove ``paths`` and every file in them, durably. May be called from another thread."""
-        present = set(self._files.list(self._data_dir))
-        existing = [path for path in paths if path.name in present]
-        for path in existing:
-            for name in self._files.list(path):
+        for path in paths:
+            names = self._files.list(path)
+            for name in names:
                 with suppress(FileNotFoundError):  # a cleaning in progress has removed its own files
                     self._files.remove(path / name)
-            self._files.sync_directory(path)
+            if names:
+                self._files.sync_directory(path)
             try:
                 self._files.remove_directory(path)
+            except FileNotFoundError:
+                continue
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
                 logger.warning(
                     "%s is in use: a new topic of that name, or the next start, removes its last files", path
                 )
-        if existing:
+        if paths:
             self._files.sync_directory(self._data_dir)

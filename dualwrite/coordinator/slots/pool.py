@@ -4,6 +4,7 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from dualwrite.coordinator.concurrency.heartbeat import LeaseRenewal
 from dualwrite.coordinator.concurrency.waiting import Bell, Ticket
@@ -161,12 +162,12 @@ class Pool:
     def release(self, user: object) -> None:
         """End ``user``'s use of its slot, or its wait for one. Does nothing if that has ended before."""
         with self._guard:
-            for slot in list(self._slots.values()):
-                if slot.user is user:
-                    slot.user = None
-                    self._slots.move_to_end(slot.transactional_id)
+            released = [slot for slot in self._slots.values() if slot.user is user]
+            for slot in released:
+                slot.user = None
+                self._slots.move_to_end(slot.transactional_id)
             self._leave_queue(user)  # under the same lock: a wait in another thread takes no slot after it
-        self._drop_fenced()
+        self._drop_fenced(released)
 
     def forget_transferred(self, user: object, *, finished: bool) -> None:
         """Forget the slot of ``user``, which has closed its participant: slot and open transaction now belong to
@@ -339,7 +340,11 @@ class Pool:
         return bool(self._queue) and self._queue[0] is user and self._has_room()
 
     def _has_room(self) -> bool:
-        return sum(slot.user is not None for slot in self._slots.values()) < self._most_in_use
+        spare = len(self._slots) - self._most_in_use
+        if spare < 0:
+            return True
+        unused = (True for slot in reversed(self._slots.values()) if slot.user is None)
+        return next(islice(unused, spare, None), False)  # the most recently released come first
 
     def _await_turn(self, user: object, next_look: float, deadline: float) -> Slot | None:
         """Wait for a slot, and use it; None at ``next_look`` or after ``deadline``."""
@@ -364,8 +369,14 @@ class Pool:
 
     def _idle_slot(self) -> Slot | None:
         """An unused slot, a warm one if possible. The most recently used come first, so that few slots are used."""
-        idle = [slot for slot in self._slots.values() if slot.user is None and not slot.is_busy and not slot.is_fenced]
-        return next((slot for slot in reversed(idle) if slot.is_warm), idle[-1] if idle else None)
+        cold: Slot | None = None
+        for slot in reversed(self._slots.values()):
+            if slot.user is None and not slot.is_busy and not slot.is_fenced:
+                if slot.is_warm:
+                    return slot
+                if cold is None:
+                    cold = slot
+        return cold
 
     def _lease(self, user: object) -> Slot | None:
         """Lease a slot for ``user``, which must recover it first; None if no slot is free."""
@@ -398,9 +409,11 @@ class Pool:
             slot.user = user if user in self._queue else None
         return slot
 
-    def _drop_fenced(self) -> None:
+    def _drop_fenced(self, among: Sequence[Slot] | None = None) -> None:
+        """Drop unused slots that were lost, ``among`` these or all: a unit of work pays for its own slot."""
         with self._guard:
-            lost = [slot for slot in self._slots.values() if slot.is_fenced and slot.user is None]
+            own = self._slots.values() if among is None else [slot for slot in among if self._has(slot)]
+            lost = [slot for slot in own if slot.is_fenced and slot.user is None]
             for slot in lost:
                 del self._slots[slot.transactional_id]
         for slot in lost:
@@ -409,6 +422,10 @@ class Pool:
                 self._take_contradiction(slot.contradiction)
         self.unmatched.record()  # first: it also corrects the row, which the slot's next owner reads
         self.registry.forget([slot.lease for slot in lost])
+
+    def _has(self, slot: Slot) -> bool:
+        """True unless another thread has dropped ``slot``."""
+        return self._slots.get(slot.transactional_id) is slot
 
     def _take_contradiction(self, error: LeaseContradictedError) -> None:
         self.unmatched.add(error)

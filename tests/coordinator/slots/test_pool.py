@@ -9,6 +9,7 @@ import pytest
 
 from dualwrite.coordinator.process.this_process import THIS_PROCESS
 from dualwrite.coordinator.slots import pool as pools
+from dualwrite.coordinator.slots.slot import Slot
 from dualwrite.coordinator.slots.usage import PoolSettings
 from dualwrite.errors import (
     ConfigurationError,
@@ -17,6 +18,7 @@ from dualwrite.errors import (
     KafkaUnavailableError,
     NoFreeSlotError,
 )
+from tests.support.coordinator.memory_leases import MemoryLeases
 from tests.support.coordinator.memory_pools import LONG, PoolWorld, until_waiting, used, world
 
 __all__ = ["world"]
@@ -29,6 +31,40 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 
 # What a unit of work gets.
+
+
+class CountedSlot(Slot):
+    """Counts how often the pool looks whether a slot could be used, or was lost."""
+
+    looks = 0
+
+    @property
+    def is_busy(self) -> bool:
+        CountedSlot.looks += 1
+        return super().is_busy
+
+    @property
+    def is_fenced(self) -> bool:
+        CountedSlot.looks += 1
+        return super().is_fenced
+
+
+def test_a_unit_looks_at_as_many_slots_in_a_large_pool_as_in_a_small_one(
+    world: PoolWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "Slot", CountedSlot)
+    looks: list[int] = []
+    for owner, size in (("small", 2), ("large", 50)):
+        world.leases = MemoryLeases()
+        pool = world.pool(owner, size)
+        for slot in [world.warm(pool.acquire(object())) for _ in range(size)]:
+            pool.release(slot.user)
+        CountedSlot.looks = 0
+        unit = object()
+        assert pool.acquire_now(unit) is not None
+        pool.release(unit)
+        looks.append(CountedSlot.looks)
+    assert looks[0] == looks[1]
 
 
 def test_one_unit_after_the_other_uses_one_slot_and_looks_at_the_rows_once(world: PoolWorld) -> None:
