@@ -71,9 +71,9 @@ def pytest_runtest_makereport(
     collected later, which is a warning, and the failure of whichever test runs then."""
     report = yield
     if call.when == "call" and not report.passed:
-        for each in gc.get_objects():
-            if type(each) is Engine and not each.dialect.is_async:
-                each.dispose()
+        for thing in gc.get_objects():
+            if type(thing) is Engine and not thing.dialect.is_async:
+                thing.dispose()
     return report
 
 

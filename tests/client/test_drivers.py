@@ -62,7 +62,7 @@ def test_requests_do_not_wait_for_the_answers_to_others(drive: Drive) -> None:
             if head.api_key == ApiKey.API_VERSIONS:
                 return super().reply(connection, number, frame)
             frames.append(frame)
-            return len(frames) < 5 or all(super(Gathering, self).reply(connection, number, each) for each in frames)
+            return len(frames) < 5 or all(super(Gathering, self).reply(connection, number, held) for held in frames)
 
     frames: list[bytes] = []
     with contextlib.closing(Gathering()) as broker:

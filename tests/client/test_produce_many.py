@@ -137,7 +137,9 @@ def test_a_wrong_argument_is_refused_and_the_transaction_continues(
 ) -> None:
     producer = make()
     with pytest.raises(error):
-        producer.produce_many(OutgoingRecord(**{"topic": topics[0], **each}) for each in ({"value": "before"}, record))
+        producer.produce_many(
+            OutgoingRecord(**{"topic": topics[0], **fields}) for fields in ({"value": "before"}, record)
+        )
     producer.produce_many([OutgoingRecord(topics[0], "after", partition=0)])
     producer.commit_transaction()
     assert [value for _, _, _, value, _ in read(broker, topics[0])] == [b"after"]

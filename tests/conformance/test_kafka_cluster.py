@@ -69,4 +69,4 @@ def test_the_ports_of_nodes_are_none_that_outgoing_connections_get() -> None:
 def test_no_cluster_id_looks_like_an_option() -> None:
     ids = {new_cluster_id() for _ in range(2000)}
     assert len(ids) == 2000
-    assert not [each for each in ids if each.startswith("-")]
+    assert not [cluster_id for cluster_id in ids if cluster_id.startswith("-")]

@@ -53,13 +53,16 @@ def test_the_tool_reads_what_the_broker_wrote(history: LogHistory) -> None:
     batches = dumped(history.log.directory, suffixes=(LOG,))
     assert batches.count("baseOffset:") == len(list(iterate_batches(whole(history.log))))
     aborted = dumped(history.log.directory, suffixes=(".txnindex",))
-    expected = [(each.producer_id, each.first_offset, each.last_offset) for each in history.state.aborted]
+    expected = [
+        (transaction.producer_id, transaction.first_offset, transaction.last_offset)
+        for transaction in history.state.aborted
+    ]
     found = re.findall(r"producerId: (\d+) firstOffset: (\d+) lastOffset: (\d+)", aborted)
-    assert [tuple(map(int, each)) for each in found] == expected
+    assert [tuple(map(int, numbers)) for numbers in found] == expected
     snapshot = max(history.log.directory.glob("*.snapshot"))
     result = java_tool(TOOL, "--files", str(snapshot)).stdout
     known = re.findall(r"producerId: (\d+) producerEpoch: (\d+) .*lastSequence: (-?\d+)", result)
-    assert {tuple(map(int, each)) for each in known} == {
+    assert {tuple(map(int, numbers)) for numbers in known} == {
         (producer.producer_id, producer.epoch, producer.last_sequence) for producer in history.state.producers.values()
     }
 

@@ -139,7 +139,7 @@ def test_nothing_is_lost_by_a_kill_alone(killed: KilledBroker) -> None:
     killed.goes_on()
 
 
-_RARE = [pytest.param(each, marks=pytest.mark.slow) for each in (a_header_alone, zeros, one_byte)]
+_RARE = [pytest.param(tear, marks=pytest.mark.slow) for tear in (a_header_alone, zeros, one_byte)]
 
 
 @pytest.mark.parametrize("tail", [half_a_batch, a_batch_with_one_wrong_bit, noise, *_RARE])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dualwrite.testing.kafka import KafkaBroker
-from tests.support.operations.places import OperationsPlace
+from tests.support.operations.places import OperationsSite
 from tests.support.servers.databases import EVERY
 
 
@@ -18,19 +18,19 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, broker: KafkaBroker) -> Iterator[OperationsPlace]:
+def site(tmp_path: Path, broker: KafkaBroker) -> Iterator[OperationsSite]:
     """SQLite."""
-    made = OperationsPlace(f"sqlite:///{tmp_path / 'app.db'}", broker)
+    made = OperationsSite(f"sqlite:///{tmp_path / 'app.db'}", broker)
     yield made
     made.close()
 
 
 @pytest.fixture(params=EVERY)
-def any_place(request: pytest.FixtureRequest, tmp_path: Path, broker: KafkaBroker) -> Iterator[OperationsPlace]:
+def any_place(request: pytest.FixtureRequest, tmp_path: Path, broker: KafkaBroker) -> Iterator[OperationsSite]:
     """Each kind of database."""
     url = f"sqlite:///{tmp_path / 'app.db'}"
     if request.param != "sqlite":
         url = str(request.getfixturevalue(f"{request.param}_url"))
-    made = OperationsPlace(url, broker)
+    made = OperationsSite(url, broker)
     yield made
     made.close()

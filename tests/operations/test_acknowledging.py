@@ -4,38 +4,38 @@ import re
 
 import pytest
 
-from tests.support.operations.places import OperationsPlace, command
+from tests.support.operations.places import OperationsSite, command
 
 pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
 
 
-def terminated(place: OperationsPlace) -> None:
-    place.leave("one")
-    assert place.run("transactions", "terminate", place.slot(), "--yes").code == 1
+def terminated(site: OperationsSite) -> None:
+    site.leave("one")
+    assert site.run("transactions", "terminate", site.slot(), "--yes").code == 1
 
 
-def test_an_outcome_is_listed_until_it_is_acknowledged(any_place: OperationsPlace) -> None:
+def test_an_outcome_is_listed_until_it_is_acknowledged(any_place: OperationsSite) -> None:
     terminated(any_place)
     listed = any_place.run("transactions", "list")
     last = listed.out.splitlines()[-1]
     (state,) = [row[1] for row in any_place.outcomes()]
     assert re.match(rf"heuristic abort 1, found \d+ \w+ ago: {any_place.slot()}, {state}", last), last
-    said = command("transactions", "acknowledge", "1", "--by", "ada", "--db", any_place.url)
-    assert (said.code, said.err) == (0, "")
-    assert said.out.startswith(f"heuristic abort 1 of {any_place.slot()}: acknowledged by ada, 20")
+    result = command("transactions", "acknowledge", "1", "--by", "ada", "--db", any_place.url)
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith(f"heuristic abort 1 of {any_place.slot()}: acknowledged by ada, 20")
     assert "heuristic" not in any_place.run("transactions", "list").out
     again = command("transactions", "acknowledge", "1", "--by", "bob", "--db", any_place.url)
-    assert again.out == said.out, "the first acknowledgement counts"
+    assert again.out == result.out, "the first acknowledgement counts"
     assert len(any_place.outcomes()) == 1, "The outcome stays on record"
 
 
-def test_json_has_the_outcomes(place: OperationsPlace) -> None:
-    terminated(place)
-    for application, count in ((place.application, 1), ("others", 0)):
-        found = place.run("transactions", "list", "--application", application, "--json").json()["outcomes"]
+def test_json_has_the_outcomes(site: OperationsSite) -> None:
+    terminated(site)
+    for application, count in ((site.application, 1), ("others", 0)):
+        found = site.run("transactions", "list", "--application", application, "--json").json()["outcomes"]
         assert len(found) == count
-    (outcome,) = place.run("transactions", "list", "--json").json()["outcomes"]
-    assert outcome["transactional_id"] == place.slot()
+    (outcome,) = site.run("transactions", "list", "--json").json()["outcomes"]
+    assert outcome["transactional_id"] == site.slot()
     assert outcome["outcome"] == "heuristic_abort"
     assert outcome["acknowledged_by"] is None
 
@@ -49,22 +49,22 @@ def test_json_has_the_outcomes(place: OperationsPlace) -> None:
         (["1", "--by", " "], "acknowledged by ' ': say who"),
     ],
 )
-def test_an_error_is_one_line(place: OperationsPlace, words: list[str], line: str) -> None:
-    said = command("transactions", "acknowledge", *words, "--db", place.url)
-    assert (said.code, said.out) == (2, "")
-    assert said.err.startswith(f"dualwrite: {line}")
-    assert said.err.count("\n") == 1
+def test_an_error_is_one_line(site: OperationsSite, words: list[str], line: str) -> None:
+    result = command("transactions", "acknowledge", *words, "--db", site.url)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(f"dualwrite: {line}")
+    assert result.err.count("\n") == 1
 
 
-def test_recover_and_resolve_end_badly_where_they_find_one(place: OperationsPlace) -> None:
+def test_recover_and_resolve_end_badly_where_they_find_one(site: OperationsSite) -> None:
     for words in (["recover"], ["transactions", "resolve", "--yes"]):
-        place.leave("one" if words == ["recover"] else "two")
-        place.ask(
+        site.leave("one" if words == ["recover"] else "two")
+        site.ask(
             lambda control: control.init_producer_id(
-                place.slot(), transaction_timeout_ms=60_000, two_phase_commit=False, keep_prepared_txn=False
+                site.slot(), transaction_timeout_ms=60_000, two_phase_commit=False, keep_prepared_txn=False
             )
         )
-        said = place.run(*words, "--application", place.application)
-        assert (said.code, said.err) == (1, "")
-        assert said.out.startswith(f"{place.slot()}: heuristic abort\n")
-    assert place.run("doctor").out.count("warning  outcomes: 2 heuristic outcomes") == 1
+        result = site.run(*words, "--application", site.application)
+        assert (result.code, result.err) == (1, "")
+        assert result.out.startswith(f"{site.slot()}: heuristic abort\n")
+    assert site.run("doctor").out.count("warning  outcomes: 2 heuristic outcomes") == 1

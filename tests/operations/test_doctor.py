@@ -19,13 +19,13 @@ from dualwrite.operations import database_checks
 from dualwrite.operations.doctor import examine
 from dualwrite.operations.findings import Finding, Level, failure, ok, warning, worst
 from dualwrite.testing.kafka import KafkaBroker
-from tests.support.operations.places import OperationsPlace, command
+from tests.support.operations.places import OperationsSite, command
 
 pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
 
 
-def findings(place: OperationsPlace, engine: Any = None, **options: Any) -> list[Finding]:
-    return list(examine(engine or place.engine, place.broker.client_config, **options))
+def findings(site: OperationsSite, engine: Any = None, **options: Any) -> list[Finding]:
+    return list(examine(engine or site.engine, site.broker.client_config, **options))
 
 
 def bad(found: list[Finding]) -> dict[str, str]:
@@ -37,12 +37,12 @@ def levels(found: list[Finding]) -> dict[str, Level]:
     return {finding.check: finding.level for finding in found}
 
 
-def test_where_nothing_is_wrong_every_line_is_ok(place: OperationsPlace) -> None:
-    place.write("one")
-    said = place.run("doctor", "--application", place.application, "--pool-size", "8")
-    assert (said.code, said.err) == (0, "")
-    assert [line for line in said.out.splitlines() if not line.startswith("ok ")] == []
-    checks = [line.split()[1] for line in said.out.splitlines()]
+def test_where_nothing_is_wrong_every_line_is_ok(site: OperationsSite) -> None:
+    site.write("one")
+    result = site.run("doctor", "--application", site.application, "--pool-size", "8")
+    assert (result.code, result.err) == (0, "")
+    assert [line for line in result.out.splitlines() if not line.startswith("ok ")] == []
+    checks = [line.split()[1] for line in result.out.splitlines()]
     assert checks == [
         *("database:", "durability:", "schema:", "permissions:", "transactions:", "clock:"),
         *("protocol:", "keep-prepared:", "brokers:", "transaction.two.phase.commit.enable:"),
@@ -50,7 +50,7 @@ def test_where_nothing_is_wrong_every_line_is_ok(place: OperationsPlace) -> None
     ]
 
 
-def test_the_doctor_changes_nothing_but_its_own_transactional_id(any_place: OperationsPlace) -> None:
+def test_the_doctor_changes_nothing_but_its_own_transactional_id(any_place: OperationsSite) -> None:
     any_place.leave("one")
     before = any_place.rows(), any_place.described()
     findings(any_place, application=any_place.application)
@@ -60,25 +60,25 @@ def test_the_doctor_changes_nothing_but_its_own_transactional_id(any_place: Oper
     assert probe.state == "Empty"
 
 
-def test_doctor_prints_json(place: OperationsPlace) -> None:
-    said = place.run("doctor", "--json").json()
-    assert said["level"] == "ok"
-    assert said["findings"][0] | {"message": ""} == {"check": "database", "level": "ok", "message": "", "advice": ""}
+def test_doctor_prints_json(site: OperationsSite) -> None:
+    result = site.run("doctor", "--json").json()
+    assert result["level"] == "ok"
+    assert result["findings"][0] | {"message": ""} == {"check": "database", "level": "ok", "message": "", "advice": ""}
 
 
-def test_without_an_application_no_transactional_id_is_made(place: OperationsPlace) -> None:
-    known = place.ask(lambda control: control.list_transactions())
-    findings(place)
-    assert place.ask(lambda control: control.list_transactions()) == known
+def test_without_an_application_no_transactional_id_is_made(site: OperationsSite) -> None:
+    known = site.ask(lambda control: control.list_transactions())
+    findings(site)
+    assert site.ask(lambda control: control.list_transactions()) == known
 
 
 # --- the database
 
 
 @contextmanager
-def on_connect(place: OperationsPlace, *statements: str) -> Iterator[Any]:
+def on_connect(site: OperationsSite, *statements: str) -> Iterator[Any]:
     """An engine whose connections begin with ``statements``, as an application's may."""
-    engine = create_engine(place.url)
+    engine = create_engine(site.url)
 
     @event.listens_for(engine, "connect")
     def set_up(driver: Any, _: object) -> None:
@@ -98,115 +98,115 @@ def on_connect(place: OperationsPlace, *statements: str) -> Iterator[Any]:
         ("PRAGMA journal_mode = MEMORY", "journal_mode = MEMORY: a crash during a commit leaves a part of it"),
     ],
 )
-def test_a_sqlite_connection_that_is_not_durable(place: OperationsPlace, pragma: str, found: str) -> None:
-    with on_connect(place, pragma) as engine:
-        said = findings(place, engine)
-    assert bad(said)["durability"].startswith(found)
-    assert worst(said) is Level.WARNING
+def test_a_sqlite_connection_that_is_not_durable(site: OperationsSite, pragma: str, found: str) -> None:
+    with on_connect(site, pragma) as engine:
+        result = findings(site, engine)
+    assert bad(result)["durability"].startswith(found)
+    assert worst(result) is Level.WARNING
 
 
 @pytest.mark.parametrize("pragma", ["PRAGMA synchronous = FULL", "PRAGMA journal_mode = WAL"])
-def test_a_sqlite_connection_that_is(place: OperationsPlace, pragma: str) -> None:
-    with on_connect(place, pragma) as engine:
-        assert bad(findings(place, engine)) == {}
+def test_a_sqlite_connection_that_is(site: OperationsSite, pragma: str) -> None:
+    with on_connect(site, pragma) as engine:
+        assert bad(findings(site, engine)) == {}
 
 
 @pytest.mark.postgresql
 def test_a_postgresql_without_fsync(postgresql_url: str, broker: KafkaBroker) -> None:
-    place = OperationsPlace(postgresql_url, broker)  # the tests' own server runs with fsync=off
-    said = findings(place)
+    site = OperationsSite(postgresql_url, broker)  # the tests' own server runs with fsync=off
+    result = findings(site)
     assert (
         "fsync = off: a crash of the server's machine can undo a decision, or damage the whole database"
-        in bad(said)["durability"]
+        in bad(result)["durability"]
     )
-    assert levels(said)["database"] is Level.OK
-    assert said[0].message.startswith("postgresql ")
-    place.close()
+    assert levels(result)["database"] is Level.OK
+    assert result[0].message.startswith("postgresql ")
+    site.close()
 
 
 @pytest.mark.mariadb
 def test_a_mariadb_whose_commits_are_not_flushed(mariadb_url: str, broker: KafkaBroker) -> None:
-    place = OperationsPlace(mariadb_url, broker)
-    with place.engine.connect() as connection:
+    site = OperationsSite(mariadb_url, broker)
+    with site.engine.connect() as connection:
         before = connection.scalar(text("SELECT @@GLOBAL.innodb_flush_log_at_trx_commit"))
         connection.execute(text("SET GLOBAL innodb_flush_log_at_trx_commit = 2"))
-        said = findings(place)
+        result = findings(site)
         connection.execute(text(f"SET GLOBAL innodb_flush_log_at_trx_commit = {before}"))
-    assert "innodb_flush_log_at_trx_commit = 2: a COMMIT succeeds before" in bad(said)["durability"]
-    place.close()
+    assert "innodb_flush_log_at_trx_commit = 2: a COMMIT succeeds before" in bad(result)["durability"]
+    site.close()
 
 
 @pytest.mark.mariadb
 def test_a_mariadb_table_without_transactions(mariadb_url: str, broker: KafkaBroker) -> None:
-    place = OperationsPlace(mariadb_url, broker)
-    with place.engine.begin() as connection:
+    site = OperationsSite(mariadb_url, broker)
+    with site.engine.begin() as connection:
         connection.execute(text("ALTER TABLE kafka_transaction_state ENGINE = Aria"))
-    said = findings(place)
-    assert "is kept by the engine Aria, which has no transactions" in bad(said)["transactions"]
-    assert worst(said) is Level.FAILURE
-    place.close()
+    result = findings(site)
+    assert "is kept by the engine Aria, which has no transactions" in bad(result)["transactions"]
+    assert worst(result) is Level.FAILURE
+    site.close()
 
 
 def test_a_database_without_the_tables(tmp_path: Path, broker: KafkaBroker) -> None:
     (tmp_path / "empty.db").touch()
     url = f"sqlite:///{tmp_path / 'empty.db'}"
-    said = command("doctor", "--db", url, "--bootstrap-servers", broker.bootstrap_servers)
-    assert said.code == 1
-    assert f"failure  schema: the state tables are missing -> dualwrite db upgrade --db {url}\n" in said.out
-    assert "permissions" not in said.out
-    assert "ok       keep-prepared" in said.out, "the other side is looked at all the same"
+    result = command("doctor", "--db", url, "--bootstrap-servers", broker.bootstrap_servers)
+    assert result.code == 1
+    assert f"failure  schema: the state tables are missing -> dualwrite db upgrade --db {url}\n" in result.out
+    assert "permissions" not in result.out
+    assert "ok       keep-prepared" in result.out, "the other side is looked at all the same"
 
 
-def with_version(place: OperationsPlace, version: str) -> list[Finding]:
-    with place.engine.begin() as connection:
+def with_version(site: OperationsSite, version: str) -> list[Finding]:
+    with site.engine.begin() as connection:
         connection.execute(text("UPDATE dualwrite_alembic_version SET version_num = :version"), {"version": version})
-    return findings(place)
+    return findings(site)
 
 
-def test_tables_of_an_earlier_release(place: OperationsPlace) -> None:
-    said = with_version(place, "0001")
-    assert levels(said)["schema"] is Level.FAILURE
-    assert "version 0001, and this release needs 000" in bad(said)["schema"]
+def test_tables_of_an_earlier_release(site: OperationsSite) -> None:
+    result = with_version(site, "0001")
+    assert levels(result)["schema"] is Level.FAILURE
+    assert "version 0001, and this release needs 000" in bad(result)["schema"]
 
 
-def test_tables_of_a_later_release(place: OperationsPlace) -> None:
-    said = with_version(place, "9999")
-    assert levels(said)["schema"] is Level.WARNING
-    assert "version 9999 belongs to a newer release than this" in bad(said)["schema"]
+def test_tables_of_a_later_release(site: OperationsSite) -> None:
+    result = with_version(site, "9999")
+    assert levels(result)["schema"] is Level.WARNING
+    assert "version 9999 belongs to a newer release than this" in bad(result)["schema"]
 
 
 @pytest.mark.postgresql
 def test_an_engine_in_autocommit(postgresql_url: str, broker: KafkaBroker) -> None:
-    place = OperationsPlace(postgresql_url, broker)
+    site = OperationsSite(postgresql_url, broker)
     engine = create_engine(postgresql_url, isolation_level="AUTOCOMMIT")
-    said = findings(place, engine)
-    assert "AUTOCOMMIT: a dual write needs its transactions" in bad(said)["transactions"]
+    result = findings(site, engine)
+    assert "AUTOCOMMIT: a dual write needs its transactions" in bad(result)["transactions"]
     engine.dispose()
-    place.close()
+    site.close()
 
 
-def test_a_database_that_may_only_be_read(place: OperationsPlace) -> None:
-    with on_connect(place, "PRAGMA query_only = ON") as engine:
-        said = findings(place, engine)
-    assert levels(said)["permissions"] is Level.FAILURE
-    refused = [finding.message for finding in said if finding.check == "permissions"]
+def test_a_database_that_may_only_be_read(site: OperationsSite) -> None:
+    with on_connect(site, "PRAGMA query_only = ON") as engine:
+        result = findings(site, engine)
+    assert levels(result)["permissions"] is Level.FAILURE
+    refused = [finding.message for finding in result if finding.check == "permissions"]
     assert "INSERT on kafka_transaction_state: attempt to write a readonly database" in refused
     assert "DELETE on kafka_transaction_record: attempt to write a readonly database" in refused
     assert not any(message.startswith("SELECT") for message in refused)
 
 
-def test_a_busy_database_is_not_reported_as_a_missing_permission(place: OperationsPlace) -> None:
-    impatient = create_engine(place.url, connect_args={"timeout": 0})
-    with place.engine.connect() as writer:
+def test_a_busy_database_is_not_reported_as_a_missing_permission(site: OperationsSite) -> None:
+    impatient = create_engine(site.url, connect_args={"timeout": 0})
+    with site.engine.connect() as writer:
         writer.exec_driver_sql("BEGIN IMMEDIATE")
-        found = [finding for finding in findings(place, impatient) if finding.check == "permissions"]
+        found = [finding for finding in findings(site, impatient) if finding.check == "permissions"]
         writer.rollback()
     impatient.dispose()
     assert [(finding.level, finding.advice) for finding in found] == [(Level.FAILURE, "")]
     assert "the database is locked" in found[0].message
 
 
-def test_a_table_that_is_missing_needs_an_upgrade_and_no_grant(any_place: OperationsPlace) -> None:
+def test_a_table_that_is_missing_needs_an_upgrade_and_no_grant(any_place: OperationsSite) -> None:
     with any_place.engine.begin() as connection:
         connection.exec_driver_sql("DROP TABLE kafka_consumer_offset")
     (found,) = [finding for finding in findings(any_place) if finding.check == "permissions"]
@@ -217,20 +217,20 @@ def test_a_table_that_is_missing_needs_an_upgrade_and_no_grant(any_place: Operat
 
 @pytest.mark.postgresql
 def test_a_role_without_the_right_to_update(postgresql_url: str, broker: KafkaBroker) -> None:
-    place = OperationsPlace(postgresql_url, broker)
-    with place.engine.begin() as connection:
+    site = OperationsSite(postgresql_url, broker)
+    with site.engine.begin() as connection:
         connection.execute(text("DROP ROLE IF EXISTS reader"))
         connection.execute(text("CREATE ROLE reader LOGIN"))
         connection.execute(text("GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader"))
         connection.execute(text("GRANT INSERT ON kafka_transaction_state TO reader"))
     reader = create_engine(make_url(postgresql_url).set(username="reader"))
-    said = findings(place, reader)
+    result = findings(site, reader)
     reader.dispose()
-    with place.engine.begin() as connection:
+    with site.engine.begin() as connection:
         connection.execute(text("DROP OWNED BY reader"))
         connection.execute(text("DROP ROLE reader"))
-    place.close()
-    refused = {finding.message: finding.advice for finding in said if finding.check == "permissions"}
+    site.close()
+    refused = {finding.message: finding.advice for finding in result if finding.check == "permissions"}
     denied = "UPDATE on kafka_transaction_state: permission denied for table kafka_transaction_state"
     assert refused[denied] == ("GRANT UPDATE on kafka_transaction_state to the user that the application logs in as")
     assert not any(message.startswith("INSERT on kafka_transaction_state") for message in refused)
@@ -239,15 +239,15 @@ def test_a_role_without_the_right_to_update(postgresql_url: str, broker: KafkaBr
 @pytest.mark.postgresql
 def test_a_database_that_does_not_answer(postgresql_url: str, broker: KafkaBroker) -> None:
     url = make_url(postgresql_url).set(database="no_such_database").render_as_string(hide_password=False)
-    said = command("doctor", "--db", url, "--bootstrap-servers", broker.bootstrap_servers)
-    assert (said.code, said.err) == (1, "")
-    assert said.out.startswith("failure  database: ")
-    assert "no_such_database" in said.out.splitlines()[0]
+    result = command("doctor", "--db", url, "--bootstrap-servers", broker.bootstrap_servers)
+    assert (result.code, result.err) == (1, "")
+    assert result.out.startswith("failure  database: ")
+    assert "no_such_database" in result.out.splitlines()[0]
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(-60, "60 s behind"), (3600, "3600 s ahead of")])
 def test_a_clock_that_is_wrong(
-    any_place: OperationsPlace, monkeypatch: pytest.MonkeyPatch, seconds: int, words: str
+    any_place: OperationsSite, monkeypatch: pytest.MonkeyPatch, seconds: int, words: str
 ) -> None:
     class Wrong(datetime):
         @classmethod
@@ -255,16 +255,16 @@ def test_a_clock_that_is_wrong(
             return datetime.now(timezone.utc) + timedelta(seconds=seconds)
 
     monkeypatch.setattr(database_checks, "datetime", Wrong)
-    said = findings(any_place)
-    assert f"this machine's is {words} the database's" in bad(said)["clock"]
-    assert worst(said) is Level.WARNING
+    result = findings(any_place)
+    assert f"this machine's is {words} the database's" in bad(result)["clock"]
+    assert worst(result) is Level.WARNING
 
 
 # --- findings that wait for an operator
 
 
-def test_unacknowledged_heuristic_outcomes_are_reported(place: OperationsPlace) -> None:
-    with place.engine.begin() as connection:
+def test_unacknowledged_heuristic_outcomes_are_reported(site: OperationsSite) -> None:
+    with site.engine.begin() as connection:
         connection.execute(
             insert(kafka_transaction_outcome).values(
                 transactional_id="a-0",
@@ -274,108 +274,110 @@ def test_unacknowledged_heuristic_outcomes_are_reported(place: OperationsPlace) 
                 found_at=text("CURRENT_TIMESTAMP"),
             )
         )
-    said = bad(findings(place))["outcomes"]
-    assert said.startswith("1 heuristic outcome not acknowledged: the two sides differ")
+    result = bad(findings(site))["outcomes"]
+    assert result.startswith("1 heuristic outcome not acknowledged: the two sides differ")
 
 
-def test_transactions_that_were_left_open(place: OperationsPlace) -> None:
-    place.leave("one")
-    said = findings(place, application=place.application)
-    assert bad(said)["transactions"].startswith(f"{place.slot()} left open by dead processes")
-    assert worst(said) is Level.WARNING
+def test_transactions_that_were_left_open(site: OperationsSite) -> None:
+    site.leave("one")
+    result = findings(site, application=site.application)
+    assert bad(result)["transactions"].startswith(f"{site.slot()} left open by dead processes")
+    assert worst(result) is Level.WARNING
 
 
-def test_a_renamed_application_is_named_with_the_partitions_that_it_holds_up(any_place: OperationsPlace) -> None:
-    place = any_place
-    place.leave("one")
+def test_a_renamed_application_is_named_with_the_partitions_that_it_holds_up(any_place: OperationsSite) -> None:
+    site = any_place
+    site.leave("one")
     for application in ("renamed", None):
-        (finding,) = [each for each in findings(place, application=application) if each.check == "other applications"]
+        (finding,) = [
+            reported for reported in findings(site, application=application) if reported.check == "other applications"
+        ]
         assert finding.level is Level.WARNING
-        assert finding.message.startswith(f"'{place.application}' has 1 slot whose owner is gone, for ")
-        assert finding.message.endswith(f"held up: read_committed consumers of {place.topic}-0")
+        assert finding.message.startswith(f"'{site.application}' has 1 slot whose owner is gone, for ")
+        assert finding.message.endswith(f"held up: read_committed consumers of {site.topic}-0")
         printed = finding.advice.partition(", run dualwrite ")[2]
-    assert "other applications" not in bad(findings(place, application=place.application)), "it recovers its own"
+    assert "other applications" not in bad(findings(site, application=site.application)), "it recovers its own"
     assert command(*shlex.split(printed)).code == 0
-    assert place.visible() == ["one"]
-    assert "other applications" not in bad(findings(place, application="renamed")), "its slots were given back"
+    assert site.visible() == ["one"]
+    assert "other applications" not in bad(findings(site, application="renamed")), "its slots were given back"
 
 
 def test_a_renamed_application_is_named_though_kafka_does_not_answer(
-    place: OperationsPlace, monkeypatch: pytest.MonkeyPatch
+    site: OperationsSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dualwrite.operations.doctor.ANSWER_SECONDS", 0.2)
-    place.leave("one")
-    said = list(examine(place.engine, {"bootstrap.servers": "127.0.0.1:1"}, application="renamed"))
-    assert bad(said)["other applications"].endswith("held up: unknown, because a check of the cluster failed")
+    site.leave("one")
+    result = list(examine(site.engine, {"bootstrap.servers": "127.0.0.1:1"}, application="renamed"))
+    assert bad(result)["other applications"].endswith("held up: unknown, because a check of the cluster failed")
 
 
 def test_the_command_for_a_renamed_application_names_the_mode_that_the_doctor_was_given(
-    place: OperationsPlace, monkeypatch: pytest.MonkeyPatch
+    site: OperationsSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place.leave("one")
-    said = findings(place, application="renamed", two_phase="resume")
-    (finding,) = [each for each in said if each.check == "other applications"]
-    assert f"--application {place.application} --two-phase resume --bootstrap-servers " in finding.advice
+    site.leave("one")
+    result = findings(site, application="renamed", two_phase="resume")
+    (finding,) = [reported for reported in result if reported.check == "other applications"]
+    assert f"--application {site.application} --two-phase resume --bootstrap-servers " in finding.advice
 
 
 @pytest.mark.postgresql
 def test_the_command_for_a_renamed_application_names_the_schema_that_was_chosen(
     postgresql_url: str, broker: KafkaBroker
 ) -> None:
-    place = OperationsPlace(postgresql_url, broker)
-    place.leave("one")
-    said = findings(place, with_schema(place.engine, "public"), application="renamed")
-    place.close()
-    (finding,) = [each for each in said if each.check == "other applications"]
-    assert f"dualwrite recover --application {place.application} --bootstrap-servers " in finding.advice
+    site = OperationsSite(postgresql_url, broker)
+    site.leave("one")
+    result = findings(site, with_schema(site.engine, "public"), application="renamed")
+    site.close()
+    (finding,) = [reported for reported in result if reported.check == "other applications"]
+    assert f"dualwrite recover --application {site.application} --bootstrap-servers " in finding.advice
     assert finding.advice.endswith(" --schema public")
 
 
-def test_transactions_of_the_application_without_a_row(place: OperationsPlace) -> None:
-    place.leave("one")
-    with place.engine.begin() as connection:
+def test_transactions_of_the_application_without_a_row(site: OperationsSite) -> None:
+    site.leave("one")
+    with site.engine.begin() as connection:
         connection.execute(text("DELETE FROM kafka_transaction_state"))
-    said = findings(place, application=place.application)
-    assert f"{place.slot()} open, with names of slots of {place.application}" in bad(said)["transactions"]
+    result = findings(site, application=site.application)
+    assert f"{site.slot()} open, with names of slots of {site.application}" in bad(result)["transactions"]
 
 
-def test_slots_beyond_the_pool_and_a_pool_that_is_full(place: OperationsPlace) -> None:
-    blocks = [place.dual_write() for _ in range(2)]
+def test_slots_beyond_the_pool_and_a_pool_that_is_full(site: OperationsSite) -> None:
+    blocks = [site.dual_write() for _ in range(2)]
     for number, each in enumerate(blocks):
         with each.transaction() as tx:
-            tx.produce(place.topic, value=str(number))
-    said = [
+            tx.produce(site.topic, value=str(number))
+    result = [
         finding.message
-        for finding in findings(place, application=place.application, pool_size=1)
+        for finding in findings(site, application=site.application, pool_size=1)
         if finding.check == "slots"
     ]
-    assert said[0] == "2 used so far, 2 leased now"
-    assert said[1].startswith(f"{place.slot(1)} beyond pool_size 1")
-    assert said[2].startswith("all 1 are leased")
-    assert "slots" not in bad(findings(place, application=place.application, pool_size=3))
+    assert result[0] == "2 used so far, 2 leased now"
+    assert result[1].startswith(f"{site.slot(1)} beyond pool_size 1")
+    assert result[2].startswith("all 1 are leased")
+    assert "slots" not in bad(findings(site, application=site.application, pool_size=3))
 
 
 # --- the cluster
 
 
-def test_a_cluster_that_does_not_answer(place: OperationsPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_does_not_answer(site: OperationsSite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dualwrite.operations.doctor.ANSWER_SECONDS", 0.2)
-    said = command("doctor", "--db", place.url, "--bootstrap-servers", "127.0.0.1:1")
-    assert (said.code, said.err) == (1, "")
-    assert "failure  kafka: " in said.out
-    assert "127.0.0.1:1" in said.out
-    assert "ok       permissions" in said.out, "the other side is looked at all the same"
+    result = command("doctor", "--db", site.url, "--bootstrap-servers", "127.0.0.1:1")
+    assert (result.code, result.err) == (1, "")
+    assert "failure  kafka: " in result.out
+    assert "127.0.0.1:1" in result.out
+    assert "ok       permissions" in result.out, "the other side is looked at all the same"
 
 
-def test_a_broker_that_has_two_phase_commit_turned_off(place: OperationsPlace, tmp_path: Path) -> None:
+def test_a_broker_that_has_two_phase_commit_turned_off(site: OperationsSite, tmp_path: Path) -> None:
     config = {"transaction.two.phase.commit.enable": "false"}
     with KafkaBroker(tmp_path / "broker", config=config) as refusing:
-        said = list(examine(place.engine, refusing.client_config, application="a"))
-    assert bad(said)["transaction.two.phase.commit.enable"] == "it is false on broker 0"
-    assert "TRANSACTIONAL_ID_AUTHORIZATION_FAILED" in bad(said)["two-phase commit"]
-    (finding,) = [finding for finding in said if finding.check == "two-phase commit"]
+        result = list(examine(site.engine, refusing.client_config, application="a"))
+    assert bad(result)["transaction.two.phase.commit.enable"] == "it is false on broker 0"
+    assert "TRANSACTIONAL_ID_AUTHORIZATION_FAILED" in bad(result)["two-phase commit"]
+    (finding,) = [finding for finding in result if finding.check == "two-phase commit"]
     assert finding.advice == "set transaction.two.phase.commit.enable=true on every broker"
-    assert worst(said) is Level.FAILURE
+    assert worst(result) is Level.FAILURE
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, of: type[ControlPlane], method: str, error: Exception) -> None:
@@ -385,29 +387,29 @@ def refuse(monkeypatch: pytest.MonkeyPatch, of: type[ControlPlane], method: str,
     monkeypatch.setattr(of, method, raising)
 
 
-def test_settings_that_may_not_be_looked_at(place: OperationsPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_that_may_not_be_looked_at(site: OperationsSite, monkeypatch: pytest.MonkeyPatch) -> None:
     refuse(monkeypatch, Inspector, "broker_settings", KafkaRefusedError("x", 31, "CLUSTER_AUTHORIZATION_FAILED"))
-    said = findings(place)
-    assert "CLUSTER_AUTHORIZATION_FAILED" in bad(said)["broker settings"]
-    assert worst(said) is Level.WARNING
+    result = findings(site)
+    assert "CLUSTER_AUTHORIZATION_FAILED" in bad(result)["broker settings"]
+    assert worst(result) is Level.WARNING
 
 
 def test_two_phase_commit_that_is_enabled_and_not_granted(
-    place: OperationsPlace, monkeypatch: pytest.MonkeyPatch
+    site: OperationsSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refuse(monkeypatch, ControlPlane, "init_producer_id", TwoPhaseCommitUnavailableError("refused"))
-    said = findings(place, application=place.application)
-    (finding,) = [finding for finding in said if finding.check == "two-phase commit"]
+    result = findings(site, application=site.application)
+    (finding,) = [finding for finding in result if finding.check == "two-phase commit"]
     assert finding.advice.startswith("transaction.two.phase.commit.enable is true, so grant TWO_PHASE_COMMIT")
 
 
-def test_a_transactional_id_that_may_not_be_used(place: OperationsPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transactional_id_that_may_not_be_used(site: OperationsSite, monkeypatch: pytest.MonkeyPatch) -> None:
     refuse(monkeypatch, ControlPlane, "init_producer_id", KafkaRefusedError("InitProducerId", 53, "NOT_GRANTED"))
-    said = findings(place, application=place.application)
-    (finding,) = [finding for finding in said if finding.check == "two-phase commit"]
+    result = findings(site, application=site.application)
+    (finding,) = [finding for finding in result if finding.check == "two-phase commit"]
     assert (finding.level, finding.advice) == (
         Level.FAILURE,
-        f"grant WRITE and TWO_PHASE_COMMIT on {place.application}-*",
+        f"grant WRITE and TWO_PHASE_COMMIT on {site.application}-*",
     )
 
 
@@ -419,54 +421,54 @@ def old(monkeypatch: pytest.MonkeyPatch, *, version: int, keeps: bool, timeout: 
     monkeypatch.setattr(Inspector, "broker_settings", lambda self, names: settings)
 
 
-def test_a_cluster_of_the_older_protocol(place: OperationsPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_of_the_older_protocol(site: OperationsSite, monkeypatch: pytest.MonkeyPatch) -> None:
     old(monkeypatch, version=1, keeps=True, timeout="900000")
-    said = bad(findings(place))
-    assert said["protocol"].startswith("transaction.version 1: librdkafka is used")
-    assert said["transaction.max.timeout.ms"].startswith("900000: librdkafka, which is used here, asks for 2147483647")
+    result = bad(findings(site))
+    assert result["protocol"].startswith("transaction.version 1: librdkafka is used")
+    assert result["transaction.max.timeout.ms"].startswith(
+        "900000: librdkafka, which is used here, asks for 2147483647"
+    )
     old(monkeypatch, version=1, keeps=True, timeout="2147483647")
-    assert "transaction.max.timeout.ms" not in bad(findings(place))
+    assert "transaction.max.timeout.ms" not in bad(findings(site))
 
 
-def test_a_cluster_that_keeps_nothing(place: OperationsPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_keeps_nothing(site: OperationsSite, monkeypatch: pytest.MonkeyPatch) -> None:
     old(monkeypatch, version=2, keeps=False, timeout="900000")
-    said = findings(place)
-    assert bad(said)["keep-prepared"].startswith("the brokers do not offer InitProducerId v6")
-    assert worst(said) is Level.FAILURE
+    result = findings(site)
+    assert bad(result)["keep-prepared"].startswith("the brokers do not offer InitProducerId v6")
+    assert worst(result) is Level.FAILURE
 
 
 # --- two_phase="resume"
 
 
 def test_a_cluster_that_keeps_nothing_is_what_resume_is_for(
-    place: OperationsPlace, monkeypatch: pytest.MonkeyPatch
+    site: OperationsSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old(monkeypatch, version=2, keeps=False, timeout="900000")
-    said = findings(place, application=place.application, two_phase="resume")
-    assert worst(said) is Level.OK
-    assert levels(said)["transaction.max.timeout.ms"] is Level.OK
-    assert "two-phase commit" not in levels(said), "it is not asked for"
+    result = findings(site, application=site.application, two_phase="resume")
+    assert worst(result) is Level.OK
+    assert levels(result)["transaction.max.timeout.ms"] is Level.OK
+    assert "two-phase commit" not in levels(result), "it is not asked for"
 
 
-def test_a_timeout_that_the_brokers_refuse_is_found(place: OperationsPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timeout_that_the_brokers_refuse_is_found(site: OperationsSite, monkeypatch: pytest.MonkeyPatch) -> None:
     old(monkeypatch, version=2, keeps=False, timeout="899999")
-    said = bad(findings(place, two_phase="resume"))["transaction.max.timeout.ms"]
-    assert said == "899999, but the application requests transaction.timeout.ms 900000 (INVALID_TRANSACTION_TIMEOUT)"
+    result = bad(findings(site, two_phase="resume"))["transaction.max.timeout.ms"]
+    assert result == "899999, but the application requests transaction.timeout.ms 900000 (INVALID_TRANSACTION_TIMEOUT)"
 
 
-def test_a_shorter_timeout_can_be_given_where_it_counts(
-    place: OperationsPlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shorter_timeout_can_be_given_where_it_counts(site: OperationsSite, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("doctor", "--two-phase", "resume", "-X")
-    said = place.run(*words, "transaction.timeout.ms=60000")
-    assert "times out after transaction.timeout.ms, 60000" in said.out
-    assert "warning  keep-prepared: InitProducerId v6 (KIP-939) is offered" in said.out
-    assert said.code == 0
-    said = place.run(*words, "transaction.timeout.ms=soon")
-    assert (said.code, said.out.count("transaction.timeout.ms")) == (2, 0)
-    assert "transaction.timeout.ms 'soon': give milliseconds" in said.err
-    said = place.run("doctor", "-X", "transaction.timeout.ms=60000")
-    assert "-X: transaction.timeout.ms is set by dualwrite itself: remove it" in said.err
+    result = site.run(*words, "transaction.timeout.ms=60000")
+    assert "times out after transaction.timeout.ms, 60000" in result.out
+    assert "warning  keep-prepared: InitProducerId v6 (KIP-939) is offered" in result.out
+    assert result.code == 0
+    result = site.run(*words, "transaction.timeout.ms=soon")
+    assert (result.code, result.out.count("transaction.timeout.ms")) == (2, 0)
+    assert "transaction.timeout.ms 'soon': give milliseconds" in result.err
+    result = site.run("doctor", "-X", "transaction.timeout.ms=60000")
+    assert "-X: transaction.timeout.ms is set by dualwrite itself: remove it" in result.err
 
 
 # --- arguments
@@ -482,11 +484,11 @@ def test_a_shorter_timeout_can_be_given_where_it_counts(
         (["-X", "security.protocl=SSL"], "-X: security.protocl: there is no such setting"),
     ],
 )
-def test_an_error_is_one_line(place: OperationsPlace, words: list[str], line: str) -> None:
-    said = place.run("doctor", *words, db="--db" not in words)
-    assert (said.code, said.out) == (2, "")
-    assert said.err.startswith(f"dualwrite: {line}")
-    assert said.err.count("\n") == 1
+def test_an_error_is_one_line(site: OperationsSite, words: list[str], line: str) -> None:
+    result = site.run("doctor", *words, db="--db" not in words)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(f"dualwrite: {line}")
+    assert result.err.count("\n") == 1
 
 
 def test_the_result_is_the_worst_finding() -> None:
@@ -495,7 +497,7 @@ def test_the_result_is_the_worst_finding() -> None:
     assert worst([failure("a", ""), ok("b", "")]) is Level.FAILURE
 
 
-def test_a_database_is_called_by_its_own_name(any_place: OperationsPlace) -> None:
+def test_a_database_is_called_by_its_own_name(any_place: OperationsSite) -> None:
     (found,) = [finding for finding in findings(any_place) if finding.check == "database"]
     name = found.message.partition(" ")[0]
     assert name == ("mariadb" if "MariaDB" in found.message else any_place.engine.dialect.name)

@@ -18,31 +18,31 @@ from dualwrite.operations import terminating
 from dualwrite.operations.heuristics import HeuristicRecords
 from dualwrite.operations.terminating import terminate
 from tests.support.coordinator.event_table import TakingStore, expire_leases
-from tests.support.operations.places import OperationsPlace
+from tests.support.operations.places import OperationsSite
 
 pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
 
 
-def test_without_yes_it_is_refused_and_nothing_is_done(any_place: OperationsPlace) -> None:
+def test_without_yes_it_is_refused_and_nothing_is_done(any_place: OperationsSite) -> None:
     any_place.leave("one")
     before = any_place.rows(), any_place.described()
-    said = any_place.run("transactions", "terminate", any_place.slot())
-    assert (said.code, said.err) == (2, "dualwrite: nothing was done: terminate needs --yes\n")
-    assert said.out.startswith(f"{any_place.slot()}: would ABORT ")
-    assert "THE DATABASE HAS COMMITTED IT" in said.out
-    assert said.out.endswith("`resolve` would commit it instead.\n")
+    result = any_place.run("transactions", "terminate", any_place.slot())
+    assert (result.code, result.err) == (2, "dualwrite: nothing was done: terminate needs --yes\n")
+    assert result.out.startswith(f"{any_place.slot()}: would ABORT ")
+    assert "THE DATABASE HAS COMMITTED IT" in result.out
+    assert result.out.endswith("`resolve` would commit it instead.\n")
     assert (any_place.rows(), any_place.described()) == before
     assert any_place.outcomes() == []
 
 
-def test_terminating_a_committed_transaction_is_a_heuristic_abort(any_place: OperationsPlace) -> None:
+def test_terminating_a_committed_transaction_is_a_heuristic_abort(any_place: OperationsSite) -> None:
     any_place.leave("one")
     described = any_place.described()
     assert described is not None
-    said = any_place.run("transactions", "terminate", any_place.slot(), "--yes")
-    assert (said.code, said.err) == (1, "")
-    assert f"aborted {described.producer}, in 1 partition. THE DATABASE HAS COMMITTED IT" in said.out
-    assert "resolve" not in said.out, "there is nothing left to resolve"
+    result = any_place.run("transactions", "terminate", any_place.slot(), "--yes")
+    assert (result.code, result.err) == (1, "")
+    assert f"aborted {described.producer}, in 1 partition. THE DATABASE HAS COMMITTED IT" in result.out
+    assert "resolve" not in result.out, "there is nothing left to resolve"
     assert (any_place.visible(), any_place.stored()) == ([], ["one"])
     assert any_place.outcomes() == [(any_place.slot(), str(described.producer), Outcome.HEURISTIC_ABORT.value)]
     ended = any_place.described()
@@ -53,42 +53,42 @@ def test_terminating_a_committed_transaction_is_a_heuristic_abort(any_place: Ope
     assert len(any_place.outcomes()) == 1, "recovery has found it as well"
 
 
-def test_terminating_an_undecided_transaction_does_what_recovery_would_do(place: OperationsPlace) -> None:
-    place.leave("one", step="COMMIT_DATABASE")
-    said = place.run("transactions", "terminate", place.slot(), "--yes")
-    assert (said.code, said.err) == (0, "")
-    assert said.out.endswith("The database does not ask for its commit: recovery would abort it, too.\n")
-    assert (place.visible(), place.stored(), place.outcomes()) == ([], [], [])
+def test_terminating_an_undecided_transaction_does_what_recovery_would_do(site: OperationsSite) -> None:
+    site.leave("one", step="COMMIT_DATABASE")
+    result = site.run("transactions", "terminate", site.slot(), "--yes")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.endswith("The database does not ask for its commit: recovery would abort it, too.\n")
+    assert (site.visible(), site.stored(), site.outcomes()) == ([], [], [])
 
 
-def test_an_owner_that_may_be_alive_is_not_robbed(place: OperationsPlace) -> None:
-    place.leave("one", silent=False)
-    before = place.rows(), place.described()
+def test_an_owner_that_may_be_alive_is_not_robbed(site: OperationsSite) -> None:
+    site.leave("one", silent=False)
+    before = site.rows(), site.described()
     for yes in ([], ["--yes"]):
-        said = place.run("transactions", "terminate", place.slot(), *yes)
-        assert (said.code, said.out) == (2, "")
-        assert "has it, and may be alive" in said.err
-    assert (place.rows(), place.described()) == before
+        result = site.run("transactions", "terminate", site.slot(), *yes)
+        assert (result.code, result.out) == (2, "")
+        assert "has it, and may be alive" in result.err
+    assert (site.rows(), site.described()) == before
 
 
-def test_without_the_database_the_decision_is_unknown(place: OperationsPlace) -> None:
-    place.leave("one")
-    asked = place.run("transactions", "terminate", place.slot(), "--no-db", db=False)
+def test_without_the_database_the_decision_is_unknown(site: OperationsSite) -> None:
+    site.leave("one")
+    asked = site.run("transactions", "terminate", site.slot(), "--no-db", db=False)
     assert asked.code == 2
     assert "Its database's decision is unknown" in asked.out
-    said = place.run("transactions", "terminate", place.slot(), "--no-db", "--yes", db=False)
-    assert (said.code, said.err) == (0, "")
-    assert place.visible() == []
+    result = site.run("transactions", "terminate", site.slot(), "--no-db", "--yes", db=False)
+    assert (result.code, result.err) == (0, "")
+    assert site.visible() == []
 
 
-def test_a_transaction_that_no_row_names_is_terminated_with_a_warning(place: OperationsPlace) -> None:
-    place.leave("one")
-    with place.engine.begin() as connection:
+def test_a_transaction_that_no_row_names_is_terminated_with_a_warning(site: OperationsSite) -> None:
+    site.leave("one")
+    with site.engine.begin() as connection:
         connection.exec_driver_sql("DELETE FROM kafka_transaction_state")
-    said = place.run("transactions", "terminate", place.slot(), "--yes")
-    assert said.code == 0
-    assert "No row of this database names it" in said.out
-    described = place.described()
+    result = site.run("transactions", "terminate", site.slot(), "--yes")
+    assert result.code == 0
+    assert "No row of this database names it" in result.out
+    described = site.described()
     assert described is not None
     assert described.state == "Empty"
 
@@ -101,24 +101,24 @@ def test_a_transaction_that_no_row_names_is_terminated_with_a_warning(place: Ope
         (("a-0", "--no-db"), "argument --"),
     ],
 )
-def test_an_error_is_one_line(place: OperationsPlace, words: tuple[str, ...], line: str) -> None:
-    said = place.run("transactions", "terminate", *words)
-    assert (said.code, said.out) == (2, "")
-    assert said.err.startswith(f"dualwrite: {line}")
-    assert said.err.count("\n") == 1
+def test_an_error_is_one_line(site: OperationsSite, words: tuple[str, ...], line: str) -> None:
+    result = site.run("transactions", "terminate", *words)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(f"dualwrite: {line}")
+    assert result.err.count("\n") == 1
 
 
-def test_the_database_or_its_loss_must_be_named(place: OperationsPlace) -> None:
-    said = place.run("transactions", "terminate", "a-0", db=False)
-    assert said.code == 2
-    assert said.err.startswith("dualwrite: one of the arguments --db --no-db is required")
+def test_the_database_or_its_loss_must_be_named(site: OperationsSite) -> None:
+    result = site.run("transactions", "terminate", "a-0", db=False)
+    assert result.code == 2
+    assert result.err.startswith("dualwrite: one of the arguments --db --no-db is required")
 
 
-def test_terminate_fails_if_no_transaction_is_open(place: OperationsPlace) -> None:
-    place.write("one")
-    said = place.run("transactions", "terminate", place.slot(), "--yes")
-    assert (said.code, said.out) == (2, "")
-    assert "there is nothing to terminate: Kafka's state of it is CompleteCommit" in said.err
+def test_terminate_fails_if_no_transaction_is_open(site: OperationsSite) -> None:
+    site.write("one")
+    result = site.run("transactions", "terminate", site.slot(), "--yes")
+    assert (result.code, result.out) == (2, "")
+    assert "there is nothing to terminate: Kafka's state of it is CompleteCommit" in result.err
 
 
 def failing(error: BaseException) -> object:
@@ -128,51 +128,49 @@ def failing(error: BaseException) -> object:
     return init_producer_id
 
 
-def test_a_refusal_of_kafkas_leaves_no_heuristic_outcome(
-    place: OperationsPlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place.leave("one")
+def test_a_refusal_of_kafkas_leaves_no_heuristic_outcome(site: OperationsSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.leave("one")
     refused = KafkaRefusedError("InitProducerId", 53, "TRANSACTIONAL_ID_AUTHORIZATION_FAILED")
     with monkeypatch.context() as patch:
         patch.setattr(ControlPlane, "init_producer_id", failing(refused))
         with pytest.raises(KafkaRefusedError):
-            terminate(place.engine, place.broker.client_config, place.slot())
-    assert place.outcomes() == []
-    assert place.run("recover", "--application", place.application).code == 0
-    assert place.visible() == ["one"]
+            terminate(site.engine, site.broker.client_config, site.slot())
+    assert site.outcomes() == []
+    assert site.run("recover", "--application", site.application).code == 0
+    assert site.visible() == ["one"]
 
 
 @pytest.mark.parametrize("error", [KafkaUnavailableError("no answer"), KeyboardInterrupt()])
 def test_a_transaction_on_record_as_aborted_is_never_committed(
-    place: OperationsPlace, monkeypatch: pytest.MonkeyPatch, error: BaseException
+    site: OperationsSite, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     """An operator produces the lost records on record again: there must not be two of each."""
-    place.leave("one")
+    site.leave("one")
     with monkeypatch.context() as patch:
         patch.setattr(ControlPlane, "init_producer_id", failing(error))
         with pytest.raises(type(error)):
-            terminate(place.engine, place.broker.client_config, place.slot())
-    assert len(place.outcomes()) == 1
-    assert place.run("recover", "--application", place.application).code == 0
-    assert (place.visible(), place.stored(), len(place.outcomes())) == ([], ["one"], 1)
+            terminate(site.engine, site.broker.client_config, site.slot())
+    assert len(site.outcomes()) == 1
+    assert site.run("recover", "--application", site.application).code == 0
+    assert (site.visible(), site.stored(), len(site.outcomes())) == ([], ["one"], 1)
 
 
 def test_a_second_try_after_a_lost_answer_records_nothing_twice(
-    place: OperationsPlace, monkeypatch: pytest.MonkeyPatch
+    site: OperationsSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place.leave("one")
+    site.leave("one")
     with monkeypatch.context() as patch:
         patch.setattr(ControlPlane, "init_producer_id", failing(KafkaUnavailableError("no answer")))
         with pytest.raises(KafkaUnavailableError):
-            terminate(place.engine, place.broker.client_config, place.slot())
-    said = place.run("transactions", "terminate", place.slot(), "--yes")
-    assert "The database does not ask for its commit" in said.out
-    assert len(place.outcomes()) == 1
-    assert place.visible() == []
+            terminate(site.engine, site.broker.client_config, site.slot())
+    result = site.run("transactions", "terminate", site.slot(), "--yes")
+    assert "The database does not ask for its commit" in result.out
+    assert len(site.outcomes()) == 1
+    assert site.visible() == []
 
 
 def test_no_unit_of_work_begins_before_kafka_has_aborted(
-    any_place: OperationsPlace, monkeypatch: pytest.MonkeyPatch
+    any_place: OperationsSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A terminate that was paused for longer than its lease would abort what the next owner has committed."""
     any_place.leave("one")
@@ -194,50 +192,50 @@ def test_no_unit_of_work_begins_before_kafka_has_aborted(
 
 
 def test_a_slot_that_was_taken_before_kafka_is_asked_is_left_to_its_taker(
-    place: OperationsPlace, monkeypatch: pytest.MonkeyPatch
+    site: OperationsSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place.leave("one")
+    site.leave("one")
     add_abort = HeuristicRecords.add_abort
 
     def taken_afterwards(self: HeuristicRecords, lease: Lease, state: PreparedTxnState) -> int:
         number = add_abort(self, lease, state)
-        expire_leases(place.engine)
-        place.write("two")
+        expire_leases(site.engine)
+        site.write("two")
         return number
 
     monkeypatch.setattr(HeuristicRecords, "add_abort", taken_afterwards)
     with pytest.raises(LeaseLostError):
-        terminate(place.engine, place.broker.client_config, place.slot())
-    assert (place.visible(), place.stored()) == (["two"], ["one", "two"])
-    assert len(place.outcomes()) == 1
+        terminate(site.engine, site.broker.client_config, site.slot())
+    assert (site.visible(), site.stored()) == (["two"], ["one", "two"])
+    assert len(site.outcomes()) == 1
 
 
 def test_the_owners_commit_is_shut_out_before_the_decision_is_read(
-    place: OperationsPlace, monkeypatch: pytest.MonkeyPatch
+    site: OperationsSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lease is taken first: a state that the owner stores later matches no row."""
-    place.leave("one")
-    token = place.rows()[place.slot()][3]
+    site.leave("one")
+    token = site.rows()[site.slot()][3]
     with monkeypatch.context() as patch:
         patch.setattr(ControlPlane, "init_producer_id", failing(KafkaUnavailableError("no answer")))
         with pytest.raises(KafkaUnavailableError):
-            terminate(place.engine, place.broker.client_config, place.slot())
-    assert place.rows()[place.slot()][3] == token + 1
+            terminate(site.engine, site.broker.client_config, site.slot())
+    assert site.rows()[site.slot()][3] == token + 1
 
 
 def test_a_slot_that_another_process_takes_meanwhile_is_left_to_it(
-    place: OperationsPlace, monkeypatch: pytest.MonkeyPatch
+    site: OperationsSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place.leave("one")
+    site.leave("one")
     original = ControlPlane.describe_transaction
 
     def describe(self: ControlPlane, transactional_id: str) -> object:
         described = original(self, transactional_id)
         monkeypatch.setattr(ControlPlane, "describe_transaction", original)
-        place.dual_write().recover()
+        site.dual_write().recover()
         return described
 
     monkeypatch.setattr(ControlPlane, "describe_transaction", describe)
     with pytest.raises(InvalidTransactionStateError, match="another process has just taken it"):
-        terminate(place.engine, place.broker.client_config, place.slot())
-    assert place.visible() == place.stored() == ["one"]
+        terminate(site.engine, site.broker.client_config, site.slot())
+    assert site.visible() == site.stored() == ["one"]

@@ -69,7 +69,7 @@ def test_following_the_advice_silences_it(postgresql_by_tcp: Any) -> None:
                 connection.execute(text(warned.advice))
             else:
                 asked = warned.advice.removeprefix("add ").partition(" ")[0]
-                query.update(dict(each.split("=") for each in asked.split("&")))
+                query.update(dict(pair.split("=") for pair in asked.split("&")))
     try:
         engine = create_engine(postgresql_by_tcp.update_query_dict(query))
         findings = list(check_timeouts(engine))

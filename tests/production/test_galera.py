@@ -24,7 +24,7 @@ def servers() -> Iterator[tuple[str, str]]:
     if not can_run():
         missing("Galera", "a test starts a cluster of two nodes with rsync")
     with cluster() as (first, second):
-        urls = [make_url(each.url).set(database="test").render_as_string() for each in (first, second)]
+        urls = [make_url(server.url).set(database="test").render_as_string() for server in (first, second)]
         ready_engine(urls[0]).dispose()
         yield urls[0], urls[1]
 
@@ -102,7 +102,9 @@ def test_processes_on_both_nodes_at_once_leave_both_sides_equal(
 
 
 def test_the_doctor_says_that_connections_go_to_one_node(engines: list[Engine], broker: KafkaBroker) -> None:
-    said = [each for each in examine(engines[0], broker.client_config) if each.message.startswith("wsrep_on = ON")]
-    assert [each.advice for each in said] == [
+    said = [
+        finding for finding in examine(engines[0], broker.client_config) if finding.message.startswith("wsrep_on = ON")
+    ]
+    assert [finding.advice for finding in said] == [
         "send all connections of an application to the same node of the Galera cluster, as long as that node works"
     ]

@@ -189,14 +189,14 @@ def test_statement_pooling_is_refused_by_the_first_unit_and_by_the_doctor(
     with pytest.raises(DBAPIError, match="statement pooling"), dual_write.transaction():
         raise AssertionError("begun")
     dual_write.close(timeout=0)
-    failed = [each.message for each in examine(engine, broker.client_config) if each.level is Level.FAILURE]
+    failed = [finding.message for finding in examine(engine, broker.client_config) if finding.level is Level.FAILURE]
     engine.dispose()
     assert any("statement pooling" in message for message in failed)
     assert stored_values(seen) == values(broker, topic) == []
 
 
 def pooler_findings(engine: Engine, broker: KafkaBroker) -> list[str]:
-    return [each.message for each in examine(engine, broker.client_config) if each.check == "pooler"]
+    return [finding.message for finding in examine(engine, broker.client_config) if finding.check == "pooler"]
 
 
 @pytest.mark.slow
@@ -226,7 +226,7 @@ def test_names_of_statements_that_asyncpg_shares_behind_it_are_warned_of(pgbounc
         async with engine.connect() as connection:
             found = await connection.run_sync(lambda blocking: Postgresql().pooling(blocking))
         await engine.dispose()
-        return [each.setting for each in found]
+        return [timeout.setting for timeout in found]
 
     plain = seen.url.set(drivername="postgresql+asyncpg")
     shared = create_async_engine(server.url.set(drivername="postgresql+asyncpg"), poolclass=NullPool)

@@ -281,14 +281,14 @@ def test_an_administrator_sees_groups_their_members_and_offsets_and_removes_them
     assert (described.state.name, described.partition_assignor, only.client_id) == ("STABLE", "range", "who")
     assert {partition.partition for partition in only.assignment.topic_partitions} == set(range(PARTITIONS))
     listed = admin.list_consumer_groups().result(PATIENCE_SECONDS)
-    assert (group, "STABLE") in [(each.group_id, each.state.name) for each in listed.valid]
+    assert (group, "STABLE") in [(listing.group_id, listing.state.name) for listing in listed.valid]
     with pytest.raises(Exception, match="NON_EMPTY_GROUP"):
         admin.delete_consumer_groups([group])[group].result(PATIENCE_SECONDS)
     member.consumer.close()
-    (found,) = [each.result(PATIENCE_SECONDS) for each in offsets_of(admin, group)]
+    (found,) = [future.result(PATIENCE_SECONDS) for future in offsets_of(admin, group)]
     assert {partition.offset for partition in found.topic_partitions} == {1}
     admin.delete_consumer_groups([group])[group].result(PATIENCE_SECONDS)
-    (found,) = [each.result(PATIENCE_SECONDS) for each in offsets_of(admin, group)]
+    (found,) = [future.result(PATIENCE_SECONDS) for future in offsets_of(admin, group)]
     assert found.topic_partitions == []
 
 

@@ -115,7 +115,10 @@ def test_a_crash_at_any_point_of_a_cleaning_changes_nothing_for_readers(
     found = files.power_cut(rng) if loses_power else files
     log, state = reopened(found)
     assert state.end_offset == history.state.end_offset
-    aborted = [AbortedRange(each.producer_id, each.first_offset, each.last_offset) for each in state.aborted]
+    aborted = [
+        AbortedRange(transaction.producer_id, transaction.first_offset, transaction.last_offset)
+        for transaction in state.aborted
+    ]
     assert last_values(read_committed(read_on(log, 0), aborted)) == committed
     assert not [name for name in found.list(DIRECTORY) if name.endswith((".cleaned", ".swap"))]
 
@@ -131,9 +134,9 @@ def plain(*pairs: tuple[bytes, bytes | None]) -> Disk:
 def kept(disk: Disk) -> list[tuple[int, bytes | None, bool]]:
     """Offset, key and whether it is a tombstone; a marker's key is None."""
     return [
-        (each.offset, None if peek_header(batch).is_control else each.key, each.is_tombstone)
+        (record.offset, None if peek_header(batch).is_control else record.key, record.is_tombstone)
         for batch in disk.batches()
-        for each in seen_in(batch)
+        for record in seen_in(batch)
     ]
 
 
@@ -188,7 +191,7 @@ def test_records_of_an_aborted_transaction_go_and_later_its_marker() -> None:
     assert [key for _, key, _ in kept(disk)][1] is None, "the marker stays for the same time as a tombstone"
     disk.clean(6000 + DAY)
     assert [(offset, key) for offset, key, _ in kept(disk)] == [(0, b"a"), (4, b"c"), (5, None), (6, b"z")]
-    assert [each.key for each in read_committed(disk.batches(), disk.aborted)] == [b"a", b"c", b"z"]
+    assert [record.key for record in read_committed(disk.batches(), disk.aborted)] == [b"a", b"c", b"z"]
 
 
 def test_the_marker_of_a_commit_stays_while_a_record_of_it_does() -> None:

@@ -31,7 +31,7 @@ def assert_sound(log: PartitionLog, state: PartitionState) -> None:
         for offset in {header.base_offset, header.last_offset}:
             (found, *_), *_ = iterate_batches(log.read(offset, 1, log.end_offset))
             assert found == header
-        first = next((each for each in headers if each.max_timestamp >= header.max_timestamp), None)
+        first = next((later for later in headers if later.max_timestamp >= header.max_timestamp), None)
         assert first is not None
         found_time = log.offset_for_timestamp(header.max_timestamp, log.end_offset)
         assert found_time is not None

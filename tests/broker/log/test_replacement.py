@@ -67,16 +67,16 @@ def test_a_log_with_gaps_is_read_over_them(first: int, last: int, kept: Sequence
     files = MemoryFiles()
     log = log_of_ten(files)
     assert log.replace(written(log, first, last, kept))
-    expected = [each for each in ALL if not 2 * first <= each < 2 * last + 2 or each in kept]
+    expected = [base for base in ALL if not 2 * first <= base < 2 * last + 2 or base in kept]
     for found in (log, opened(files, segment_bytes=TWO_EACH), opened(files.power_cut(random.Random(1)))):
         assert offsets(found) == expected
         assert (found.start_offset, found.end_offset) == (0, 10)
         for offset in ALL:
-            following = [each for each in expected if each >= offset]
+            following = [base for base in expected if base >= offset]
             for before in range(offset, 11):
                 read = found.read(offset, 1, before)
                 assert [header.base_offset for header, _ in iterate_batches(read)] == [
-                    each for each in following[:1] if each < before
+                    base for base in following[:1] if base < before
                 ], (offset, before)
             assert found.offset_for_timestamp(1000 + offset, 10) == (1000 + following[0], following[0])
         assert found.max_timestamp(10) == (1009, 9)

@@ -144,7 +144,7 @@ def test_bytes_that_are_not_a_request_end_the_connection(bystander: Bystander, d
     bystander.is_served()
 
 
-@pytest.mark.parametrize(("key", "version"), [each for each in EVERY_API if each not in BODILESS])
+@pytest.mark.parametrize(("key", "version"), [call for call in EVERY_API if call not in BODILESS])
 def test_a_request_without_its_body_ends_its_connection(bystander: Bystander, key: ApiKey, version: int) -> None:
     assert closed_by(bystander.broker, with_size(head(key, version)[: -1 if version == 0 else None])) == b""
 

@@ -144,7 +144,7 @@ def test_every_figure_is_measured(tmp_path: Path) -> None:
 
 def comparison(ours: dict[str, list[float]], kafka: dict[str, list[float]]) -> FigureComparison:
     def rounds(values: dict[str, list[float]]) -> list[dict[str, float]]:
-        return [dict(zip(values, each, strict=True)) for each in zip(*values.values(), strict=True)]
+        return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
 
     return FigureComparison("figure", "os", {OURS: rounds(ours), KAFKA: rounds(kafka)})
 

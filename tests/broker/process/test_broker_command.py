@@ -280,7 +280,7 @@ def test_a_directory_of_another_program_is_refused_and_unchanged(tmp_path: Path,
         (tmp_path / name).touch()
     line = refused(*in_directory(tmp_path))
     assert line.endswith(f"{tmp_path} must be empty or dualwrite's own, but contains {tmp_path / name}")
-    assert [each.name for each in tmp_path.iterdir()] == [name.removesuffix("/")]
+    assert [path.name for path in tmp_path.iterdir()] == [name.removesuffix("/")]
 
 
 @pytest.mark.slow

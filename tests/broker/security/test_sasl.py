@@ -69,7 +69,7 @@ def test_a_client_is_served_after_it_has_authenticated(client: RawClient, mechan
     assert (answer.session_lifetime_ms > 0) == (mechanism == "OAUTHBEARER")
     topic = new_topic(client)
     produce(client, topic, batch([b"v"]))
-    assert [each.name for each in metadata(client, topic).topics] == [topic]
+    assert [described.name for described in metadata(client, topic).topics] == [topic]
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])

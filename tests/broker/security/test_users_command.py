@@ -47,7 +47,7 @@ def users_of(capsys: pytest.CaptureFixture[str], where: list[str], user: str) ->
     capsys.readouterr()
     assert main([*USERS, "list", "--json", *where]) == 0
     listed = json.loads(capsys.readouterr().out)
-    return {each["mechanism"]: each["iterations"] for each in listed if each["user"] == user}
+    return {credential["mechanism"]: credential["iterations"] for credential in listed if credential["user"] == user}
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

@@ -72,7 +72,7 @@ class House:
 
     def left(self) -> list[int]:
         """The offsets of the records that are in the log."""
-        return [each.offset for batch in read_on(self.partition.log, 0) for each in seen_in(batch)]
+        return [record.offset for batch in read_on(self.partition.log, 0) for record in seen_in(batch)]
 
 
 def compacted(keys: str, configs: dict[str, str | None] | None = None, waited: int = 0, **settings: int) -> list[int]:

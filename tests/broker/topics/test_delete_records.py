@@ -27,7 +27,7 @@ def delete_records(
     entry = DeleteRecordsRequest.DeleteRecordsTopic
     wanted = entry.DeleteRecordsPartition(partition_index=partition, offset=offset)
     request = DeleteRecordsRequest(topics=[entry(name=topic, partitions=[wanted])], timeout_ms=1000)
-    ((result,),) = [each.partitions for each in client.ask(request, version).topics]
+    ((result,),) = [answered.partitions for answered in client.ask(request, version).topics]
     return ErrorCode(result.error_code), result.low_watermark
 
 

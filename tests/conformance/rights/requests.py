@@ -37,29 +37,29 @@ class AskedRequest(NamedTuple):
     version: int
 
 
-def _produce(place: RoundResources) -> AskedRequest:
-    return AskedRequest(calls.produce_request({(place.topic, 0): calls.batch([b"v"])}), 9)
+def _produce(resources: RoundResources) -> AskedRequest:
+    return AskedRequest(calls.produce_request({(resources.topic, 0): calls.batch([b"v"])}), 9)
 
 
-def _produce_by_id(place: RoundResources) -> AskedRequest:
-    records: dict[tuple[str, int], bytes | None] = {(place.topic, 0): calls.batch([b"v"])}
-    return AskedRequest(calls.produce_request(records, ids={place.topic: place.topic_id}), 13)
+def _produce_by_id(resources: RoundResources) -> AskedRequest:
+    records: dict[tuple[str, int], bytes | None] = {(resources.topic, 0): calls.batch([b"v"])}
+    return AskedRequest(calls.produce_request(records, ids={resources.topic: resources.topic_id}), 13)
 
 
-def _produce_in_transaction(place: RoundResources) -> AskedRequest:
-    records: dict[tuple[str, int], bytes | None] = {(place.topic, 0): calls.tx_batch([b"v"], place.producer)}
-    return AskedRequest(calls.produce_request(records, place.transactional_id), 12)
+def _produce_in_transaction(resources: RoundResources) -> AskedRequest:
+    records: dict[tuple[str, int], bytes | None] = {(resources.topic, 0): calls.tx_batch([b"v"], resources.producer)}
+    return AskedRequest(calls.produce_request(records, resources.transactional_id), 12)
 
 
-def _list_offsets(place: RoundResources) -> AskedRequest:
+def _list_offsets(resources: RoundResources) -> AskedRequest:
     kind = apis.ListOffsetsRequest.ListOffsetsTopic
     partition = kind.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=-1)
-    topic = kind(name=place.topic, partitions=[partition])
+    topic = kind(name=resources.topic, partitions=[partition])
     return AskedRequest(apis.ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[topic]), 7)
 
 
 def _metadata(
-    place: RoundResources, name: str | None, create: bool = False, topic_id: UUID | None = None
+    resources: RoundResources, name: str | None, create: bool = False, topic_id: UUID | None = None
 ) -> AskedRequest:
     topic = apis.MetadataRequest.MetadataRequestTopic(name=name, topic_id=topic_id or UUID(int=0))
     request = apis.MetadataRequest(
@@ -68,62 +68,64 @@ def _metadata(
     return AskedRequest(request, 12)
 
 
-def _offset_commit(place: RoundResources) -> AskedRequest:
-    return AskedRequest(offset_calls.commit_request(place.admin, place.group, {(place.topic, 0): 1}), 9)
+def _offset_commit(resources: RoundResources) -> AskedRequest:
+    return AskedRequest(offset_calls.commit_request(resources.admin, resources.group, {(resources.topic, 0): 1}), 9)
 
 
-def _offset_fetch(place: RoundResources, partitions: list[tuple[str, int]] | None, version: int) -> AskedRequest:
-    return AskedRequest(offset_calls.fetch_request(place.admin, {place.group: partitions}, version), version)
+def _offset_fetch(resources: RoundResources, partitions: list[tuple[str, int]] | None, version: int) -> AskedRequest:
+    return AskedRequest(offset_calls.fetch_request(resources.admin, {resources.group: partitions}, version), version)
 
 
-def _txn_offset_commit(place: RoundResources) -> AskedRequest:
+def _txn_offset_commit(resources: RoundResources) -> AskedRequest:
     kind = apis.TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
     partition = kind.TxnOffsetCommitRequestPartition(
         partition_index=0, committed_offset=1, committed_leader_epoch=-1, committed_metadata=""
     )
     request = apis.TxnOffsetCommitRequest(
-        transactional_id=place.transactional_id,
-        group_id=place.group,
-        producer_id=place.producer.producer_id,
-        producer_epoch=place.producer.epoch,
+        transactional_id=resources.transactional_id,
+        group_id=resources.group,
+        producer_id=resources.producer.producer_id,
+        producer_epoch=resources.producer.epoch,
         generation_id=-1,
         member_id="",
-        topics=[kind(name=place.topic, partitions=[partition])],
+        topics=[kind(name=resources.topic, partitions=[partition])],
     )
     return AskedRequest(request, 5)
 
 
-def _epoch(place: RoundResources) -> AskedRequest:
+def _epoch(resources: RoundResources) -> AskedRequest:
     kind = apis.OffsetForLeaderEpochRequest.OffsetForLeaderTopic
     partition = kind.OffsetForLeaderPartition(partition=0, current_leader_epoch=-1, leader_epoch=0)
-    request = apis.OffsetForLeaderEpochRequest(replica_id=-1, topics=[kind(topic=place.topic, partitions=[partition])])
+    request = apis.OffsetForLeaderEpochRequest(
+        replica_id=-1, topics=[kind(topic=resources.topic, partitions=[partition])]
+    )
     return AskedRequest(request, 4)
 
 
-def _delete_records(place: RoundResources) -> AskedRequest:
+def _delete_records(resources: RoundResources) -> AskedRequest:
     kind = apis.DeleteRecordsRequest.DeleteRecordsTopic
-    topic = kind(name=place.topic, partitions=[kind.DeleteRecordsPartition(partition_index=0, offset=0)])
+    topic = kind(name=resources.topic, partitions=[kind.DeleteRecordsPartition(partition_index=0, offset=0)])
     return AskedRequest(apis.DeleteRecordsRequest(topics=[topic], timeout_ms=1000), 2)
 
 
-def _init(place: RoundResources, **more: object) -> AskedRequest:
-    fields = {"transactional_id": place.transactional_id, "transaction_timeout_ms": 60_000, **more}
+def _init(resources: RoundResources, **more: object) -> AskedRequest:
+    fields = {"transactional_id": resources.transactional_id, "transaction_timeout_ms": 60_000, **more}
     return AskedRequest(apis.InitProducerIdRequest(producer_id=-1, producer_epoch=-1, **fields), 6)
 
 
-def _add_partitions(place: RoundResources, several: bool) -> AskedRequest:
-    topics = calls.added_topics([(place.topic, 0)])
-    identity = place.producer
+def _add_partitions(resources: RoundResources, several: bool) -> AskedRequest:
+    topics = calls.added_topics([(resources.topic, 0)])
+    identity = resources.producer
     if not several:
         request = apis.AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id=place.transactional_id,
+            v3_and_below_transactional_id=resources.transactional_id,
             v3_and_below_producer_id=identity.producer_id,
             v3_and_below_producer_epoch=identity.epoch,
             v3_and_below_topics=topics,
         )
         return AskedRequest(request, 3)
     transaction = apis.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
-        transactional_id=place.transactional_id,
+        transactional_id=resources.transactional_id,
         producer_id=identity.producer_id,
         producer_epoch=identity.epoch,
         verify_only=True,
@@ -132,28 +134,28 @@ def _add_partitions(place: RoundResources, several: bool) -> AskedRequest:
     return AskedRequest(apis.AddPartitionsToTxnRequest(transactions=[transaction]), 4)
 
 
-def _add_offsets(place: RoundResources) -> AskedRequest:
+def _add_offsets(resources: RoundResources) -> AskedRequest:
     request = apis.AddOffsetsToTxnRequest(
-        transactional_id=place.transactional_id,
-        producer_id=place.producer.producer_id,
-        producer_epoch=place.producer.epoch,
-        group_id=place.group,
+        transactional_id=resources.transactional_id,
+        producer_id=resources.producer.producer_id,
+        producer_epoch=resources.producer.epoch,
+        group_id=resources.group,
     )
     return AskedRequest(request, 4)
 
 
-def _end(place: RoundResources) -> AskedRequest:
+def _end(resources: RoundResources) -> AskedRequest:
     request = apis.EndTxnRequest(
-        transactional_id=place.transactional_id,
-        producer_id=place.producer.producer_id,
-        producer_epoch=place.producer.epoch,
+        transactional_id=resources.transactional_id,
+        producer_id=resources.producer.producer_id,
+        producer_epoch=resources.producer.epoch,
         committed=False,
     )
     return AskedRequest(request, 4)
 
 
-def _markers(place: RoundResources) -> AskedRequest:
-    marker = marker_calls.marker(ProducerIdentity(2**40, 0), (place.topic, 0))
+def _markers(resources: RoundResources) -> AskedRequest:
+    marker = marker_calls.marker(ProducerIdentity(2**40, 0), (resources.topic, 0))
     return AskedRequest(apis.WriteTxnMarkersRequest(markers=[marker]), 1)
 
 
@@ -161,19 +163,23 @@ def _coordinator(kind: int, key: str) -> AskedRequest:
     return AskedRequest(apis.FindCoordinatorRequest(key_type=kind, coordinator_keys=[key]), 4)
 
 
-def _create_topic(place: RoundResources) -> AskedRequest:
-    topics = [calls.wanted_topic(place.new_topic)]
+def _create_topic(resources: RoundResources) -> AskedRequest:
+    topics = [calls.wanted_topic(resources.new_topic)]
     return AskedRequest(apis.CreateTopicsRequest(topics=topics, timeout_ms=5000, validate_only=True), 7)
 
 
-def _create_partitions(place: RoundResources) -> AskedRequest:
-    topic = apis.CreatePartitionsRequest.CreatePartitionsTopic(name=place.topic, count=2, assignments=None)
+def _create_partitions(resources: RoundResources) -> AskedRequest:
+    topic = apis.CreatePartitionsRequest.CreatePartitionsTopic(name=resources.topic, count=2, assignments=None)
     return AskedRequest(apis.CreatePartitionsRequest(topics=[topic], timeout_ms=5000, validate_only=True), 3)
 
 
-def _delete_topic(place: RoundResources, by_id: bool) -> AskedRequest:
+def _delete_topic(resources: RoundResources, by_id: bool) -> AskedRequest:
     kind = apis.DeleteTopicsRequest.DeleteTopicState
-    named = {"name": None, "topic_id": place.topic_id} if by_id else {"name": place.new_topic, "topic_id": UUID(int=0)}
+    named = (
+        {"name": None, "topic_id": resources.topic_id}
+        if by_id
+        else {"name": resources.new_topic, "topic_id": UUID(int=0)}
+    )
     return AskedRequest(apis.DeleteTopicsRequest(topics=[kind(**named)], timeout_ms=5000), 6)
 
 
@@ -184,25 +190,25 @@ def _describe_configs(kind: int, name: str) -> AskedRequest:
     return AskedRequest(apis.DescribeConfigsRequest(resources=[resource]), 4)
 
 
-def _alter_configs(place: RoundResources) -> AskedRequest:
+def _alter_configs(resources: RoundResources) -> AskedRequest:
     kind = apis.AlterConfigsRequest.AlterConfigsResource
     entry = kind.AlterableConfig(name="retention.ms", value="1000000")
-    resource = kind(resource_type=_TOPIC, resource_name=place.topic, configs=[entry])
+    resource = kind(resource_type=_TOPIC, resource_name=resources.topic, configs=[entry])
     return AskedRequest(apis.AlterConfigsRequest(resources=[resource], validate_only=True), 2)
 
 
-def _offset_delete(place: RoundResources) -> AskedRequest:
+def _offset_delete(resources: RoundResources) -> AskedRequest:
     kind = apis.OffsetDeleteRequest.OffsetDeleteRequestTopic
-    topic = kind(name=place.topic, partitions=[kind.OffsetDeleteRequestPartition(partition_index=0)])
-    return AskedRequest(apis.OffsetDeleteRequest(group_id=place.group, topics=[topic]), 0)
+    topic = kind(name=resources.topic, partitions=[kind.OffsetDeleteRequestPartition(partition_index=0)])
+    return AskedRequest(apis.OffsetDeleteRequest(group_id=resources.group, topics=[topic]), 0)
 
 
-def _describe_producers(place: RoundResources) -> AskedRequest:
-    topic = apis.DescribeProducersRequest.TopicRequest(name=place.topic, partition_indexes=[0])
+def _describe_producers(resources: RoundResources) -> AskedRequest:
+    topic = apis.DescribeProducersRequest.TopicRequest(name=resources.topic, partition_indexes=[0])
     return AskedRequest(apis.DescribeProducersRequest(topics=[topic]), 0)
 
 
-def _describe_partitions(place: RoundResources, *names: str) -> AskedRequest:
+def _describe_partitions(resources: RoundResources, *names: str) -> AskedRequest:
     topics = [apis.DescribeTopicPartitionsRequest.TopicRequest(name=name) for name in names]
     return AskedRequest(
         apis.DescribeTopicPartitionsRequest(topics=topics, response_partition_limit=2000, cursor=None), 0
@@ -212,84 +218,84 @@ def _describe_partitions(place: RoundResources, *names: str) -> AskedRequest:
 REQUESTS: dict[str, Callable[[RoundResources], AskedRequest]] = {
     "Produce": _produce,
     "Produce by id": _produce_by_id,
-    "Fetch": lambda place: AskedRequest(calls.fetch_request(place.topic), 12),
-    "Fetch by id": lambda place: AskedRequest(calls.fetch_request(place.topic, by_id=place.topic_id), 13),
+    "Fetch": lambda resources: AskedRequest(calls.fetch_request(resources.topic), 12),
+    "Fetch by id": lambda resources: AskedRequest(calls.fetch_request(resources.topic, by_id=resources.topic_id), 13),
     "ListOffsets": _list_offsets,
-    "Metadata": lambda place: _metadata(place, place.topic),
-    "Metadata by id": lambda place: _metadata(place, None, topic_id=place.topic_id),
-    "Metadata of a missing topic": lambda place: _metadata(place, place.new_topic),
-    "Metadata that creates a topic": lambda place: _metadata(place, f"{place.topic}-created", create=True),
-    "OffsetCommit": lambda place: AskedRequest(
-        offset_calls.commit_request(place.admin, place.group, {(place.topic, 0): 1}), 9
+    "Metadata": lambda resources: _metadata(resources, resources.topic),
+    "Metadata by id": lambda resources: _metadata(resources, None, topic_id=resources.topic_id),
+    "Metadata of a missing topic": lambda resources: _metadata(resources, resources.new_topic),
+    "Metadata that creates a topic": lambda resources: _metadata(resources, f"{resources.topic}-created", create=True),
+    "OffsetCommit": lambda resources: AskedRequest(
+        offset_calls.commit_request(resources.admin, resources.group, {(resources.topic, 0): 1}), 9
     ),
-    "OffsetFetch": lambda place: AskedRequest(
-        offset_calls.fetch_request(place.admin, {place.group: [(place.topic, 0)]}, 9), 9
+    "OffsetFetch": lambda resources: AskedRequest(
+        offset_calls.fetch_request(resources.admin, {resources.group: [(resources.topic, 0)]}, 9), 9
     ),
-    "OffsetFetch of one group": lambda place: AskedRequest(
-        offset_calls.fetch_request(place.admin, {place.group: [(place.topic, 0)]}, 7), 7
+    "OffsetFetch of one group": lambda resources: AskedRequest(
+        offset_calls.fetch_request(resources.admin, {resources.group: [(resources.topic, 0)]}, 7), 7
     ),
-    "OffsetFetch of all topics": lambda place: AskedRequest(
-        offset_calls.fetch_request(place.admin, {place.group: None}, 9), 9
+    "OffsetFetch of all topics": lambda resources: AskedRequest(
+        offset_calls.fetch_request(resources.admin, {resources.group: None}, 9), 9
     ),
-    "FindCoordinator of a group": lambda place: _coordinator(0, place.group),
-    "FindCoordinator of a transaction": lambda place: _coordinator(1, place.transactional_id),
-    "JoinGroup": lambda place: AskedRequest(group_calls.join_request(f"{place.group}-other", "unknown"), 9),
-    "JoinGroup in the group": lambda place: AskedRequest(group_calls.join_request(place.group, "unknown"), 9),
-    "SyncGroup": lambda place: AskedRequest(group_calls.sync_request(place.group, 1, "unknown"), 5),
-    "Heartbeat": lambda place: AskedRequest(
-        apis.HeartbeatRequest(group_id=place.group, generation_id=1, member_id="unknown"), 4
+    "FindCoordinator of a group": lambda resources: _coordinator(0, resources.group),
+    "FindCoordinator of a transaction": lambda resources: _coordinator(1, resources.transactional_id),
+    "JoinGroup": lambda resources: AskedRequest(group_calls.join_request(f"{resources.group}-other", "unknown"), 9),
+    "JoinGroup in the group": lambda resources: AskedRequest(group_calls.join_request(resources.group, "unknown"), 9),
+    "SyncGroup": lambda resources: AskedRequest(group_calls.sync_request(resources.group, 1, "unknown"), 5),
+    "Heartbeat": lambda resources: AskedRequest(
+        apis.HeartbeatRequest(group_id=resources.group, generation_id=1, member_id="unknown"), 4
     ),
-    "LeaveGroup": lambda place: AskedRequest(
+    "LeaveGroup": lambda resources: AskedRequest(
         apis.LeaveGroupRequest(
-            group_id=place.group, members=[apis.LeaveGroupRequest.MemberIdentity(member_id="unknown")]
+            group_id=resources.group, members=[apis.LeaveGroupRequest.MemberIdentity(member_id="unknown")]
         ),
         4,
     ),
-    "DescribeGroups": lambda place: AskedRequest(
-        apis.DescribeGroupsRequest(groups=[place.group], include_authorized_operations=True), 5
+    "DescribeGroups": lambda resources: AskedRequest(
+        apis.DescribeGroupsRequest(groups=[resources.group], include_authorized_operations=True), 5
     ),
-    "ListGroups": lambda place: AskedRequest(apis.ListGroupsRequest(), 4),
-    "AddPartitionsToTxn": lambda place: _add_partitions(place, several=False),
-    "AddPartitionsToTxn of a broker": lambda place: _add_partitions(place, several=True),
+    "ListGroups": lambda resources: AskedRequest(apis.ListGroupsRequest(), 4),
+    "AddPartitionsToTxn": lambda resources: _add_partitions(resources, several=False),
+    "AddPartitionsToTxn of a broker": lambda resources: _add_partitions(resources, several=True),
     "AddOffsetsToTxn": _add_offsets,
     "Produce in a transaction": _produce_in_transaction,
     "TxnOffsetCommit": _txn_offset_commit,
     "EndTxn": _end,
     "InitProducerId": _init,
-    "InitProducerId with Enable2Pc": lambda place: _init(place, enable2_pc=True),
-    "InitProducerId without an id": lambda place: _init(place, transactional_id=None),
+    "InitProducerId with Enable2Pc": lambda resources: _init(resources, enable2_pc=True),
+    "InitProducerId without an id": lambda resources: _init(resources, transactional_id=None),
     "WriteTxnMarkers": _markers,
-    "DescribeTransactions": lambda place: AskedRequest(
-        apis.DescribeTransactionsRequest(transactional_ids=[place.transactional_id]), 0
+    "DescribeTransactions": lambda resources: AskedRequest(
+        apis.DescribeTransactionsRequest(transactional_ids=[resources.transactional_id]), 0
     ),
-    "ListTransactions": lambda place: AskedRequest(apis.ListTransactionsRequest(), 0),
+    "ListTransactions": lambda resources: AskedRequest(apis.ListTransactionsRequest(), 0),
     "DescribeProducers": _describe_producers,
     "OffsetForLeaderEpoch": _epoch,
     "DeleteRecords": _delete_records,
     "CreateTopics": _create_topic,
     "CreatePartitions": _create_partitions,
-    "DescribeConfigs of the topic": lambda place: _describe_configs(_TOPIC, place.topic),
-    "DescribeConfigs of the broker": lambda place: _describe_configs(_BROKER, ""),
+    "DescribeConfigs of the topic": lambda resources: _describe_configs(_TOPIC, resources.topic),
+    "DescribeConfigs of the broker": lambda resources: _describe_configs(_BROKER, ""),
     "AlterConfigs": _alter_configs,
-    "IncrementalAlterConfigs of the topic": lambda place: AskedRequest(
-        admin_calls.alter_request({(_TOPIC, place.topic): [_RETENTION]}, validate_only=True), 1
+    "IncrementalAlterConfigs of the topic": lambda resources: AskedRequest(
+        admin_calls.alter_request({(_TOPIC, resources.topic): [_RETENTION]}, validate_only=True), 1
     ),
-    "IncrementalAlterConfigs of the broker": lambda place: AskedRequest(
+    "IncrementalAlterConfigs of the broker": lambda resources: AskedRequest(
         admin_calls.alter_request({(_BROKER, ""): [("log.retention.ms", _SET, "1000000")]}, validate_only=True), 1
     ),
-    "DescribeLogDirs": lambda place: AskedRequest(apis.DescribeLogDirsRequest(topics=[]), 4),
-    "DescribeCluster": lambda place: AskedRequest(
+    "DescribeLogDirs": lambda resources: AskedRequest(apis.DescribeLogDirsRequest(topics=[]), 4),
+    "DescribeCluster": lambda resources: AskedRequest(
         apis.DescribeClusterRequest(include_cluster_authorized_operations=True, endpoint_type=1), 1
     ),
-    "DescribeTopicPartitions": lambda place: _describe_partitions(place, place.topic),
+    "DescribeTopicPartitions": lambda resources: _describe_partitions(resources, resources.topic),
     "DescribeTopicPartitions of all": _describe_partitions,
-    "ListConfigResources": lambda place: AskedRequest(apis.ListConfigResourcesRequest(resource_types=[_TOPIC]), 1),
+    "ListConfigResources": lambda resources: AskedRequest(apis.ListConfigResourcesRequest(resource_types=[_TOPIC]), 1),
     "DescribeAcls": lambda _: AskedRequest(acl_calls.describe_request(acl_calls.EVERY_ACL), 3),
-    "CreateAcls": lambda place: AskedRequest(
+    "CreateAcls": lambda resources: AskedRequest(
         apis.CreateAclsRequest(
             creations=[
                 acl_calls.creation(
-                    acl_calls.acl(AclOperation.READ, ResourceType.TOPIC, place.new_topic, host="203.0.113.1")
+                    acl_calls.acl(AclOperation.READ, ResourceType.TOPIC, resources.new_topic, host="203.0.113.1")
                 )
             ]
         ),
@@ -297,8 +303,10 @@ REQUESTS: dict[str, Callable[[RoundResources], AskedRequest]] = {
     ),
     "DeleteAcls": lambda _: AskedRequest(acl_calls.delete_request(replace(acl_calls.EVERY_ACL, host="203.0.113.2")), 3),
     "OffsetDelete": _offset_delete,
-    "DeleteGroups": lambda place: AskedRequest(apis.DeleteGroupsRequest(groups_names=[f"{place.group}-missing"]), 2),
-    "DeleteTopics": lambda place: _delete_topic(place, by_id=False),
-    "DeleteTopics by id": lambda place: _delete_topic(place, by_id=True),
+    "DeleteGroups": lambda resources: AskedRequest(
+        apis.DeleteGroupsRequest(groups_names=[f"{resources.group}-missing"]), 2
+    ),
+    "DeleteTopics": lambda resources: _delete_topic(resources, by_id=False),
+    "DeleteTopics by id": lambda resources: _delete_topic(resources, by_id=True),
 }
 """In the order in which they are sent: those that end or delete something come last."""

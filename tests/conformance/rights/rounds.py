@@ -83,7 +83,7 @@ def rounds() -> Iterator[tuple[str, list[tuple[Right, Permission]]]]:
         operation, kind = right
         name = f"{operation.name} {kind.name}"
         yield f"only {name}", [(right, Permission.ALLOW)]
-        yield f"all but {name}", [each for each in everything if each[0] != right]
+        yield f"all but {name}", [other for other in everything if other[0] != right]
         yield f"denied {name}", [*everything, (right, Permission.DENY)]
     for kind in _OPERATIONS:
         everything_of_it = (AclOperation.ALL, kind)
@@ -190,12 +190,12 @@ def _answer(stranger: RawClient, request: Any, version: int, place: RoundResourc
 def _operations(response: Any, place: RoundResources) -> Iterator[set[int]]:
     """The authorized operations on the cluster, and on the place's topic and group."""
     described = [response, *(getattr(response, "topics", None) or ()), *(getattr(response, "groups", None) or ())]
-    for each in described:
-        owner = getattr(each, "name", None) if each is not response else place.topic
-        if getattr(each, "group_id", owner) not in (place.topic, place.group):
+    for acl in described:
+        owner = getattr(acl, "name", None) if acl is not response else place.topic
+        if getattr(acl, "group_id", owner) not in (place.topic, place.group):
             continue
         for name in ("authorized_operations", "topic_authorized_operations"):
-            operations = getattr(each, name, None)
+            operations = getattr(acl, name, None)
             if isinstance(operations, int):
                 yield {bit for bit in range(31) if operations >= 0 and operations >> bit & 1}
             elif operations is not None:

@@ -100,7 +100,7 @@ def expected(place: AsyncPlace, was_committed: bool, state: str) -> list[tuple[s
 
 
 def named(found: list[HeuristicOutcome]) -> list[tuple[str, Outcome, str]]:
-    return [(each.transactional_id, each.outcome, each.state) for each in found]
+    return [(outcome.transactional_id, outcome.outcome, outcome.state) for outcome in found]
 
 
 @pytest.mark.slow_cases("psycopg")

@@ -101,7 +101,7 @@ def test_each_record_is_used_once_though_units_fail(
             ):
                 units = 0
                 while len(stored_values(sqlite_place.seen)) < RECORDS:
-                    values = [each.value().decode() for each in await poll(3) if each.error() is None]
+                    values = [message.value().decode() for message in await poll(3) if message.error() is None]
                     if not values:
                         continue
                     units += 1

@@ -377,11 +377,13 @@ def test_an_interrupt_at_any_place_of_an_attempt_to_connect_leaves_no_connection
         with Limit(LONG, "x"), suppress(KeyboardInterrupt), striker:
             creator(connect)(None)
         assert eventually(
-            lambda: not any(each.name == "dualwrite-connecting" for each in threading.enumerate() if each.is_alive())
+            lambda: (
+                not any(thread.name == "dualwrite-connecting" for thread in threading.enumerate() if thread.is_alive())
+            )
         )
-        are_open = [each for each in made if each.socket.fileno() >= 0]
-        for each in are_open:
-            each.close()
+        are_open = [driver for driver in made if driver.socket.fileno() >= 0]
+        for driver in are_open:
+            driver.close()
         if not striker.where:
             break
         assert not are_open, striker.where

@@ -46,7 +46,9 @@ def polled(consumer: Any, count: int) -> list[str]:
     """The next ``count`` records."""
     found: list[str] = []
     while len(found) < count:
-        found += [each.value().decode() for each in consumer.consume(count - len(found), 0.2) if each.error() is None]
+        found += [
+            message.value().decode() for message in consumer.consume(count - len(found), 0.2) if message.error() is None
+        ]
     return found
 
 
@@ -151,7 +153,7 @@ def test_a_consumer_removed_from_its_group_commits_nothing(
         values = polled(consumer, 2)
         # It is silent for longer than max.poll.interval.ms, and librdkafka leaves the group for it.
         eventually(lambda: member_of(consumer.consumer_group_metadata()), lambda member: not member.member_id)
-        assert [each.offset for each in consumer.position(consumer.assignment())] == [2]
+        assert [position.offset for position in consumer.position(consumer.assignment())] == [2]
         with pytest.raises(RebalancedError):
             write_all(dual_write, consumer, values, method)
     assert stored_values(sqlite_engine) == []

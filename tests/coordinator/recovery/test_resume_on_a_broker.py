@@ -107,8 +107,8 @@ class ResumeWorld:
         return stored_values(self.engine)
 
     def close(self) -> None:
-        for each in self._made:
-            each.close(timeout=0)
+        for dual_write in self._made:
+            dual_write.close(timeout=0)
 
 
 @pytest.fixture

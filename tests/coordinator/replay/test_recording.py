@@ -115,7 +115,7 @@ def test_a_record_that_raised_takes_none_with_it_that_a_callback_has_produced_me
     participant.produce(OutgoingRecord("t", b"last"))
     for report in inner.reports:
         report(None, RecordedMessage())
-    assert [(each.record.value, each.partition) for each in keeper.of("a-0")] == [(b"of a callback", 3), (b"last", 3)]
+    assert [(kept.record.value, kept.partition) for kept in keeper.of("a-0")] == [(b"of a callback", 3), (b"last", 3)]
 
 
 def test_offsets_that_a_timeout_would_take_back_are_refused() -> None:

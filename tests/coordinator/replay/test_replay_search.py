@@ -141,8 +141,8 @@ def search(
         seen.update(ends[value] for value in values)
         seen["timed out"] += world.kafka.timed_out
         seen["on record"] += len(on_record(engine))
-        for each in started:
-            each.close(0)
+        for process in started:
+            process.close(0)
 
     try:
         every_run(scenario, faults)

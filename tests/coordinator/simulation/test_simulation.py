@@ -125,7 +125,8 @@ def test_a_seed_is_the_same_run_in_another_python_process() -> None:
     hashes = [dict(os.environ, PYTHONHASHSEED=number) for number in ("1", "2")]
     command = [sys.executable, "-c", TRACES]
     one, other = (
-        subprocess.run(command, env=each, check=True, capture_output=True, text=True).stdout for each in hashes
+        subprocess.run(command, env=variables, check=True, capture_output=True, text=True).stdout
+        for variables in hashes
     )
     assert one == other != ""
 

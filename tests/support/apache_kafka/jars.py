@@ -71,7 +71,7 @@ def spark_source_jars() -> list[Path]:
 
     :raises JarsError: if they cannot be fetched.
     """
-    directory = _jars(f"spark-kafka-{SPARK_VERSION}", "".join(_described(each, _ALL) for each in _SPARK_SOURCE))
+    directory = _jars(f"spark-kafka-{SPARK_VERSION}", "".join(_described(artifact, _ALL) for artifact in _SPARK_SOURCE))
     return sorted(directory.glob("*.jar"))
 
 

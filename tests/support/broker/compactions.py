@@ -77,7 +77,10 @@ class CompactedHistory:
 
     @property
     def aborted(self) -> list[AbortedRange]:
-        return [AbortedRange(each.producer_id, each.first_offset, each.last_offset) for each in self.state.aborted]
+        return [
+            AbortedRange(transaction.producer_id, transaction.first_offset, transaction.last_offset)
+            for transaction in self.state.aborted
+        ]
 
     @property
     def producers(self) -> dict[int, ActiveProducer]:

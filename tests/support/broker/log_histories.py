@@ -90,5 +90,5 @@ def replayed(log: PartitionLog) -> PartitionState:
 
 def known(state: PartitionState) -> tuple[object, ...]:
     """Everything that has to be the same after a restart."""
-    aborted = [(each, each.last_stable_offset) for each in state.aborted]
+    aborted = [(txn, txn.last_stable_offset) for txn in state.aborted]
     return state.end_offset, state.producers, list(state.open_transactions.items()), aborted

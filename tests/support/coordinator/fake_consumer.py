@@ -53,7 +53,7 @@ class FakeConsumer:
         return list(range(begin, begin + count))
 
     def assignment(self) -> list[Position]:
-        return [Position(*each) for each in self.next]
+        return [Position(*offset) for offset in self.next]
 
     def position(self, partitions: list[Any]) -> list[Position]:
         return [

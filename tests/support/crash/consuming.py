@@ -85,7 +85,7 @@ class ReadingWorker:
         self._dual_write.recover()
         self._consumer.subscribe([self._reading.source], on_assign=self._assigned)
         while not self._stopping.is_set():
-            messages = [each for each in self._consumer.consume(3, timeout=0.1) if each.error() is None]
+            messages = [message for message in self._consumer.consume(3, timeout=0.1) if message.error() is None]
             if messages:
                 try:
                     self._use(messages)

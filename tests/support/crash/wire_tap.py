@@ -180,8 +180,8 @@ class Tap:
                 await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
             # Before anything is awaited: a cancellation that comes there would leave the node's connection open.
-            for each in opened:
-                each.transport.abort()
+            for connection in opened:
+                connection.transport.abort()
             for way in ways:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)

@@ -19,7 +19,7 @@ from dualwrite.testing.kafka import KafkaBroker
 from tests.support.coordinator.event_table import events, expire_leases, ready_engine, slot_rows, stored_values
 
 
-class Said(NamedTuple):
+class CommandResult(NamedTuple):
     """How a command ended."""
 
     code: int
@@ -30,7 +30,7 @@ class Said(NamedTuple):
         return json.loads(self.out)
 
 
-class OperationsPlace:
+class OperationsSite:
     """A database of the test's own, a cluster, and an application name that nobody else has."""
 
     def __init__(self, url: str, broker: KafkaBroker) -> None:
@@ -71,7 +71,7 @@ class OperationsPlace:
         if silent:
             expire_leases(self.engine)
 
-    def run(self, *words: str, db: bool = True) -> Said:
+    def run(self, *words: str, db: bool = True) -> CommandResult:
         """``dualwrite WORDS`` on this database and cluster, in this process."""
         places = ["--bootstrap-servers", self.broker.bootstrap_servers] + ["--db", self.url] * db
         return command(*words, *places)
@@ -119,7 +119,7 @@ class OperationsPlace:
         self.engine.dispose()
 
 
-def command(*words: str) -> Said:
+def command(*words: str) -> CommandResult:
     """``dualwrite WORDS``, in this process."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
@@ -127,4 +127,4 @@ def command(*words: str) -> Said:
             code = main(words)
         except SystemExit as end:
             code = int(end.code or 0)
-    return Said(code, out.getvalue(), err.getvalue())
+    return CommandResult(code, out.getvalue(), err.getvalue())

@@ -40,7 +40,7 @@ def creation(wanted: Acl) -> Message:
 
 def create(client: RawClient, acls: Iterable[Acl], version: int = 3) -> list[ErrorCode]:
     """What CreateAcls answers for each of ``acls``."""
-    answer = client.ask(CreateAclsRequest(creations=[creation(each) for each in acls]), version)
+    answer = client.ask(CreateAclsRequest(creations=[creation(acl) for acl in acls]), version)
     return [ErrorCode(result.error_code) for result in answer.results]
 
 
@@ -58,13 +58,13 @@ def described(client: RawClient, wanted: AclFilter = EVERY_ACL, version: int = 3
             ResourceType(resource.resource_type),
             resource.resource_name,
             PatternType(resource.pattern_type),
-            each.principal,
-            each.host,
-            AclOperation(each.operation),
-            Permission(each.permission_type),
+            acl.principal,
+            acl.host,
+            AclOperation(acl.operation),
+            Permission(acl.permission_type),
         )
         for resource in answer.resources
-        for each in resource.acls
+        for acl in resource.acls
     }
 
 
@@ -76,7 +76,9 @@ def delete(client: RawClient, *filters: AclFilter, version: int = 3) -> list[tup
 
 def delete_request(*filters: AclFilter) -> Message:
     """A DeleteAcls request."""
-    return DeleteAclsRequest(filters=[DeleteAclsRequest.DeleteAclsFilter(**_fields(each)) for each in filters])
+    return DeleteAclsRequest(
+        filters=[DeleteAclsRequest.DeleteAclsFilter(**_fields(entry_filter)) for entry_filter in filters]
+    )
 
 
 def _fields(wanted: AclFilter) -> dict[str, object]:

@@ -34,10 +34,10 @@ class TurnsProxy:
         """Cut everything."""
         with self._guard:
             self._is_closed = True
-        for each in self._sockets:
+        for connection in self._sockets:
             with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
 
     def _accept(self) -> None:
         with suppress(OSError):

@@ -22,14 +22,14 @@ class Function(NamedTuple):
 def functions(tree: ast.Module) -> Iterable[Function]:
     """The functions and methods of one module; those inside of another count as a part of it."""
     for node in tree.body:
-        for each in node.body if isinstance(node, ast.ClassDef) else [node]:
-            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
-                inside = list(ast.walk(each))
+        for statement in node.body if isinstance(node, ast.ClassDef) else [node]:
+            if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+                inside = list(ast.walk(statement))
                 calls = [part.func for part in inside if isinstance(part, ast.Call)]
                 names = {call.attr if isinstance(call, ast.Attribute) else getattr(call, "id", "") for call in calls}
-                parameters = [part for mark in each.decorator_list for part in ast.walk(mark)]
+                parameters = [part for mark in statement.decorator_list for part in ast.walk(mark)]
                 names |= {part.id for part in parameters if isinstance(part, ast.Name)}
-                yield Function(each.name, any(isinstance(part, ast.Assert) for part in inside), names)
+                yield Function(statement.name, any(isinstance(part, ast.Assert) for part in inside), names)
 
 
 def silent_tests(trees: Iterable[ast.Module]) -> list[str]:

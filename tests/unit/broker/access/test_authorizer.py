@@ -163,20 +163,20 @@ acls_of_all_kinds = st.builds(
 def restated(acls: list[Acl], operation: AclOperation, name: str, allows_unprotected: bool) -> bool:
     """The rules once more, over every ACL and without an index."""
     applying = [
-        each
-        for each in acls
-        if each.resource_type is TOPIC
+        acl
+        for acl in acls
+        if acl.resource_type is TOPIC
         and (
-            each.resource_name in (name, "*")
-            if each.pattern_type is PatternType.LITERAL
-            else name.startswith(each.resource_name)
+            acl.resource_name in (name, "*")
+            if acl.pattern_type is PatternType.LITERAL
+            else name.startswith(acl.resource_name)
         )
     ]
-    mine = [each for each in applying if each.principal in (ANN, ANYBODY) and each.host in ("*", HERE)]
-    if any(each.permission is Permission.DENY and each.operation in (operation, AclOperation.ALL) for each in mine):
+    mine = [acl for acl in applying if acl.principal in (ANN, ANYBODY) and acl.host in ("*", HERE)]
+    if any(acl.permission is Permission.DENY and acl.operation in (operation, AclOperation.ALL) for acl in mine):
         return False
     enough = {operation, AclOperation.ALL} | ({READ, WRITE} if operation is DESCRIBE else set())
-    if any(each.permission is Permission.ALLOW and each.operation in enough for each in mine):
+    if any(acl.permission is Permission.ALLOW and acl.operation in enough for acl in mine):
         return True
     return allows_unprotected and not applying
 
@@ -198,7 +198,7 @@ def test_the_index_finds_what_a_look_at_every_acl_finds(
 def test_may_somewhere_is_true_if_any_one_topic_may_be_read(acls: list[Acl], name: str) -> None:
     decides = authorizer(*acls)
     if decides.may(ANN, HERE, READ, TOPIC, name) and not any(
-        each.permission is Permission.DENY and (each.pattern_type, each.resource_name) == (PatternType.LITERAL, "*")
-        for each in acls
+        acl.permission is Permission.DENY and (acl.pattern_type, acl.resource_name) == (PatternType.LITERAL, "*")
+        for acl in acls
     ):
         assert decides.may_somewhere(ANN, HERE, READ, TOPIC)

@@ -24,7 +24,7 @@ OPEN = st.lists(st.tuples(ADDRESSES, st.none() | st.floats(0, 100)), max_size=30
 
 
 def numbers(seen: list[SeenConnection]) -> list[int]:
-    return [each.number for each in seen]
+    return [connection.number for connection in seen]
 
 
 def connections(*seen: tuple[str, float | None]) -> list[SeenConnection]:
@@ -56,9 +56,9 @@ def test_one_in_a_hundred_makes_room_at_once() -> None:
 @given(OPEN)
 def test_room_is_made_by_idle_connections_of_one_address_and_never_by_busy_ones(seen: list[SeenConnection]) -> None:
     closed = to_make_room(seen)
-    assert bool(closed) == any(each.idle_since is not None for each in seen)
-    assert all(each.idle_since is not None for each in closed)
-    assert len({each.address for each in closed}) <= 1
+    assert bool(closed) == any(connection.idle_since is not None for connection in seen)
+    assert all(connection.idle_since is not None for connection in closed)
+    assert len({connection.address for connection in closed}) <= 1
     assert len(closed) <= max(1, len(seen) // 100)
 
 
@@ -67,6 +67,6 @@ def test_a_connection_expires_once_it_has_been_idle_for_longer_than_the_limit(
     seen: list[SeenConnection], idle_seconds: float, now: float
 ) -> None:
     closed = expired(seen, ConnectionLimits(10, 10, idle_seconds), now)
-    for each in seen:
-        is_over = idle_seconds >= 0 and each.idle_since is not None and now - each.idle_since > idle_seconds
-        assert (each in closed) == is_over
+    for connection in seen:
+        is_over = idle_seconds >= 0 and connection.idle_since is not None and now - connection.idle_since > idle_seconds
+        assert (connection in closed) == is_over

@@ -303,7 +303,7 @@ def test_a_generation_that_is_too_large_to_store_is_refused() -> None:
     leader, follower = world.with_members(join(protocols=(said,)), join(protocols=(said,)))
     waiting = world.sync(follower)
     brought = world.sync(leader, {leader: b"1", follower: b"2"})
-    assert [world.synced(each).error for each in (waiting, brought)] == [ErrorCode.UNKNOWN_SERVER_ERROR] * 2
+    assert [world.synced(number).error for number in (waiting, brought)] == [ErrorCode.UNKNOWN_SERVER_ERROR] * 2
     assert (world.state, world.facts, world.delay(SYNC)) == (PREPARING, [], None)
     assert world.delay(SESSION, follower) == world.delay(SESSION, leader) == SESSION_MS
     again = world.ask(join(follower))

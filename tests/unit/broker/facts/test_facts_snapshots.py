@@ -101,7 +101,7 @@ def test_entries_of_aborted_transactions_are_kafkas() -> None:
     data = encode_aborted(aborted)
     assert data == struct.pack(">hqqqq", 0, 7, 10, 12, 11) + struct.pack(">hqqqq", 0, 8, 3, 15, 16)
     assert decode_aborted(data) == aborted
-    assert [each.last_stable_offset for each in decode_aborted(data)] == [11, 16]
+    assert [transaction.last_stable_offset for transaction in decode_aborted(data)] == [11, 16]
     assert decode_aborted(b"") == []
 
 

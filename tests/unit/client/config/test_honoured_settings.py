@@ -64,7 +64,7 @@ def test_every_setting_that_is_taken_makes_a_difference(name: str) -> None:
     assert (changed == ProducerSettings.of(before)) is (name in ONE_VALUE)
 
 
-@pytest.mark.parametrize("field", [each.name for each in fields(ProducerSettings)])
+@pytest.mark.parametrize("field", [setting.name for setting in fields(ProducerSettings)])
 def test_every_setting_that_was_read_is_looked_at(field: str) -> None:
     rooms = Path(dualwrite.__file__).parent / "client"
     readers = [path for path in rooms.rglob("*.py") if path.parent.name in ("engine", "producer", "drivers")]

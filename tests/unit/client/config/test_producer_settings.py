@@ -276,9 +276,9 @@ def test_every_setting_of_librdkafka_is_known(tmp_path: Path) -> None:
     assert names <= set(KEYS) | set(ALIASES)
     known = names | OURS | {"max.request.size"}
     assert set(KEYS) | set(ALIASES) <= known, "a name that nobody uses"
-    for each in theirs:
-        if each.scope == "C":
-            assert KEYS[each.name].use is Use.NO_EFFECT
+    for key in theirs:
+        if key.scope == "C":
+            assert KEYS[key.name].use is Use.NO_EFFECT
 
 
 def test_ranges_and_defaults_are_librdkafkas_but_for_listed_exceptions(tmp_path: Path) -> None:
@@ -302,4 +302,4 @@ def test_ranges_and_defaults_are_librdkafkas_but_for_listed_exceptions(tmp_path:
 def test_the_javas_names_lead_to_settings() -> None:
     for name, ours in JAVAS.items():
         assert name not in KEYS
-        assert all(each in KEYS for each in ours.split(" and "))
+        assert all(key in KEYS for key in ours.split(" and "))
