@@ -71,7 +71,9 @@ def write_batch(
             return
     try:
         with as_raised_in_the_task():
-            tasks = df.rdd.mapPartitionsWithIndex(_partition_function(work)).collect()
+            rdd = df.rdd  # plans the query: only now its partitions are known
+            work = work.returning(rdd.getNumPartitions())
+            tasks = rdd.mapPartitionsWithIndex(_partition_function(work)).collect()
     except BaseException:
         batch.abort(work.run, parsed.batch_id)
         raise

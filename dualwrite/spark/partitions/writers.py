@@ -20,6 +20,7 @@ from dualwrite.spark.plan.options import WriteOptions, batch_id_of, options_of
 from dualwrite.spark.plan.rows import ConvertedRow, RowConverter, RowsDigest
 from dualwrite.spark.tables.bulk_load import Loader, chunks, table_clause
 from dualwrite.spark.tables.target_table import checked_target_of
+from dualwrite.spark.task_socket import SentToTask
 from dualwrite.spark.workers import (
     Worker,
     dual_write_of,
@@ -40,8 +41,8 @@ _WAITING_ERRORS = (DBAPIError, DatabaseBusyError)
 """Errors that a task gets while another attempt writes its partition."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionWriter:
+@dataclass(frozen=True)
+class PartitionWriter(SentToTask):
     """Writes one partition's rows, in a Spark task. Made by :func:`partition_writer`; it can be pickled."""
 
     options: WriteOptions
