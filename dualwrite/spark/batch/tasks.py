@@ -11,7 +11,7 @@ in a transaction that checks that the run is open.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, TableClause
 
@@ -22,7 +22,7 @@ from dualwrite.ids import PreparedTxnState
 from dualwrite.records.outgoing import OutgoingRecord
 from dualwrite.spark.batch.runs import Run, Runs
 from dualwrite.spark.batch.staging import Attempt
-from dualwrite.spark.plan.rows import ConvertedRow
+from dualwrite.spark.plan.converted_row import ConvertedRow
 from dualwrite.spark.tables.bulk_load import Loader, chunks
 
 Observe = Callable[[str], None]
@@ -104,12 +104,13 @@ class RunWriter:
 
     def _stage(self, connection: Connection, portion: Portion) -> None:
         loader, run_id = Loader(connection, self._staged), self._run.run_id
-        if isinstance(portion[0].rows[0].values, str):
-            lines: list[str] = []
+        if isinstance(portion[0].rows[0].values, bytes):
+            texts: list[Any] = []
             for part, attempt, first, rows in portion:
                 marks = f"{run_id}\t{part}\t{attempt}"
-                lines += [f"{marks}\t{number}\t{row.values}\n" for number, row in enumerate(rows, first)]
-            loader.write_lines(lines)
+                for number, row in enumerate(rows, first):
+                    texts += f"{marks}\t{number}\t".encode(), row.values, b"\n"
+            loader.write_lines(texts)
             return
         loader.write(
             [

@@ -16,8 +16,9 @@ from dualwrite.errors import ConfigurationError, DatabaseBusyError, InputError
 from dualwrite.spark.error_translation import REFUSALS, as_raised_in_the_task, refused_row
 from dualwrite.spark.partitions.progress import BatchPartition, begin_batch, claim, finish, require_same
 from dualwrite.spark.plan.columns import TableColumn, ValueFidelity, WritePlan, match_columns, plan_of
+from dualwrite.spark.plan.converted_row import ConvertedRow
 from dualwrite.spark.plan.options import WriteOptions, batch_id_of, options_of
-from dualwrite.spark.plan.rows import ConvertedRow, RowConverter, RowsDigest
+from dualwrite.spark.plan.rows import RowConverter, RowsDigest
 from dualwrite.spark.tables.bulk_load import Loader, chunks, table_clause
 from dualwrite.spark.tables.target_table import checked_target_of
 from dualwrite.spark.task_socket import SentToTask

@@ -11,7 +11,7 @@ from dualwrite import EmbeddedBroker
 from dualwrite.errors import FencedError, InputError
 from dualwrite.spark.batch.task_input import MOST_RETURNED
 from dualwrite.spark.batch.tasks import few_rows
-from dualwrite.spark.plan.rows import ConvertedRow
+from dualwrite.spark.plan.converted_row import ConvertedRow
 from dualwrite.spark.workers import close_workers
 from tests.support.coordinator.event_table import await_sweeps, slot_rows
 from tests.support.spark.batch_place import BatchPlace, broker
