@@ -199,6 +199,8 @@ class _Workers:
     def __init__(self) -> None:
         self._workers: dict[WriteOptions, Worker] = {}
         self._lock = threading.Lock()
+        self.excluded_in: int | None = None
+        """The process whose objects are excluded from Python's garbage collection."""
         os.register_at_fork(after_in_child=self._after_fork)
         atexit.register(self.close)
 
@@ -208,8 +210,7 @@ class _Workers:
             if key not in self._workers:
                 engine = engine_of(options)
                 self._workers[key] = Worker(engine, dual_write_of(options, engine))
-                if _is_in_a_task():
-                    _exclude_from_collection()
+                exclude_from_collection_in_a_task(again=True)
             return self._workers[key]
 
     def close(self) -> None:
@@ -247,12 +248,16 @@ def _is_in_a_task() -> bool:
     return TaskContext.get() is not None
 
 
-def _exclude_from_collection() -> None:
-    """Exclude the objects that exist now, mostly code, from Python's garbage collection, for the life of this process.
+def exclude_from_collection_in_a_task(*, again: bool = False) -> None:
+    """In a task, exclude the objects that exist now, mostly code, from Python's garbage collection, for the life of
+    this process. PySpark runs a full collection after each task, which takes longer than a task of few rows.
 
-    PySpark runs a full collection after each task. That takes longer than a task of few rows."""
-    gc.collect()
-    gc.freeze()
+    :param again: exclude the objects that were made since the first call, too.
+    """
+    if (again or _workers.excluded_in != os.getpid()) and _is_in_a_task():
+        _workers.excluded_in = os.getpid()
+        gc.collect()
+        gc.freeze()
 
 
 def _connection_options(options: WriteOptions) -> WriteOptions:
@@ -267,6 +272,7 @@ def _connection_options(options: WriteOptions) -> WriteOptions:
         table_columns=None,
         value_columns=None,
         batchsize=1,
+        driver_bytes=0,
         run_timeout=1.0,
         keep_batches=1,
     )

@@ -173,7 +173,7 @@ def _written(work: TaskInput, rows: "Iterator[Row]") -> Message:
     assert context is not None
     number = context.getLocalProperty(_BATCH_PROPERTY)
     return Message(
-        work.write(
+        work.returning(None).write(
             rows,
             context.partitionId(),
             context.taskAttemptId(),

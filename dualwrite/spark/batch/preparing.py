@@ -58,7 +58,8 @@ def prepared(
         json=tuple(new_index[index] for index in json),
         **new_indexes,
     )
-    return renamed.select(*(column for column, _ in columns_taken), *text_columns.values()), new_plan
+    texts = (text.alias(name) for name, text in text_columns.items())
+    return renamed.select(*(column for column, _ in columns_taken), *texts), new_plan
 
 
 def _json_of(plan: WritePlan) -> "Column":

@@ -130,6 +130,15 @@ class Runs:
                 connection.execute(self._select_job(run.job), execution_options=ours(connection)).one_or_none(), run
             )
 
+    def may_commit(self, run: Run, batch_id: int | None) -> bool:
+        """True if ``run`` is open, and the batch is not committed. This takes no lock: :meth:`commit` has the last
+        word."""
+        try:
+            self.require_still_open(run)
+        except FencedError:
+            return False
+        return batch_id is None or not self.is_committed(run.job, batch_id)
+
     @contextmanager
     def writing(self, run: Run) -> Iterator[Connection]:
         """A task's database transaction. The run stays open until the transaction ends.

@@ -275,8 +275,11 @@ def move_rows(
     _require_unchanged(connection, run, dbtable, columns)
     staged, target = staged_clause(run.staging, dbtable, columns), table_clause(dbtable, columns)
     names = [table_column.name for table_column in columns]
+    in_order = (staged.c[PART], staged.c[ATTEMPT], staged.c[ROW])  # of the primary key: one attempt for each partition
     rest = iter(sorted(attempt for attempt in attempts if attempt.rows))
     moved_rows = 0
+    database = database_of(connection.dialect)
+    database.read_in_key_order(connection, on=not upsert_keys)
     while chunk := list(islice(rest, ATTEMPTS)):
         staged_rows = sum(attempt.rows for attempt in chunk)
         of_chunk = (staged.c[RUN_COLUMN] == run.run_id, staged.c[ATTEMPT].in_([attempt.attempt for attempt in chunk]))
@@ -287,14 +290,11 @@ def move_rows(
                 "them in a crash; run the batch again"
             )
         rows = select(*(staged.c[name] for name in names)).where(*of_chunk)
-        rows = (
-            _last_of_each_key(staged, rows, upsert_keys)
-            if upsert_keys
-            else rows.order_by(staged.c[PART], staged.c[ROW])
-        )
+        rows = _last_of_each_key(staged, rows, upsert_keys) if upsert_keys else rows.order_by(*in_order)
         fill = partial(_fill_from_select, names, rows)
-        connection.execute(database_of(connection.dialect).insert(target, upsert_keys, fill))
+        connection.execute(database.insert(target, upsert_keys, fill))
         moved_rows += staged_rows
+    database.read_in_key_order(connection, on=False)
     _require_unchanged(connection, run, dbtable, columns)  # again, under the lock until the commit
     return moved_rows
 

@@ -4,26 +4,34 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dualwrite.coordinator.sql.lease_transfer import Decided
 from dualwrite.errors import InputError
 from dualwrite.spark.batch.runs import Owner, Run, Runs
 from dualwrite.spark.batch.staging import Attempt, staged_clause
-from dualwrite.spark.batch.tasks import BatchTask, PreparedTask
+from dualwrite.spark.batch.tasks import PreparedTask, RunWriter, few_rows, portions_of, returned_portion
 from dualwrite.spark.error_translation import database_errors_translated
 from dualwrite.spark.plan.columns import TableColumn, ValueFidelity, WritePlan
 from dualwrite.spark.plan.options import WriteOptions
 from dualwrite.spark.plan.rows import RowConverter
-from dualwrite.spark.workers import Worker, worker_of
+from dualwrite.spark.task_socket import SentToTask
+from dualwrite.spark.workers import Worker, exclude_from_collection_in_a_task, worker_of
 
 Observe = Callable[[str], None]
 
+MOST_RETURNED = 2**20
+"""The most bytes that one task returns: Spark sends larger results in another, slower way."""
+_ASSUMED_TASKS = 1024
+"""How many tasks a batch is assumed to have if the driver does not know."""
+
 
 @dataclass(frozen=True)
-class TaskInput:
+class TaskInput(SentToTask):
     """The input of every task of a run. It can be pickled, to send it to executors.
 
     :param columns: the table's columns for ``plan.table``.
     :param run: None if the batch is already committed.
     :param on_step: called with the name of each step before it; for tests.
+    :param returned_bytes: a partition with at most so many bytes is returned to the driver, which writes its rows.
     """
 
     options: WriteOptions
@@ -32,6 +40,15 @@ class TaskInput:
     keeps: ValueFidelity
     run: Run | None
     on_step: Observe | None = None
+    returned_bytes: int = 0
+
+    def returning(self, tasks: int | None) -> "TaskInput":
+        """This work, with the rows of small partitions returned to the driver, as far as the options allow.
+
+        :param tasks: the number of tasks; None if it is not known.
+        """
+        share = self.options.driver_bytes // max(1, _ASSUMED_TASKS if tasks is None else tasks)
+        return replace(self, returned_bytes=min(share, MOST_RETURNED))
 
     def of(self, run: Run) -> "TaskInput":
         """This work for ``run``."""
@@ -60,21 +77,41 @@ class TaskInput:
         if self.run is None:
             _drain(rows)
             return None
-        options = self.options
-        worker = worker_of(options)
-        staged = staged_clause(self.run.staging, options.dbtable, self.columns)
-        runs = runs_of(worker, options)
-        if batch_id is not None and runs.is_committed(self.run.job, batch_id):
-            _drain(rows)
-            return PreparedTask(self.run, Attempt(part, attempt, 0))
-        task = BatchTask(runs, self.run, staged, part, attempt, options.batchsize, self.on_step or no_observer)
+        options, run = self.options, self.run
         plan = self.plan if zone is None else replace(self.plan, zone=zone)
-        work = f"partition {part} of job {self.run.job!r}"
+        work = f"partition {part} of job {run.job!r}"
+        exclude_from_collection_in_a_task()
         with database_errors_translated(work):
             try:
-                return task.write(worker.branches, RowConverter(plan, self.columns, self.keeps).rows(rows))
+                converted = RowConverter(plan, self.columns, self.keeps).rows(rows)
+                few, converted = few_rows(converted, self.returned_bytes)
+                if few is not None:
+                    return PreparedTask(run, Attempt(part, attempt, len(few)), rows=few)
+                worker = worker_of(options)
+                runs = runs_of(worker, options)
+                if batch_id is not None and runs.is_committed(run.job, batch_id):
+                    _drain(converted)
+                    return PreparedTask(run, Attempt(part, attempt, 0))
+                writer = self._writer(runs, run)
+                lease, state = writer.write(worker.branches, portions_of(converted, part, attempt, options.batchsize))
+                return PreparedTask(run, Attempt(part, attempt, writer.count), lease, state)
             except InputError as error:
                 raise InputError(f"{work}: {error}") from error
+
+    def write_returned(self, worker: Worker, tasks: Sequence[PreparedTask]) -> Decided | None:
+        """Stage and prepare the rows that ``tasks`` have returned, on the driver; return the lease and the prepared
+        state. None if they have returned none.
+
+        :raises FencedError: if the run has ended; and the other errors of :meth:`write`.
+        """
+        portion = returned_portion(tasks)
+        if not portion or self.run is None:
+            return None
+        return self._writer(runs_of(worker, self.options), self.run).write(worker.branches, [portion])
+
+    def _writer(self, runs: Runs, run: Run) -> RunWriter:
+        staged = staged_clause(run.staging, self.options.dbtable, self.columns)
+        return RunWriter(runs, run, staged, self.on_step or no_observer)
 
 
 def runs_of(worker: Worker, options: WriteOptions) -> Runs:

@@ -1,94 +1,149 @@
-"""One task of a run, on an executor: it stages its rows, prepares its records, and transfers both to the run.
+"""The writing of a run's rows: it stages rows, prepares their records, and transfers both to the run.
 
-The task writes rows as they come, and holds at most ``batchsize`` of them in memory. It gives each chunk first to the
-Kafka producer, which sends it in the background. Then it writes the chunk to the database, in a transaction that checks
-that the run is open.
+A task, on an executor, writes its partition as the rows come, and holds at most ``batchsize`` of them in memory. A task
+with few rows does not write them but returns them to Spark's driver, which writes the rows of all such tasks together,
+as if it were one more task.
+
+Each portion is given first to the Kafka producer, which sends it in the background. Then it is written to the database,
+in a transaction that checks that the run is open.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, TableClause
 
 from dualwrite.coordinator.branch import Branch, Branches
 from dualwrite.coordinator.rules.lease import Lease
+from dualwrite.coordinator.sql.lease_transfer import Decided
 from dualwrite.ids import PreparedTxnState
 from dualwrite.records.outgoing import OutgoingRecord
 from dualwrite.spark.batch.runs import Run, Runs
 from dualwrite.spark.batch.staging import Attempt
-from dualwrite.spark.plan.rows import ConvertedRow
+from dualwrite.spark.plan.converted_row import ConvertedRow
 from dualwrite.spark.tables.bulk_load import Loader, chunks
 
 Observe = Callable[[str], None]
+
+_ROW_WEIGHT = 256
+"""Bytes that a returned row is assumed to take beside its texts and binaries."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedTask:
     """The result of a task, which it sends to Spark's driver.
 
-    :param lease: its lease, now the run's; None if the partition has no row, and so no transaction.
-    :param state: its prepared transaction; None if the partition has no row.
+    :param lease: its lease, now the run's; None if the task has no transaction.
+    :param state: its prepared transaction; None if it has none, because the partition has no row, or few.
+    :param rows: all rows of the partition, if they are so few that the driver is to write them.
     """
 
     run: Run
     attempt: Attempt
     lease: Lease | None = None
     state: PreparedTxnState | None = None
+    rows: tuple[ConvertedRow, ...] = ()
 
 
-class BatchTask:
-    """One attempt at one partition.
+class MarkedRows(NamedTuple):
+    """Rows of one attempt, in order.
 
-    :param staged: the table of staged rows.
-    :param part: the partition's number; the rows of a later partition win in an upsert.
-    :param attempt: a number that no other attempt of the run has.
+    :param first: the number of the first of them in its partition.
     """
 
-    def __init__(
-        self, runs: Runs, run: Run, staged: TableClause, part: int, attempt: int, batchsize: int, observe: Observe
-    ) -> None:
+    part: int
+    attempt: int
+    first: int
+    rows: Sequence[ConvertedRow]
+
+
+Portion = Sequence[MarkedRows]
+"""Rows that are staged in one transaction."""
+
+
+class RunWriter:
+    """Writes rows of ``run``, with their records in one Kafka transaction.
+
+    :param staged: the table of staged rows.
+    """
+
+    def __init__(self, runs: Runs, run: Run, staged: TableClause, observe: Observe) -> None:
         self._runs = runs
         self._run = run
         self._staged = staged
-        self._part = part
-        self._attempt = attempt
-        self._batchsize = batchsize
         self._observe = observe
-        self._staged_rows = 0
+        self.count = 0
+        """How many rows it has written."""
 
-    def write(self, branches: Branches, rows: Iterable[ConvertedRow]) -> PreparedTask:
-        """Stage and prepare ``rows``, and transfer them to the run.
+    def write(self, branches: Branches, portions: Iterable[Portion]) -> Decided:
+        """Stage and prepare ``portions``, and transfer them to the run; return the lease and the state.
 
+        :param portions: at least one row.
         :raises FencedError: if the run has ended. The Kafka transaction is aborted. The end of the run deletes the
             staged rows.
         """
-        row_chunks = chunks(rows, self._batchsize)
-        first_chunk = next(row_chunks, None)
-        if first_chunk is None:
-            return PreparedTask(self._run, Attempt(self._part, self._attempt, 0))
         self._runs.require_still_open(self._run)  # sooner than after taking a slot
         with branches.branch(self._observe) as branch:
-            self._write_chunk(branch, first_chunk)
-            for chunk in row_chunks:
-                self._write_chunk(branch, chunk)
+            for portion in portions:
+                self._write_portion(branch, portion)
             state = branch.prepare()
-            lease = branch.transfer(lambda lease: self._runs.transfer_lease(self._run, lease))
-            return PreparedTask(self._run, Attempt(self._part, self._attempt, self._staged_rows), lease, state)
+            return branch.transfer(lambda lease: self._runs.transfer_lease(self._run, lease)), state
 
-    def _write_chunk(self, branch: Branch, chunk: list[ConvertedRow]) -> None:
+    def _write_portion(self, branch: Branch, portion: Portion) -> None:
         branch.produce_many(
-            OutgoingRecord(row.topic, row.value, row.key, row.partition, 0, row.headers) for row in chunk
+            OutgoingRecord(row.topic, row.value, row.key, row.partition, 0, row.headers)
+            for marked in portion
+            for row in marked.rows
         )
         self._observe("STAGE_ROWS")
         with self._runs.writing(self._run) as connection:
-            self._stage(connection, chunk)
+            self._stage(connection, portion)
+        self.count += sum(len(marked.rows) for marked in portion)
 
-    def _stage(self, connection: Connection, chunk: list[ConvertedRow]) -> None:
-        marks = (self._run.run_id, self._part, self._attempt)
-        loader, numbered = Loader(connection, self._staged), enumerate(chunk, self._staged_rows)
-        if isinstance(chunk[0].values, str):
-            mark_texts = "\t".join(map(str, marks))
-            loader.write_lines([f"{mark_texts}\t{number}\t{row.values}\n" for number, row in numbered])
-        else:
-            loader.write([(*marks, number, *row.values) for number, row in numbered])
-        self._staged_rows += len(chunk)
+    def _stage(self, connection: Connection, portion: Portion) -> None:
+        loader, run_id = Loader(connection, self._staged), self._run.run_id
+        if isinstance(portion[0].rows[0].values, bytes):
+            texts: list[Any] = []
+            for part, attempt, first, rows in portion:
+                marks = f"{run_id}\t{part}\t{attempt}"
+                for number, row in enumerate(rows, first):
+                    texts += f"{marks}\t{number}\t".encode(), row.values, b"\n"
+            loader.write_lines(texts)
+            return
+        loader.write(
+            [
+                (run_id, part, attempt, number, *row.values)
+                for part, attempt, first, rows in portion
+                for number, row in enumerate(rows, first)
+            ]
+        )
+
+
+def few_rows(
+    rows: Iterator[ConvertedRow], limit: int
+) -> tuple[tuple[ConvertedRow, ...] | None, Iterator[ConvertedRow]]:
+    """All of ``rows`` if they take at most ``limit`` bytes, None otherwise; and the rows from the first on."""
+    head: list[ConvertedRow] = []
+    weight = 0
+    for row in rows:
+        head.append(row)
+        weight += row.weight + _ROW_WEIGHT
+        if weight > limit:
+            return None, chain(head, rows)
+    return tuple(head), iter(head)
+
+
+def portions_of(rows: Iterable[ConvertedRow], part: int, attempt: int, size: int) -> Iterator[Portion]:
+    """``rows`` of one attempt in portions of up to ``size`` rows."""
+    first = 0
+    for chunk in chunks(rows, size):
+        yield (MarkedRows(part, attempt, first, chunk),)
+        first += len(chunk)
+
+
+def returned_portion(tasks: Iterable[PreparedTask]) -> Portion:
+    """The rows that ``tasks`` have returned, in the order of the partitions."""
+    attempts = sorted((task.attempt, task.rows) for task in tasks if task.rows)
+    return [MarkedRows(attempt.part, attempt.attempt, 0, rows) for attempt, rows in attempts]

@@ -16,6 +16,7 @@ from dualwrite.coordinator.rules.lease import LeaseContradictedError
 from dualwrite.coordinator.rules.two_phase import RESUME, resume_timeout_ms
 from dualwrite.coordinator.sql.dialects.base import ErrorMeaning
 from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.coordinator.sql.lease_transfer import Decided
 from dualwrite.errors import DatabaseBusyError, InvalidTransactionStateError
 from dualwrite.spark.batch.runs import Run, Runs, RunState
 from dualwrite.spark.batch.staging import Attempt, drop_outdated, make_staging, move_rows
@@ -126,6 +127,9 @@ class WholeBatch:
             ]
             attempts = [winner.attempt for winner in winners]
             with database_errors_translated(f"job {run.job!r}"):
+                returned = self._write_returned(work, run, winners, batch_id)
+                if returned is not None:
+                    decided.append(returned)
                 state = self._runs.commit(
                     run,
                     batch_id,
@@ -142,6 +146,14 @@ class WholeBatch:
         if state is RunState.COMMITTED:
             _LOG.info("job %s: %d partitions committed", run.job, len(attempts), extra={"batch": batch_id})
         self.complete()
+
+    def _write_returned(
+        self, work: TaskInput, run: Run, winners: Sequence[PreparedTask], batch_id: int | None
+    ) -> Decided | None:
+        """Write the rows that tasks have returned, unless ``run`` cannot be committed any more."""
+        if not any(winner.rows for winner in winners) or not self._runs.may_commit(run, batch_id):
+            return None
+        return work.write_returned(self._worker, winners)
 
     def _move(self, connection: Connection, run: Run, work: TaskInput, attempts: Sequence[Attempt]) -> int:
         """Move the rows of ``attempts``. An error here concerns the target table, not a table of this library."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.errors import ConfigurationError
+from dualwrite.spark.batch.packing import packed, rdd_of
 from dualwrite.spark.batch.preparing import prepared
 from dualwrite.spark.batch.task_input import Observe, TaskInput, runs_of
 from dualwrite.spark.batch.tasks import PreparedTask
@@ -63,7 +64,7 @@ def write_batch(
     require_shared(parsed, str(spark.sparkContext.master))
     batch = WholeBatch(parsed, on_step)
     checked = batch.check(df.schema.jsonValue(), str(spark.conf.get(_ZONE)))
-    df, plan = prepared(df, checked.plan, checked.columns if batch.takes_lines else None)
+    df, plan = packed(*prepared(df, checked.plan, checked.columns if batch.takes_lines else None))
     work = batch.begin(replace(checked, plan=plan), parsed.batch_id)
     if work.run is None:
         _LOG.info("job %s: batch %s was committed before", parsed.job, parsed.batch_id)
@@ -71,7 +72,9 @@ def write_batch(
             return
     try:
         with as_raised_in_the_task():
-            tasks = df.rdd.mapPartitionsWithIndex(_partition_function(work)).collect()
+            rdd = rdd_of(df, plan)  # only now the number of partitions is known
+            work = work.returning(rdd.getNumPartitions())
+            tasks = rdd.mapPartitionsWithIndex(_partition_function(work)).collect()
     except BaseException:
         batch.abort(work.run, parsed.batch_id)
         raise

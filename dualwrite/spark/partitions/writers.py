@@ -16,10 +16,12 @@ from dualwrite.errors import ConfigurationError, DatabaseBusyError, InputError
 from dualwrite.spark.error_translation import REFUSALS, as_raised_in_the_task, refused_row
 from dualwrite.spark.partitions.progress import BatchPartition, begin_batch, claim, finish, require_same
 from dualwrite.spark.plan.columns import TableColumn, ValueFidelity, WritePlan, match_columns, plan_of
+from dualwrite.spark.plan.converted_row import ConvertedRow
 from dualwrite.spark.plan.options import WriteOptions, batch_id_of, options_of
-from dualwrite.spark.plan.rows import ConvertedRow, RowConverter, RowsDigest
+from dualwrite.spark.plan.rows import RowConverter, RowsDigest
 from dualwrite.spark.tables.bulk_load import Loader, chunks, table_clause
 from dualwrite.spark.tables.target_table import checked_target_of
+from dualwrite.spark.task_socket import SentToTask
 from dualwrite.spark.workers import (
     Worker,
     dual_write_of,
@@ -40,8 +42,8 @@ _WAITING_ERRORS = (DBAPIError, DatabaseBusyError)
 """Errors that a task gets while another attempt writes its partition."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionWriter:
+@dataclass(frozen=True)
+class PartitionWriter(SentToTask):
     """Writes one partition's rows, in a Spark task. Made by :func:`partition_writer`; it can be pickled."""
 
     options: WriteOptions

@@ -120,6 +120,7 @@ class WritePlan:
     :param zone: the session's time zone, for timestamps.
     :param line_at: the column with the line of COPY, if Spark has written it (copy_lines.py). Then ``table`` is empty.
     :param json_at: the column with the value's JSON, if Spark has written it. Then ``json`` is empty.
+    :param is_packed: True if the only column is a row that Spark has packed (packed_rows.py).
     """
 
     fields: tuple[Field, ...]
@@ -134,6 +135,7 @@ class WritePlan:
     partition_at: int | None = None
     line_at: int | None = None
     json_at: int | None = None
+    is_packed: bool = False
 
     @property
     def table_fields(self) -> tuple[Field, ...]:
@@ -179,7 +181,7 @@ def plan_of(schema: Mapping[str, Any], options: WriteOptions, zone: str) -> Writ
         reason = unwritable(fields[index])
         if reason is not None:
             raise ConfigurationError(f"column {fields[index].name!r} {reason}")
-    record_indexes = {f"{name}_at": index for name, index in record_columns.items()}
+    record_indexes: dict[str, Any] = {f"{name}_at": index for name, index in record_columns.items()}
     return WritePlan(fields, table, json, options.topic, zone, **record_indexes)
 
 

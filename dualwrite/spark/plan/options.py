@@ -38,6 +38,7 @@ class WriteOptions:
     table_columns: tuple[str, ...] | None = None
     value_columns: tuple[str, ...] | None = None
     batchsize: int = 10_000
+    driver_bytes: int = 16 * 2**20
     pool_size: int = 1024
     acquire_timeout: float = 60.0
     lease_timeout: float = 30.0
@@ -267,6 +268,13 @@ OPTIONS: tuple[Option, ...] = (
         "the columns of the JSON in the record's value. Not set: the table's columns, if no column is called value",
     ),
     Option("batchsize", "batchsize", _whole(1), "10000", "rows in one insert, and in an executor's memory"),
+    Option(
+        "driverBytes",
+        "driver_bytes",
+        _whole(0),
+        str(16 * 2**20),
+        "bytes of small partitions of a whole batch that Spark's driver may hold, to write them itself; 0 for none",
+    ),
     Option(
         "poolSize",
         "pool_size",

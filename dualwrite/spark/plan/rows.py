@@ -8,36 +8,20 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timezone, tzinfo
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any
 
 from dualwrite.errors import InputError
 from dualwrite.ids import is_legal_topic
 from dualwrite.spark.plan.columns import REFUSED, Family, TableColumn, ValueFidelity, WritePlan, refusal_of_null
+from dualwrite.spark.plan.converted_row import ConvertedRow, Headers, require_no_nul
+from dualwrite.spark.plan.packed_rows import unpacked
 from dualwrite.spark.plan.spark_schema import DAYS, FLOATING, MICROS, NESTED, Field
 from dualwrite.spark.plan.to_json import day_of, moment_of, object_writer, text_writer, with_scale, zone_of
 
 Convert = Callable[[Any], Any]
-Headers = list[tuple[str, bytes | None]]
-
 _DIGEST_BYTES = 16
 _SIZED = frozenset({"string", "binary", *NESTED})
 """Kinds whose values have a length: nested ones are texts in the table."""
-
-
-class ConvertedRow(NamedTuple):
-    """One row for the database and for Kafka: the values of the table's columns, and the record.
-
-    :param values: the values, or a line of PostgreSQL's COPY if Spark has written one (copy_lines.py).
-    :param weight: bytes of the texts and binaries, and of the record's value.
-    """
-
-    values: tuple[Any, ...] | str
-    topic: str
-    key: bytes | None
-    value: bytes | None
-    partition: int
-    headers: Headers | None
-    weight: int
 
 
 class RowsDigest:
@@ -69,7 +53,7 @@ class RowConverter:
     def __init__(self, plan: WritePlan, columns: Sequence[TableColumn], keeps: ValueFidelity) -> None:
         self._plan = plan
         zone = zone_of(plan.zone)
-        table_columns = columns if plan.line_at is None else ()
+        table_columns = columns if plan.line_at is None and not plan.is_packed else ()
         self._checked_values = [
             (position, field.name, None if column.nullable else refusal_of_null(column), convert)
             for position, (field, column) in enumerate(zip(plan.table_fields, table_columns, strict=True))
@@ -80,11 +64,18 @@ class RowConverter:
         self._sized_positions = [position for position, kind in enumerate(kinds) if kind in _SIZED]
         self._json = object_writer([plan.fields[index] for index in plan.json], zone)
 
-    def rows(self, rows: Iterable[Sequence[Any]]) -> Iterator[ConvertedRow]:
+    def rows(self, rows: Iterable[Any]) -> Iterator[ConvertedRow]:
         """The converted rows, one by one.
 
+        :param rows: sequences of values; bytes if Spark has packed them (packed_rows.py).
         :raises InputError: at a row that does not fit the table or Kafka. The message has its number, counted from 1.
         """
+        if self._plan.is_packed:
+            assert self._plan.topic is not None
+            return unpacked(rows, self._plan.topic)
+        return self._converted_rows(rows)
+
+    def _converted_rows(self, rows: Iterable[Sequence[Any]]) -> Iterator[ConvertedRow]:
         for number, row in enumerate(rows, 1):
             if len(row) != len(self._plan.fields):
                 raise InputError(
@@ -95,13 +86,12 @@ class RowConverter:
 
     def _converted_row(self, row: Sequence[Any], number: int) -> ConvertedRow:
         plan = self._plan
-        values: tuple[Any, ...] | str
+        values: tuple[Any, ...] | bytes
         if plan.line_at is None:
             values, weight = self._values(row, number)
         else:
-            values = _of_spark(row[plan.line_at], number)
-            if "\0" in values:
-                raise InputError(f"row {number}: PostgreSQL's texts have no NUL characters")
+            values = _of_spark(row[plan.line_at], number).encode()
+            require_no_nul(values, number)
             weight = len(values)
         content = self._value(row, number)
         if content is not None:

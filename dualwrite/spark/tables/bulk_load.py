@@ -12,7 +12,7 @@ from sqlalchemy import types as sqltypes
 
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.spark.plan.columns import Family, TableColumn
-from dualwrite.spark.plan.rows import ConvertedRow
+from dualwrite.spark.plan.converted_row import ConvertedRow
 from dualwrite.spark.tables.target_table import parse_table_name
 
 LARGEST_CHUNK = 8 * 2**20
@@ -71,9 +71,9 @@ class Loader:
             rows = list({self._key_of(row, position): row for position, row in enumerate(rows)}.values())
         self._inserts.write(rows)
 
-    def write_lines(self, lines: Iterable[str]) -> None:
-        """Add rows that are already lines of COPY, each with its line end. Only if Database.takes_lines; replaces no
-        rows.
+    def write_lines(self, lines: Iterable[bytes]) -> None:
+        """Add rows that are already lines of COPY in UTF-8, with their line ends, in pieces. Only if
+        Database.takes_lines; replaces no rows.
 
         :raises DBAPIError: if the database refuses one of them.
         """

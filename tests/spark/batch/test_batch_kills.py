@@ -33,6 +33,8 @@ STEPS = (
     "COMMIT_DATABASE",
     "COMPLETE_KAFKA",
 )
+RETURNED = 2**20
+"""The option driverBytes with which the driver writes all rows."""
 
 
 @pytest.fixture
@@ -50,16 +52,18 @@ def small_world(sqlite: Engine, tmp_path: Path) -> Iterator[BatchKillWorld]:
 
 
 @pytest.mark.slow_cases
+@pytest.mark.parametrize("driver_bytes", [0, RETURNED])
 @pytest.mark.parametrize("step", ["TRANSFER_LEASE", "COMMIT_DATABASE", "COMPLETE_KAFKA"])
 def test_a_driver_that_is_killed_and_started_again_writes_the_batch_once(
-    small_world: BatchKillWorld, step: str
+    small_world: BatchKillWorld, step: str, driver_bytes: int
 ) -> None:
-    small_world.kill_at(step)
-    small_world.write()
+    small_world.kill_at(step, driverBytes=driver_bytes)
+    small_world.write(driverBytes=driver_bytes)
     assert small_world.judge() == ROWS
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("driver_bytes", [0, RETURNED])
 @pytest.mark.parametrize(
     ("server", "producer"),
     [
@@ -68,14 +72,14 @@ def test_a_driver_that_is_killed_and_started_again_writes_the_batch_once(
     ],
 )
 def test_a_driver_may_be_killed_at_every_step(
-    server: str, producer: str, tmp_path: Path, request: pytest.FixtureRequest
+    server: str, producer: str, driver_bytes: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     for engine in ready(request.getfixturevalue(f"{server}_url")):
         world = BatchKillWorld(engine, tmp_path)
         for number, step in enumerate(STEPS):
             world.batches = number
-            world.kill_at(step, producer=producer)
-            world.write(producer=producer)
+            world.kill_at(step, producer=producer, driverBytes=driver_bytes)
+            world.write(producer=producer, driverBytes=driver_bytes)
             assert world.judge() == (number + 1) * ROWS, step
         world.close()
 
@@ -92,9 +96,12 @@ def test_any_process_completes_decided_transactions_without_another_run(world: B
 
 @pytest.mark.slow
 @pytest.mark.postgresql
+@pytest.mark.parametrize("driver_bytes", [0, RETURNED])
 @pytest.mark.parametrize("step", ["STAGE_ROWS", "TRANSFER_LEASE", "DECIDE"])
-def test_a_zombie_driver_decides_nothing_after_another_has_written_the_batch(world: BatchKillWorld, step: str) -> None:
-    with running(replace(world.told, pause=step)) as zombie:
+def test_a_zombie_driver_decides_nothing_after_another_has_written_the_batch(
+    world: BatchKillWorld, step: str, driver_bytes: int
+) -> None:
+    with running(replace(world.told, pause=step, options={"driverBytes": driver_bytes})) as zombie:
         assert said(zombie) == "paused"
         zombie.send_signal(signal.SIGSTOP)
         world.write()
@@ -153,11 +160,12 @@ def test_a_database_that_is_killed_loses_a_batch_or_keeps_it_on_both_sides(
 class TestNegativeControls:
     """Each breaks the protocol in one place, and must be found."""
 
+    @pytest.mark.parametrize("driver_bytes", [0, RETURNED])
     def test_unstored_states_would_be_noticed(
-        self, small_world: BatchKillWorld, monkeypatch: pytest.MonkeyPatch
+        self, small_world: BatchKillWorld, monkeypatch: pytest.MonkeyPatch, driver_bytes: int
     ) -> None:
         monkeypatch.setattr(TransferredLeases, "store_all", lambda *given: None)
-        small_world.write()
+        small_world.write(driverBytes=driver_bytes)
         with pytest.raises(AssertionError):
             small_world.judge()
 

@@ -17,6 +17,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.crash, pytes
 __all__ = ["cluster"]
 
 NOBODY = ("", "")
+RETURNED = 2**24
+"""The option driverBytes with which the driver writes all rows."""
 SPECULATING = {
     "spark.speculation": "true",
     "spark.speculation.interval": "100ms",
@@ -38,11 +40,12 @@ class BatchPrograms:
     def __init__(self, place: SparkPlace, directory: Path) -> None:
         self.place = place
         self.directory = directory
+        self.driver_bytes = 0
 
     def told(
         self, master: str, batches: dict[int, tuple[str, str]], way: str = "function", **settings: str
     ) -> BatchProgramPlan:
-        options: dict[str, Any] = {**self.place.keywords(), "leaseTimeout": 15}
+        options: dict[str, Any] = {**self.place.keywords(), "leaseTimeout": 15, "driverBytes": self.driver_bytes}
         return BatchProgramPlan(master, options, str(self.directory), batches, way, settings)
 
     def run(self, told: BatchProgramPlan) -> None:
@@ -68,7 +71,11 @@ def world(postgresql_place: SparkPlace, tmp_path: Path) -> BatchPrograms:
     return BatchPrograms(postgresql_place, tmp_path)
 
 
-def test_a_driver_that_is_killed_and_started_again_writes_each_batch_once(world: BatchPrograms) -> None:
+@pytest.mark.parametrize("driver_bytes", [0, RETURNED])
+def test_a_driver_that_is_killed_and_started_again_writes_each_batch_once(
+    world: BatchPrograms, driver_bytes: int
+) -> None:
+    world.driver_bytes = driver_bytes
     world.die(world.told("local[2]", {0: ("driver", "COMPLETE_KAFKA")}, "source"))
     world.die(world.told("local[2]", {0: NOBODY, 1: ("driver", "COMMIT_DATABASE")}))
     world.run(world.told("local[2]", {0: NOBODY, 1: NOBODY}))

@@ -12,6 +12,7 @@ from sqlalchemy import text
 
 from dualwrite.errors import ConfigurationError, FencedError
 from dualwrite.spark import recover_job, register, write_batch
+from tests.support.coordinator.event_table import slot_rows
 from tests.support.spark.frames import THINGS, forget_last_commit, judge, put, save, things
 from tests.support.spark.writing import PATIENCE, SparkPlace, rows_of
 
@@ -44,13 +45,42 @@ def test_all_partitions_commit_together_and_a_second_write_has_no_effect(
     spark: "SparkSession", place: SparkPlace, producer: str
 ) -> None:
     for _ in range(2):
-        write_batch(things(spark), 7, **place.keywords(), producer=producer)
+        write_batch(things(spark), 7, **place.keywords(), producer=producer, driver_bytes=0)
+    judge(place, rows_of(100))
+
+
+def test_rows_that_the_driver_writes_are_committed_together_with_those_of_the_tasks(
+    spark: "SparkSession", place: SparkPlace
+) -> None:
+    from pyspark.sql import functions as f
+
+    long = f.when(f.col("id") < 25, f.rpad("note", 90, "x")).otherwise(f.col("note"))
+    options = {**place.keywords(), "driver_bytes": 4 * 25 * (256 + 2 * 60)}  # one of the four partitions has more
+    for _ in range(2):
+        write_batch(things(spark).select("id", long.alias("note")), 7, **options)
+    judge(place, [(key, note.ljust(90, "x") if key < 25 else note) for key, note in rows_of(100)])
+    assert (len(slot_rows(place.engine))) == 2, "one of the task, and one of the driver"
+
+
+def test_a_task_that_is_run_again_returns_its_rows_once(spark: "SparkSession", place: SparkPlace) -> None:
+    from pyspark.sql import functions as f
+
+    def fail_once(note: str) -> str:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        if context is not None and context.attemptNumber() == 0 and context.partitionId() % 2:
+            raise OSError("the executor's disk is full")
+        return note
+
+    failing = f.udf(fail_once, useArrow=False)
+    write_batch(things(spark).select("id", failing("note").alias("note")), 0, **place.keywords())
     judge(place, rows_of(100))
 
 
 @pytest.mark.parametrize("step", ["STAGE_ROWS", "PREPARE_KAFKA", "TRANSFER_LEASE"])
 def test_tasks_that_are_run_again_count_once(spark: "SparkSession", place: SparkPlace, step: str) -> None:
-    write_batch(things(spark), 0, on_step=failing_once(step), **place.keywords())
+    write_batch(things(spark), 0, on_step=failing_once(step), **place.keywords(), driver_bytes=0)
     judge(place, rows_of(100))
 
 

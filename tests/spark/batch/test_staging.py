@@ -175,6 +175,27 @@ def test_rows_are_moved_in_the_order_of_partitions_and_in_each_as_they_came(plac
     assert place.stored() == [(2, "b"), (1, "a"), (3, "c"), (4, "d")]
 
 
+@pytest.mark.postgresql
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_rows_without_statistics_are_read_in_the_order_of_the_key_and_not_sorted(place: StagingPlace) -> None:
+    plans: list[str] = []
+
+    @event.listens_for(place.engine, "before_cursor_execute")
+    def explain(connection: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if statement.startswith("INSERT INTO things "):
+            plans.append("\n".join(row[0] for row in cursor.execute(f"EXPLAIN {statement}", parameters).fetchall()))
+
+    attempts = [place.stage(part, 10 - part, [(part * 10 + number, "a") for number in range(10)]) for part in range(4)]
+    place.move(attempts)
+    assert place.stored() == [(number, "a") for number in range(40)]
+    (plan,) = plans
+    assert "Index Scan" in plan
+    assert "Sort" not in plan
+    with place.engine.connect() as connection:
+        move_rows(connection, place.run, place.dbtable, place.columns, (), [])
+        assert connection.exec_driver_sql("SHOW enable_sort").scalar() == "on", "the caller goes on"
+
+
 def test_rows_of_losing_attempts_and_other_runs_are_not_moved(place: StagingPlace) -> None:
     winner = place.stage(0, 1, [(1, "a")])
     place.stage(0, 2, [(1, "a")])

@@ -50,10 +50,10 @@ def stored(connection: Connection, df: "DataFrame", columns: str) -> tuple[list[
         made(connection, columns, plan, name)
         loader = Loader(connection, table_clause(name, into))
         written = [row.values for row in RowConverter(each, into, KEEPS["postgresql"]).rows(rows.collect())]
-        if all(isinstance(values, str) for values in written):
-            loader.write_lines(f"{values}\n" for values in written)
+        if all(isinstance(values, bytes) for values in written):
+            loader.write_lines(values + b"\n" for values in written)
         else:
-            loader.write([values for values in written if not isinstance(values, str)])
+            loader.write([values for values in written if not isinstance(values, bytes)])
     by_values, lines = (texts(connection, name) for name in ("by_values", "by_spark"))
     return by_values, lines, its_plan
 

@@ -12,7 +12,7 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DataError, DBAPIError
 
 from dualwrite.coordinator.sql.dialects.supported import database_of
-from dualwrite.spark.plan.rows import ConvertedRow
+from dualwrite.spark.plan.converted_row import ConvertedRow
 from dualwrite.spark.tables import bulk_load as loading
 from dualwrite.spark.tables.bulk_load import Loader, chunks, table_clause
 from dualwrite.spark.tables.target_table import target_of
@@ -233,7 +233,7 @@ def test_lines_of_copy_are_added_as_they_are(engine: Engine, things: Table) -> N
             with pytest.raises(NotImplementedError):
                 loader(connection).write_lines([])
             return
-        loader(connection).write_lines(f"{number}\ta\\tb \\\\ {number}\t\\N\n" for number in range(3))
+        loader(connection).write_lines(f"{number}\ta\\tb \\\\ {number}\t\\N\n".encode() for number in range(3))
     assert stored(engine, things) == [(number, f"a\tb \\ {number}", None) for number in range(3)]
 
 
@@ -245,7 +245,7 @@ def test_a_line_is_the_same_in_every_encoding(postgresql: Engine, encoding: str)
     with postgresql.begin() as connection:
         adding = loader(connection)
         connection.exec_driver_sql(f"SET client_encoding = '{encoding}'")
-        adding.write_lines(["1\täß\n", "2\t¥N\n", "3\t¥100\n"])
+        adding.write_lines(line.encode() for line in ["1\täß\n", "2\t¥N\n", "3\t¥100\n"])
         connection.exec_driver_sql("SET client_encoding = 'UTF8'")
     assert stored(postgresql, things) == [(1, "äß"), (2, "¥N"), (3, "¥100")]
 
@@ -265,7 +265,7 @@ def test_a_character_that_the_database_lacks_is_refused_and_no_other_taken(postg
         with japanese.begin() as connection:
             adding = loader(connection)
             if as_lines:
-                adding.write_lines([f"{number}\t{note}\n"])
+                adding.write_lines([f"{number}\t{note}\n".encode()])
             else:
                 adding.write([(number, note)])
 
@@ -283,6 +283,6 @@ def test_a_line_that_the_database_refuses_is_the_databases_error(postgresql: Eng
         pytest.raises(DBAPIError, match="invalid input syntax for type integer") as refused,
         postgresql.begin() as made,
     ):
-        loader(made).write_lines(["1\n", "x\n"])
+        loader(made).write_lines([b"1\n", b"x\n"])
     assert isinstance(refused.value, DataError)
     assert stored(postgresql, things) == []

@@ -8,7 +8,8 @@ import pytest
 from dualwrite.errors import InputError
 from dualwrite.spark.batch.preparing import prepared
 from dualwrite.spark.plan.columns import Family, WritePlan, match_columns, plan_of
-from dualwrite.spark.plan.rows import ConvertedRow, RowConverter
+from dualwrite.spark.plan.converted_row import ConvertedRow
+from dualwrite.spark.plan.rows import RowConverter
 from tests.support.spark.expected_rows import KEEPS, column, options, table
 from tests.support.spark.random_rows import SCHEMA, ZONES, some
 

@@ -9,8 +9,9 @@ import pytest
 
 from dualwrite.errors import InputError
 from dualwrite.spark.plan.columns import REFUSED, Family, WritePlan, match_columns, plan_of
+from dualwrite.spark.plan.converted_row import ConvertedRow
 from dualwrite.spark.plan.options import options_of
-from dualwrite.spark.plan.rows import ConvertedRow, RowConverter
+from dualwrite.spark.plan.rows import RowConverter
 from dualwrite.spark.plan.spark_schema import DAYS, MICROS, Field, SparkType
 from tests.support.spark.expected_rows import HEADERS, KEEPS, REQUIRED, array, column, map_of, options, schema, table
 
@@ -222,7 +223,7 @@ LINED = WritePlan(
 
 def test_a_line_that_spark_has_written_is_passed_unchanged() -> None:
     (row,) = RowConverter(LINED, [column("id", nullable=False)], KEEPS["postgresql"]).rows([("vä", "1\\\\\t\\N")])
-    assert row == ConvertedRow("1\\\\\t\\N", "orders", None, "vä".encode(), -1, None, 9)
+    assert row == ConvertedRow(b"1\\\\\t\\N", "orders", None, "vä".encode(), -1, None, 9)
 
 
 @pytest.mark.parametrize(

@@ -43,13 +43,14 @@ def options_for(url: str, servers: str, **changed: Any) -> WriteOptions:
         "kafka.bootstrap.servers": servers,
         "batchsize": 7,
         "leaseTimeout": 20,
+        "driverBytes": 0,
     }
     return options(**{**given, **changed})
 
 
 def begun(options: WriteOptions, batch_id: int | None = None, on_step: Any = None) -> tuple[WholeBatch, TaskInput]:
     batch = WholeBatch(options, on_step)
-    return batch, batch.begin(batch.check(SCHEMA, "UTC"), batch_id)
+    return batch, batch.begin(batch.check(SCHEMA, "UTC"), batch_id).returning(1)
 
 
 def written(work: TaskInput, partitions: Sequence[Rows]) -> list[PreparedTask | None]:

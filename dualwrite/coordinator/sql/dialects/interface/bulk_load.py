@@ -14,8 +14,9 @@ class BulkInserts:
         """Add a chunk of rows."""
         raise NotImplementedError
 
-    def write_lines(self, lines: Iterable[str]) -> None:
-        """Add rows that are lines of COPY, each with its line end. Only if :meth:`DatabaseBulkLoad.takes_lines`."""
+    def write_lines(self, lines: Iterable[bytes]) -> None:
+        """Add rows that are lines of COPY in UTF-8, with their line ends, in pieces. Only if
+        :meth:`DatabaseBulkLoad.takes_lines`."""
         raise NotImplementedError
 
 
@@ -67,6 +68,11 @@ class DatabaseBulkLoad:
         columns = zip(into.columns, parameters_of(into), strict=True)
         values = {column.name: bindparam(parameter, type_=column.type) for column, parameter in columns}
         return self.insert(into, keys, lambda insert: insert.values(values))
+
+    def read_in_key_order(self, connection: Connection, *, on: bool) -> None:
+        """Prefer, or no longer, to read rows in the order of an index over sorting them. Override it if the database
+        sorts rows that it has no statistics of.
+        """
 
     def takes_lines(self, dialect: Dialect) -> bool:
         """True if :meth:`bulk_inserts` takes lines of COPY's text format, which Spark can write (copy_lines.py)."""

@@ -45,10 +45,10 @@ class CopyInserts(BulkInserts):
             self._connection.exec_driver_sql(self._upsert)
             self._connection.exec_driver_sql(f"TRUNCATE pg_temp.{_UPSERT}")
 
-    def write_lines(self, lines: Iterable[str]) -> None:
-        """Add rows that are lines, each with its line end."""
+    def write_lines(self, lines: Iterable[bytes]) -> None:
+        """Add rows that are lines in UTF-8, with their line ends, in pieces."""
         # In encodings other than UTF-8, a byte of a character may have a meaning in COPY.
-        data = "".join(lines).encode()
+        data = b"".join(lines)
         self._copy_in(lambda copy: copy.write(data), " (ENCODING 'UTF8')")
 
     def _copy_in(self, write: Callable[[Any], None], options: str = "") -> None:

@@ -309,6 +309,11 @@ class Postgresql(Database):
             return CopyInserts(connection, into, keys)
         return super().bulk_inserts(connection, into, keys)
 
+    def read_in_key_order(self, connection: Connection, *, on: bool) -> None:
+        """A table that has just been filled has no statistics: PostgreSQL takes a sort for cheap, and it would write
+        the rows to temporary files."""
+        connection.exec_driver_sql(f"SET LOCAL enable_sort = {'off' if on else 'DEFAULT'}")
+
     def takes_lines(self, dialect: Dialect) -> bool:
         """True for psycopg."""
         return dialect.driver == "psycopg"
