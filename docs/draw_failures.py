@@ -58,8 +58,6 @@ def _after(state: UnitState, event: Event, following: UnitState, known: Known) -
         decision = Decision.MADE
     elif event in (Event.COMMITTED, Event.NOT_COMMITTED):
         decision = Decision.MADE if event is Event.COMMITTED else Decision.REFUSED
-    elif event is Event.NOT_SENT:
-        decision = Decision.NOT_TRIED
     elif STEPS.get(following) is Step.COMMIT_DATABASE:
         decision = Decision.TRIED
     return Known(decision, known.kafka_was_begun or STEPS.get(following) is Step.BEGIN_KAFKA)

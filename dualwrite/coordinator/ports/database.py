@@ -117,7 +117,7 @@ class UnitDatabase(Protocol):
 
     @property
     def commit_was_sent(self) -> bool:
-        """True once the database may have carried out the COMMIT."""
+        """True once the database may have received the COMMIT."""
 
     @property
     def was_committed(self) -> bool:
@@ -154,19 +154,14 @@ class UnitDatabase(Protocol):
         produces records."""
 
     def store(self, state: PreparedTxnState) -> None:
-        """Write ``state`` into the row of the lease: one UPDATE, a compare-and-set against the lease's memory. The
-        database may do that at once, or with the COMMIT; :meth:`commit` raises its errors then.
+        """Write ``state`` into the row of the lease: one UPDATE, a compare-and-set against the lease's memory.
 
         :raises LeaseLostError: if another process has taken over.
         :raises LeaseContradictedError: if the database has forgotten a decision, or this process was copied.
         """
 
     def commit(self) -> None:
-        """Commit what :meth:`store` has written, or nothing. After an error the outcome is unknown, unless
-        ``commit_was_sent`` is False: :meth:`discard`, and read the row.
-
-        :raises LeaseLostError: as :meth:`store`; ``commit_was_sent`` is False.
-        """
+        """Commit. After an error the outcome is unknown: :meth:`discard`, and read the row."""
 
     def discard(self) -> None:
         """Drop the connection, and with it what is open in the database. Raises no error of its own."""

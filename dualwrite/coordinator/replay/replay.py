@@ -77,10 +77,6 @@ class ReplayStore(SqlDecisionStore):
         self.replayed: dict[str, LostUnit] = {}
         """By transactional id, what a replay that is under way sees to."""
 
-    def can_store_with_commit(self, connection: Connection, lease: Lease) -> bool:
-        """False: :meth:`store` has more to write than the state."""
-        return False
-
     def store(self, connection: Connection, lease: Lease, state: PreparedTxnState) -> None:
         """See DecisionStore.store. A replay is acknowledged in the same transaction."""
         super().store(connection, lease, state)

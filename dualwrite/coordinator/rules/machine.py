@@ -46,7 +46,6 @@ class Event(Enum):
     BEGIN = "the unit of work begins"
     DONE = "the step succeeded"
     FAILED = "the step raised; whether it had its effect is not known"
-    NOT_SENT = "the step raised, and its request was not sent, or not carried out for certain"
     PRODUCE = "the user's code produces its first record"
     LEFT = "the user's code left the block"
     RAISED = "the user's code raised, or ended the database transaction itself"
@@ -106,10 +105,8 @@ TRANSITIONS: Mapping[UnitState, Mapping[Event, UnitState]] = MappingProxyType(
             Event.DONE: UnitState.COMMITTING_DATABASE,
             Event.FAILED: UnitState.ROLLING_BACK_DATABASE,
         },
-        # The statement that stores the state may travel with the COMMIT. If it fails, the COMMIT is not carried out.
         UnitState.COMMITTING_DATABASE: {
             Event.DONE: UnitState.COMMITTING_KAFKA,
-            Event.NOT_SENT: UnitState.ROLLING_BACK_DATABASE,
             Event.FAILED: UnitState.READING_DECISION,
         },
         UnitState.READING_DECISION: {

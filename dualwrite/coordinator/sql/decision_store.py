@@ -143,24 +143,6 @@ class SqlDecisionStore:
         """Write ``state`` in the caller's transaction; see DecisionStore.store."""
         self._write(connection, lease, state)
 
-    def can_store_with_commit(self, connection: Connection, lease: Lease) -> bool:
-        """True if :meth:`store_and_commit` can be used, in place of :meth:`store` and a COMMIT."""
-        return lease.memory.state is not None and self._database.can_commit_after(connection)
-
-    def store_and_commit(self, connection: Connection, lease: Lease, state: PreparedTxnState) -> bool:
-        """Write ``state`` in the caller's transaction and commit it, in one message.
-
-        :returns: False if the row was not as expected, or could not be written. The transaction is open then, without
-            the state: :meth:`store` says why, or succeeds, if the heartbeat had just renewed the lease.
-        :raises DBAPIError: if the COMMIT failed, or no answer came: the outcome is unknown.
-        """
-        self._database.find_by_key(connection, on=True)
-        lease.memory.writes(state)
-        statement = self._statement(connection)
-        return self._database.commit_after(
-            connection, statement.text, statement.named(self.values_to_store(connection, lease, state))
-        )
-
     def _write(self, connection: Connection, lease: Lease, state: PreparedTxnState) -> None:
         memory = lease.memory
         with clear_errors(self._engine):
@@ -177,20 +159,11 @@ class SqlDecisionStore:
 
     def _update(self, connection: Connection, lease: Lease, state: PreparedTxnState) -> bool:
         """Write ``state`` if the row is what ``lease.memory`` says; False if it is not."""
-        return self._statement(connection).run(connection, self.values_to_store(connection, lease, state)) == 1
-
-    def _statement(self, connection: Connection) -> CompiledUpdate:
-        if self._store is None:  # the dialect knows its server once there is a connection
-            self._store = CompiledUpdate(store_statement(self._database), connection.dialect, schema_of(connection))
-        return self._store
-
-    def values_to_store(self, connection: Connection, lease: Lease, state: PreparedTxnState) -> dict[str, object]:
-        """The parameters of the statement that stores ``state`` if the row is what ``lease.memory`` says."""
         columns, stored_state = row_values(state), lease.memory.state
         assert stored_state is not None
         stored_columns = row_values(stored_state)
         versions = lease.memory.versions
-        return {
+        values = {
             "of_id": lease.transactional_id,
             "of_token": lease.fencing_token,
             "of_state": stored_columns["prepared_txn_state"],
@@ -202,6 +175,9 @@ class SqlDecisionStore:
             "new_first_record": columns["first_record"],
             **self._database.store_values(connection),
         }
+        if self._store is None:  # the dialect knows its server once there is a connection
+            self._store = CompiledUpdate(store_statement(self._database), connection.dialect, schema_of(connection))
+        return self._store.run(connection, values) == 1
 
     def record(self, lease: Lease, outcome: Outcome) -> None:
         """Move the state into the record of heuristic outcomes; see DecisionStore.record."""

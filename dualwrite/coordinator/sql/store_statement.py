@@ -45,17 +45,12 @@ class CompiledUpdate:
             {} if schema is None else {"schema_translate_map": {None: schema}, "render_schema_translate": True}
         )
         compiled = statement.compile(dialect=dialect, **names)
-        self.text = str(compiled)
-        """In the driver's parameter style."""
+        self._text = str(compiled)
         self._constants = compiled.params
         self._order: Sequence[str] | None = getattr(compiled, "positiontup", None)
 
     def run(self, connection: Connection, values: Mapping[str, object]) -> int:
         """Execute it with the parameters ``values``; the number of rows that it found."""
-        named = self.named(values)
+        named = {**self._constants, **values}
         parameters = named if self._order is None else tuple([named[name] for name in self._order])
-        return connection.exec_driver_sql(self.text, parameters).rowcount
-
-    def named(self, values: Mapping[str, object]) -> dict[str, Any]:
-        """All parameters by name: ``values``, and the statement's constants."""
-        return {**self._constants, **values}
+        return connection.exec_driver_sql(self._text, parameters).rowcount

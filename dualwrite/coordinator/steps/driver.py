@@ -85,7 +85,7 @@ class UnitDriver:
 
     @property
     def commit_was_sent(self) -> bool:
-        """True once the database may have carried out the COMMIT."""
+        """True once the database may have received the COMMIT."""
         return self._database.commit_was_sent
 
     @property
@@ -229,8 +229,6 @@ class UnitDriver:
         where = {"step": step.name, "state": self.machine.state.value}
         _LOG.info("%s: %s failed: %r", self.slot.transactional_id, step.name, error, extra=where)
         self._note(error)
-        if self.machine.state is UnitState.COMMITTING_DATABASE and not self._database.commit_was_sent:
-            return Event.NOT_SENT, error
         return Event.FAILED, error
 
     def _note(self, error: BaseException) -> None:

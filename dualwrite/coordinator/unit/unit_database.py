@@ -50,13 +50,11 @@ class SqlUnit:
         self._has_begun = False
         """True once the transaction has begun: from then on the block may end it."""
         self._session: Session | None = None
-        self._unsent: PreparedTxnState | None = None
-        """The state that travels with the COMMIT."""
         self._fate = UnitFate(unmatched)
 
     @property
     def commit_was_sent(self) -> bool:
-        """True once the database may have carried out the COMMIT; see UnitDatabase."""
+        """True once the database may have received the COMMIT; see UnitDatabase."""
         return self._transaction is not None and self._transaction.was_asked
 
     @property
@@ -139,14 +137,6 @@ class SqlUnit:
         assert self._connection is not None
         assert self._transaction is not None
         self._fate.require_open(self._transaction, storing=True)
-        if self._store.can_store_with_commit(self._connection, self._lease):
-            self._unsent = state
-        else:
-            self._write(state)
-
-    def _write(self, state: PreparedTxnState) -> None:
-        assert self._connection is not None
-        assert self._transaction is not None
         with self._fate.noted(self._transaction):
             self._store.store(self._connection, self._lease, state)
 
@@ -154,18 +144,7 @@ class SqlUnit:
     def commit(self) -> None:
         """Commit the transaction; see UnitDatabase."""
         assert self._transaction is not None
-        if self._unsent is None:
-            self._transaction.commit()
-        else:
-            self._commit_with(self._unsent)
-
-    def _commit_with(self, state: PreparedTxnState) -> None:
-        connection, transaction = self._connection, self._transaction
-        assert connection is not None
-        assert transaction is not None
-        if not transaction.commit_by(lambda: self._store.store_and_commit(connection, self._lease, state)):
-            self._write(state)
-            transaction.commit()
+        self._transaction.commit()
 
     @within_limit
     def roll_back(self, *, is_struck: bool) -> None:

@@ -54,7 +54,7 @@ class UnitTransaction(RootTransaction):
         self.sessions: list[Session] = []
         """The application's own sessions on the connection."""
         self.was_asked = False
-        """True once the database may have carried out the COMMIT."""
+        """True once the database may have received the COMMIT."""
         self.was_committed = False
         """True once it has committed."""
         super().__init__(connection)
@@ -69,25 +69,6 @@ class UnitTransaction(RootTransaction):
 
         :raises InvalidTransactionStateError: if the block calls it.
         """
-        self._require_end()
-        self.was_asked = True
-        super().commit()
-        self.was_committed = True
-
-    def commit_by(self, send: Callable[[], bool]) -> bool:
-        """Commit, for the unit's own end, by a request that SQLAlchemy does not see.
-
-        :param send: False if the database has not carried out the COMMIT for certain; this transaction goes on then.
-        """
-        self._require_end()
-        self.was_asked = True
-        self.was_committed = send()
-        self.was_asked = self.was_committed
-        if self.was_committed:
-            super().commit()  # for SQLAlchemy: the driver knows that no transaction is open, and sends nothing
-        return self.was_committed
-
-    def _require_end(self) -> None:
         if self._machine.step is not Step.COMMIT_DATABASE:
             raise self.refuse(
                 InvalidTransactionStateError(
@@ -95,6 +76,9 @@ class UnitTransaction(RootTransaction):
                     "is rolled back on both sides"
                 )
             )
+        self.was_asked = True
+        super().commit()
+        self.was_committed = True
 
     def rollback(self) -> None:
         """Roll back. Inside the block that ends the unit of work: later statements are not committed."""

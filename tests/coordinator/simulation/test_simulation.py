@@ -8,19 +8,18 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pytest
 
-from dualwrite.coordinator.rules.lease import LeaseLostError
 from dualwrite.coordinator.rules.machine import Event, Step
 from dualwrite.coordinator.slots import slot as slots
 from dualwrite.coordinator.steps.driver import UnitDriver
 from dualwrite.ids import OngoingTransaction, PreparedTxnState
 from tests.support.breaking.coordinator import COLLECTED_COMMIT, STEP_ACTIONS, commit_whose_failure_is_forgotten
 from tests.support.coordinator.fake_kafka import FakeParticipant
-from tests.support.coordinator.simulation.memory_database import MemoryStore, MemoryUnit
+from tests.support.coordinator.simulation.memory_database import MemoryStore
 from tests.support.coordinator.simulation.world import SimulationWorld
 
 SEEDS = 300
@@ -73,28 +72,6 @@ def test_commits_that_are_sent_and_not_awaited_are_complete_after_any_crashes() 
         seen = search(200, stalls=stalls, sends_commit=True)
         for what in ("kill", "stall", "fault", "recovery commits", "recovery aborts", "ROLLED_BACK"):
             assert seen[what] > 9, f"no run has {what}: {seen}"
-
-
-@pytest.mark.parametrize("sends_commit", [False, True], ids=["await", "background"])
-def test_units_whose_state_travels_with_the_commit_are_on_both_sides_or_on_neither(*, sends_commit: bool) -> None:
-    for stalls in ((4, 1 / 150), OFTEN):
-        seen = search(150, stalls=stalls, sends_commit=sends_commit, stores_with_commit=True)
-        for what in ("kill", "stall", "fault", "recovery commits", "recovery aborts", "ROLLED_BACK"):
-            assert seen[what] > 9, f"no run has {what}: {seen}"
-
-
-def test_the_simulation_notices_a_commit_behind_a_state_that_was_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An UPDATE that finds no row is a success to a database."""
-
-    def store_if_possible(self: MemoryUnit) -> None:
-        with suppress(LeaseLostError):
-            store_unsent(self)
-        self.commit_was_sent = True
-
-    store_unsent = MemoryUnit.store_unsent
-    monkeypatch.setattr(MemoryUnit, "store_unsent", store_if_possible)
-    with pytest.raises(AssertionError, match="torn transaction"):
-        search(stalls=OFTEN, stores_with_commit=True)
 
 
 def test_the_simulation_notices_a_begin_before_the_last_commit_is_answered(

@@ -4,16 +4,17 @@ In each kind of database: the tables are set back to what they were, as a standb
 shows them, and the application goes on with its warm slot.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, delete, insert, select, update
+from sqlalchemy import Engine, delete, event, insert, select, update
 
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
-from dualwrite.coordinator.rules.lease import Lease, LeaseContradictedError
+from dualwrite.coordinator.rules.lease import LeaseContradictedError
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import DatabaseBusyError, DecisionLostError
@@ -156,30 +157,28 @@ def test_a_heartbeat_in_the_middle_of_a_unit_does_not_fail_it(engine: Engine, du
     assert states(dual_write) == []
 
 
-def renewed_too_late(dual_write: DualWrite, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def renewed_too_late(engine: Engine, dual_write: DualWrite) -> list[str]:
     """Let the heartbeat renew the lease between the making of the first statement that stores a state and its
     execution. Returns a list that grows with each such statement."""
-    store = manager_of(dual_write).store
-    make_values, calls = store.values_to_store, []
+    unit, stored = threading.current_thread(), []
 
-    def make_and_renew(connection: Any, lease: Lease, state: Any) -> Any:
-        values = make_values(connection, lease, state)
-        calls.append(1)
-        if len(calls) == 1:
-            manager_of(dual_write).process.pool.beat()
-        return values
+    def renew_first(_: Any, __: Any, statement: str, *___: Any) -> None:
+        if threading.current_thread() is unit and statement.startswith("UPDATE") and "first_record" in statement:
+            stored.append(statement)
+            if len(stored) == 1:
+                manager_of(dual_write).process.pool.beat()
 
-    monkeypatch.setattr(store, "values_to_store", make_and_renew)
-    return calls
+    event.listen(engine, "before_cursor_execute", renew_first)
+    return stored
 
 
 def test_a_renewal_just_before_a_statement_executes_does_not_fail_the_unit(
-    engine: Engine, dual_write: DualWrite, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, dual_write: DualWrite
 ) -> None:
     if engine.dialect.name == "sqlite":
         pytest.skip("a unit of work holds the lock that a renewal needs")
     write(dual_write, "one")
-    calls = renewed_too_late(dual_write, monkeypatch)
+    calls = renewed_too_late(engine, dual_write)
     write(dual_write, "two")
     assert len(calls) == 2, "the first one was too late"
     assert (stored_values(engine), states(dual_write)) == (["one", "two"], [])
@@ -192,7 +191,7 @@ def test_a_renewal_invisible_to_the_units_snapshot_does_not_fail_the_unit(
     if engine.dialect.name == "sqlite":
         pytest.skip("a unit of work holds the lock that a renewal needs")
     write(dual_write, "one")
-    calls = renewed_too_late(dual_write, monkeypatch)
+    calls = renewed_too_late(engine, dual_write)
     with dual_write.transaction() as tx:
         tx.execute(select(events)).all()
         tx.execute(select(table)).all()

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, create_engine, event, insert, inspect, select, text, update
+from sqlalchemy import Connection, Engine, create_engine, insert, inspect, select, text, update
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from dualwrite.coordinator.dual_write import DualWrite
@@ -16,7 +16,7 @@ from dualwrite.errors import InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState, ProducerIdentity
 from tests.support.coordinator.event_table import TakingStore, events, is_closed, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
-from tests.support.coordinator.usual_unit import run_unit, write, write_unit, writing
+from tests.support.coordinator.usual_unit import write, write_unit
 from tests.support.servers.databases import SERVERS
 
 Make = Callable[..., DualWrite]
@@ -71,36 +71,18 @@ def test_a_unit_of_work_is_in_both(make_dual_write: Make, engine: Engine, kafka:
     assert in_both(engine, kafka, "one", "two")
 
 
-@pytest.mark.parametrize("is_watched", [False, True], ids=["", "watched"])
-def test_a_unit_whose_connection_dies_before_the_commit_is_in_neither(
-    make_dual_write: Make, engine: Engine, kafka: FakeKafka, is_watched: bool
-) -> None:
-    if is_watched:  # the state and the COMMIT travel apart then
-        event.listen(engine, "commit", lambda _: None)
-    victims: list[Any] = []
-
-    def kill_before(step: str) -> None:
-        if step == "COMMIT_DATABASE" and victims:
-            kill(engine, victims.pop())
-
-    dual_write = make_dual_write(engine, on_step=kill_before)
-    with pytest.raises(OperationalError):
-        run_unit(dual_write, writing("one"), lambda tx: victims.append(tx.connection.connection.driver_connection))
-    assert in_both(engine, kafka)
-    write_unit(dual_write, "two")
-    assert in_both(engine, kafka, "two")
-
-
-def test_a_unit_whose_connection_dies_after_the_commit_is_in_both(
-    make_dual_write: Make, engine: Engine, kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_connection_that_dies_around_commit_settles_the_unit_by_the_row(
+    make_dual_write: Make, engine: Engine, kafka: FakeKafka, when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dual_write = make_dual_write(engine)
     dual_write.recover()
     plain = engine.dialect.do_commit
 
-    def commit_and_kill(connection: Any) -> None:
+    def kill_and_commit(connection: Any) -> None:
         monkeypatch.setattr(engine.dialect, "do_commit", plain)
-        plain(connection)
+        if when == "after":
+            plain(connection)
         kill(engine, connection.dbapi_connection)
         cursor = connection.dbapi_connection.cursor()
         try:
@@ -108,11 +90,16 @@ def test_a_unit_whose_connection_dies_after_the_commit_is_in_both(
         finally:
             cursor.close()
 
-    monkeypatch.setattr(engine.dialect, "do_commit", commit_and_kill)
-    write_unit(dual_write, "one")
-    assert in_both(engine, kafka, "one")
+    monkeypatch.setattr(engine.dialect, "do_commit", kill_and_commit)
+    if when == "after":
+        write_unit(dual_write, "one")
+        assert in_both(engine, kafka, "one")
+    else:
+        with pytest.raises(OperationalError):
+            write_unit(dual_write, "one")
+        assert in_both(engine, kafka)
     write_unit(dual_write, "two")
-    assert in_both(engine, kafka, "one", "two")
+    assert stored_values(engine)[-1] == "two"
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -54,8 +54,6 @@ class MemoryDatabase:
     versions: Iterator[int] = field(default_factory=lambda: count(1))
     is_lost: Callable[[], int] = lambda: 0
     """Asked at a unit's COMMIT: 1 if the connection is lost before its effect, 2 if after it."""
-    stores_with_commit: bool = False
-    """True if a unit's state and its COMMIT travel in one message."""
 
     def call(self, name: str) -> None:
         """A request on its way: then comes its effect."""
@@ -373,7 +371,6 @@ class MemoryUnit:
         self._database = store.database
         self._lease = lease
         self._transaction: MemoryTransaction | None = None
-        self._unsent: PreparedTxnState | None = None
 
     @property
     def connection(self) -> Any:
@@ -390,21 +387,9 @@ class MemoryUnit:
         return None
 
     def store(self, state: PreparedTxnState) -> None:
-        if self._database.stores_with_commit:
-            self._unsent = state
-            return
         self._database.call(f"store {self._lease.transactional_id} {state}")
         self.connection.store(self._lease, state)
         self._database.scheduler.pause()
-
-    def store_unsent(self) -> None:
-        """The first half of the message that commits."""
-        if self._unsent is not None:
-            try:
-                self.connection.store(self._lease, self._unsent)
-            except BaseException:
-                self.commit_was_sent = False
-                raise
 
     def commit(self) -> None:
         self.commit_was_sent = True
@@ -412,7 +397,6 @@ class MemoryUnit:
         loss = self._database.is_lost()
         if loss == 1:
             raise OSError("the connection was lost before the COMMIT")
-        self.store_unsent()
         self.connection.commit()
         self._database.scheduler.pause()
         if loss == 2:

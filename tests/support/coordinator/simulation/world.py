@@ -163,21 +163,13 @@ class SimulationWorld:
 
     :param stalls: the most stalls of a run, and their probability at each turn.
     :param sends_commit: see UnitDriver.
-    :param stores_with_commit: see MemoryDatabase.
     """
 
-    def __init__(
-        self,
-        seed: int,
-        stalls: tuple[int, float] = (_STALLS, _STALL),
-        *,
-        sends_commit: bool = False,
-        stores_with_commit: bool = False,
-    ) -> None:
+    def __init__(self, seed: int, stalls: tuple[int, float] = (_STALLS, _STALL), *, sends_commit: bool = False) -> None:
         self.sends_commit = sends_commit
         self.scheduler = Scheduler(seed)
         chance = self.scheduler.random
-        self.database = MemoryDatabase(self.scheduler, stores_with_commit=stores_with_commit)
+        self.database = MemoryDatabase(self.scheduler)
         self.database.is_lost = lambda: self.fault(2)
         self.cluster = FakeCluster()
         self.pool_size = chance.randint(1, 3)

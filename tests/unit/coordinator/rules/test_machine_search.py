@@ -31,8 +31,8 @@ class MachineKilledError(Exception):
 class MachineWorld:
     """One unit of work on either side: what is durable, and what is open."""
 
-    def __init__(self, chooser: Chooser, *, refuses: bool) -> None:
-        self.chooser, self.refuses = chooser, refuses
+    def __init__(self, chooser: Chooser) -> None:
+        self.chooser = chooser
         self.row, self.row_in_transaction = PREVIOUS, PREVIOUS
         self.database_open = self.in_database = False
         self.kafka_open = self.in_kafka = self.kafka_aborted = False
@@ -40,9 +40,7 @@ class MachineWorld:
     def perform(self, step: Step) -> Event:
         fault = self.chooser.choose(5)
         if fault is BEFORE:
-            # The database says so if the statement that stores the state fails, and the COMMIT travels with it.
-            is_refused = self.refuses and step is Step.COMMIT_DATABASE and self.database_open
-            return Event.NOT_SENT if is_refused else Event.FAILED
+            return Event.FAILED
         if fault is KILLED_BEFORE:
             raise MachineKilledError
         event = self.effect(step)
@@ -92,12 +90,12 @@ def live(machine: DualWriteMachine, world: MachineWorld, *, produces: bool) -> N
             machine.advance((Event.LEFT, Event.RAISED)[world.chooser.choose(2)])
 
 
-def search(*, produces: bool = True, refuses: bool = False) -> Counter[Result | None]:
+def search(*, produces: bool = True) -> Counter[Result | None]:
     """How often each end was reached; an AssertionError if an invariant broke."""
     ends: Counter[Result | None] = Counter()
 
     def scenario(chooser: Chooser) -> None:
-        machine, world = DualWriteMachine(), MachineWorld(chooser, refuses=refuses)
+        machine, world = DualWriteMachine(), MachineWorld(chooser)
         try:
             live(machine, world, produces=produces)
         except MachineKilledError:
@@ -129,20 +127,6 @@ def test_after_recovery_both_sides_are_equal_whatever_failed() -> None:
     # None is a killed process. Each of the ends must have been met, or the search proved nothing about it.
     assert set(ends) == {None, Result.SUCCEEDED, Result.ROLLED_BACK, Result.IN_DOUBT}
     assert sum(ends.values()) > 300
-
-
-def test_after_recovery_both_sides_are_equal_if_the_state_travels_with_the_commit() -> None:
-    assert set(search(refuses=True)) == {None, Result.SUCCEEDED, Result.ROLLED_BACK, Result.IN_DOUBT}
-
-
-@pytest.mark.parametrize("to", [UnitState.COMMITTING_KAFKA, UnitState.LEAVING_COMMIT])
-def test_the_search_notices_a_refused_commit_that_counts_as_a_decision(
-    monkeypatch: pytest.MonkeyPatch, to: UnitState
-) -> None:
-    broken = change(UnitState.COMMITTING_DATABASE, Event.NOT_SENT, to)
-    monkeypatch.setattr(machine_module, "TRANSITIONS", broken)
-    with pytest.raises(AssertionError, match="with the faults"):
-        search(refuses=True)
 
 
 def test_a_unit_that_produces_nothing_ends_as_its_database_does() -> None:

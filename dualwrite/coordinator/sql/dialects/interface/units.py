@@ -1,6 +1,5 @@
 """A database's transactions: how one begins, and whether it is still the one that a unit of work began."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import Connection
@@ -55,20 +54,6 @@ class DatabaseTransactions:
         fate = self.fate(connection, mark)
         if fate is not Fate.OPEN:
             raise TransactionEndedError(self.ended, fate)
-
-    def can_commit_after(self, connection: Connection) -> bool:
-        """True if :meth:`commit_after` can be used on ``connection``. Override both where a driver can send several
-        statements in one message."""
-        return False
-
-    def commit_after(self, connection: Connection, update: str, parameters: Mapping[str, Any]) -> bool:
-        """Run ``update`` and COMMIT, in one message, past SQLAlchemy.
-
-        :returns: False if ``update`` failed or found no row. Nothing is committed then, and the transaction is as it
-            was before. The default sends nothing.
-        :raises DBAPIError: after any other failure: the outcome is unknown.
-        """
-        return False
 
     def fate(self, connection: Connection, mark: str) -> Fate:
         """How the transaction of :meth:`begin_unit` ended. Call it once, and then roll back an open transaction."""

@@ -38,7 +38,6 @@ from dualwrite.coordinator.sql.dialects.interface.bulk_load import BulkInserts, 
 from dualwrite.coordinator.sql.dialects.interface.server import DurabilityGap, MissingTimeout
 from dualwrite.coordinator.sql.dialects.postgresql import settings
 from dualwrite.coordinator.sql.dialects.postgresql.copying import CopyInserts
-from dualwrite.coordinator.sql.dialects.postgresql.pipelining import can_pipeline, commit_after
 from dualwrite.coordinator.sql.dialects.postgresql.timeouts import missing_timeouts
 from dualwrite.coordinator.sql.dialects.unit_transactions import (
     Fate,
@@ -227,14 +226,6 @@ class Postgresql(Database):
     def store_values(self, connection: Connection) -> dict[str, object]:
         """The mark of the unit of work; None if the transaction is not that of a unit of work."""
         return {"of_unit": unit_mark(connection)}
-
-    def can_commit_after(self, connection: Connection) -> bool:
-        """With psycopg."""
-        return can_pipeline(connection)
-
-    def commit_after(self, connection: Connection, update: str, parameters: Mapping[str, Any]) -> bool:
-        """In a pipeline."""
-        return commit_after(connection, update, parameters)
 
     ended = (
         "the transaction of this unit of work was ended inside its block, past SQLAlchemy (COMMIT or ROLLBACK as text, "
