@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from dualwrite.coordinator.rules.lease import LeaseLostError
 from dualwrite.coordinator.rules.machine import Event, Step
 from dualwrite.coordinator.slots import slot as slots
 from dualwrite.coordinator.steps.driver import UnitDriver
 from dualwrite.ids import OngoingTransaction, PreparedTxnState
 from tests.support.breaking.coordinator import COLLECTED_COMMIT, STEP_ACTIONS, commit_whose_failure_is_forgotten
 from tests.support.coordinator.fake_kafka import FakeParticipant
-from tests.support.coordinator.simulation.memory_database import MemoryStore
+from tests.support.coordinator.simulation.memory_database import MemoryStore, MemoryUnit
 from tests.support.coordinator.simulation.world import SimulationWorld
 
 SEEDS = 300
@@ -72,6 +73,32 @@ def test_commits_that_are_sent_and_not_awaited_are_complete_after_any_crashes() 
         seen = search(200, stalls=stalls, sends_commit=True)
         for what in ("kill", "stall", "fault", "recovery commits", "recovery aborts", "ROLLED_BACK"):
             assert seen[what] > 9, f"no run has {what}: {seen}"
+
+
+def test_the_simulation_notices_a_state_that_travels_with_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one message, which locks the row as late as it arrives: another reader may have found the old state before."""
+
+    def remember(self: MemoryUnit, state: PreparedTxnState) -> None:
+        unsent[self] = state
+
+    def store_and_carry_out(self: MemoryUnit) -> None:
+        has_client = not self.connection.is_in_flight
+        try:
+            if self in unsent:
+                self.connection.store(self.lease, unsent[self])
+            carry_out(self)
+        except (LeaseLostError, OSError):
+            if has_client:
+                raise
+            self.connection.is_in_flight = False
+            self.connection.rollback()
+
+    unsent: dict[MemoryUnit, PreparedTxnState] = {}
+    carry_out = MemoryUnit.carry_out
+    monkeypatch.setattr(MemoryUnit, "store", remember)
+    monkeypatch.setattr(MemoryUnit, "carry_out", store_and_carry_out)
+    with pytest.raises(AssertionError, match=r"torn transaction|lost write"):
+        search()
 
 
 def test_the_simulation_notices_a_begin_before_the_last_commit_is_answered(
@@ -139,7 +166,7 @@ def test_the_simulation_notices_a_driver_that_guesses_how_a_commit_ended(monkeyp
         return Event.NOT_COMMITTED
 
     STEP_ACTIONS.broken_by(monkeypatch, {**STEP_ACTIONS.original, Step.READ_DECISION: guess})
-    with pytest.raises(AssertionError, match="lost write"):
+    with pytest.raises(AssertionError, match=r"lost write|torn transaction"):
         search()
 
 

@@ -53,7 +53,10 @@ class MemoryDatabase:
     violations: list[str] = field(default_factory=list)
     versions: Iterator[int] = field(default_factory=lambda: count(1))
     is_lost: Callable[[], int] = lambda: 0
-    """Asked at a unit's COMMIT: 1 if the connection is lost before its effect, 2 if after it."""
+    """Asked at a unit's COMMIT: 1 if the connection is lost before its effect, 2 if after it, 3 if meanwhile: the
+    server carries out what it has received."""
+    later: Callable[[Callable[[], None]], None] = lambda act: act()
+    """Let something happen at the server, a while later."""
 
     def call(self, name: str) -> None:
         """A request on its way: then comes its effect."""
@@ -78,6 +81,8 @@ class MemoryTransaction:
     def __init__(self, database: MemoryDatabase, process: SimulatedProcess) -> None:
         self.process = process
         self.has_ended = False
+        self.is_in_flight = False
+        """True while its last request is on its way: the server carries it out before it notices a lost connection."""
         self._database = database
         self._rows: dict[str, StateRow] = {}
         self._units: list[str] = []
@@ -155,7 +160,7 @@ class MemoryTransaction:
         self._end()
 
     def rollback(self) -> None:
-        if not self.has_ended:
+        if not self.has_ended and not self.is_in_flight:
             self._end()
 
     def _end(self) -> None:
@@ -369,7 +374,7 @@ class MemoryUnit:
         self.was_committed = False
         self._store = store
         self._database = store.database
-        self._lease = lease
+        self.lease = lease
         self._transaction: MemoryTransaction | None = None
 
     @property
@@ -378,7 +383,7 @@ class MemoryUnit:
         return self._transaction
 
     def begin(self, machine: DualWriteMachine) -> None:
-        self._database.call(f"begin {self._lease.transactional_id}")
+        self._database.call(f"begin {self.lease.transactional_id}")
         self._transaction = self._database.begin(self._store.process)
 
     def failure(self) -> BaseException | None:
@@ -387,28 +392,37 @@ class MemoryUnit:
         return None
 
     def store(self, state: PreparedTxnState) -> None:
-        self._database.call(f"store {self._lease.transactional_id} {state}")
-        self.connection.store(self._lease, state)
+        self._database.call(f"store {self.lease.transactional_id} {state}")
+        self.connection.store(self.lease, state)
         self._database.scheduler.pause()
 
     def commit(self) -> None:
         self.commit_was_sent = True
-        self._database.call(f"commit {self._lease.transactional_id}")
+        self._database.call(f"commit {self.lease.transactional_id}")
         loss = self._database.is_lost()
         if loss == 1:
             raise OSError("the connection was lost before the COMMIT")
-        self.connection.commit()
+        if loss == 3:
+            self.connection.is_in_flight = True
+            self._database.later(self.carry_out)
+            raise OSError("the connection was lost during the COMMIT")
+        self.carry_out()
         self._database.scheduler.pause()
         if loss == 2:
             raise OSError("the connection was lost after the COMMIT")
         self.was_committed = True
+
+    def carry_out(self) -> None:
+        """The server's part of the COMMIT."""
+        self.connection.is_in_flight = False
+        self.connection.commit()
 
     def discard(self) -> None:
         if self._transaction is not None and self._store.process.is_alive:
             self._transaction.rollback()
 
     def roll_back(self, *, is_struck: bool) -> None:
-        self._database.call(f"roll back {self._lease.transactional_id}")
+        self._database.call(f"roll back {self.lease.transactional_id}")
         self.discard()
 
     def put_on_record(self, state: PreparedTxnState) -> None:

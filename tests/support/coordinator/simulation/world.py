@@ -170,7 +170,8 @@ class SimulationWorld:
         self.scheduler = Scheduler(seed)
         chance = self.scheduler.random
         self.database = MemoryDatabase(self.scheduler)
-        self.database.is_lost = lambda: self.fault(2)
+        self.database.is_lost = lambda: self.fault(3)
+        self.database.later = lambda act: self._later(chance.random() * LEASE_TIMEOUT, act)
         self.cluster = FakeCluster()
         self.pool_size = chance.randint(1, 3)
         self.processes: dict[int, SimulatedProcess] = {}
