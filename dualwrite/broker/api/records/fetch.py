@@ -96,11 +96,10 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
 
 
 async def _wait(reader: asyncio.Event, seconds: float) -> None:
-    timer = asyncio.get_running_loop().call_later(seconds, reader.set)
     try:
-        await reader.wait()
-    finally:
-        timer.cancel()
+        await asyncio.wait_for(reader.wait(), seconds)
+    except asyncio.TimeoutError:  # not the builtin one before Python 3.11
+        return
 
 
 def _resolve(topic: Message, requested: Message, version: int, broker: BrokerContext) -> _Entry:
