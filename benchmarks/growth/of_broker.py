@@ -20,6 +20,7 @@ from dualwrite.client.admin.control_plane import ControlPlane
 
 RECORDS = 300
 """Of which one was sent at a time, for the latency and the broker's processor time of one."""
+_AT_A_TIME = 30
 _TIMES = 15
 """That a request about everything is made."""
 _WAIT_SECONDS = 120.0
@@ -170,10 +171,13 @@ def _single_records(broker: Bundled, topic: str) -> Sample:
 
     one()
     clock = process_clock(broker.pid)
-    before = time.clock_gettime(clock)
-    took = [_seconds(one) for _ in range(RECORDS)]
-    used = time.clock_gettime(clock) - before
-    return {"one record, ms (p50)": statistics.median(took) * 1e3, "one record, µs of the broker": used / RECORDS * 1e6}
+    took, used = [], []
+    for _ in range(RECORDS // _AT_A_TIME):
+        before = time.clock_gettime(clock)
+        took += [_seconds(one) for _ in range(_AT_A_TIME)]
+        used.append((time.clock_gettime(clock) - before) / _AT_A_TIME)
+    # The cheapest: other work on the machine only adds to it.
+    return {"one record, ms (p50)": statistics.median(took) * 1e3, "one record, µs of the broker": min(used) * 1e6}
 
 
 def _connected(broker: Bundled) -> socket.socket:
