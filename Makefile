@@ -15,7 +15,7 @@ DEMO_READY := $(or $(wildcard $(READY)),$(VENV)/.ready-demo)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -q install
 LOCK := uv pip compile -q --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-header
 
-.PHONY: help demo spark-demo test check lint slow fuzz compare docs format lock clean
+.PHONY: help demo spark-demo test check lint slow fuzz compare benchmarks docs format lock clean
 
 help:
 	@echo "make demo       load real flights into SQLite and a topic through kill -9, then compare (ROWS=$(ROWS))"
@@ -24,6 +24,7 @@ help:
 	@echo "make slow       the slow tests: more crashes, clients and databases (half an hour)"
 	@echo "make fuzz       random requests and damaged files until something is found (SECONDS=$(SECONDS))"
 	@echo "make compare    what a unit of work costs, beside the naive pair and the commit AGAINST=$(AGAINST)"
+	@echo "make benchmarks every figure of the documentation, as one report in benchmark-report/ (hours, on an idle machine)"
 	@echo "make check      ruff, mypy, the layering test and the tests of single modules"
 	@echo "make lint       make check without the tests"
 	@echo "make docs       the documentation's site, in site/"
@@ -52,6 +53,9 @@ fuzz: $(READY)
 compare: $(READY)
 	$(BIN)/python -m benchmarks.compare \
 		$(if $(shell git rev-parse --quiet --verify '$(AGAINST)^{commit}' 2>/dev/null),--against '$(AGAINST)')
+
+benchmarks: $(READY)
+	$(BIN)/python -m benchmarks.page
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -126,7 +126,6 @@ async def _serve(options: BrokerOptions) -> None:
     server = Server(
         context, options.number("socket.request.max.bytes"), options.connections(open_files // 4), sasl.authentications
     )
-    gc.freeze()  # a full collection would look at every partition again, for tenths of a second if there are thousands
     await server.start(bound)
     logger.info(
         "listening on %s, %d topics, %d transactions finished, recovered in %.3f s",
@@ -214,6 +213,7 @@ def _build_context(
     groups = GroupCoordinator(group_log, flusher, clock, entropy, options.groups)
     offsets = GroupOffsets(group_log, cluster, flusher, clock, options.offsets)
     access = AccessControl(cluster, options.access, clock)
+    gc.freeze()  # a full collection would look at every partition again, for tenths of a second if there are thousands
     return BrokerContext(
         cluster, access, coordinator, groups, offsets, flusher, clock, first.advertised_host, first.advertised_port,
         options.is_on("auto.create.topics.enable"), options, ConnectionMemory(options.memory_bytes), meters,
