@@ -68,6 +68,14 @@ class OutgoingRecord(_RecordFields):
             _check_on_delivery(on_delivery)
         return _new(cls, (topic, value, key, partition, timestamp, encoded_headers, on_delivery))
 
+    @staticmethod
+    def of_bytes(
+        topic: str, value: bytes | None, key: bytes | None, partition: int, headers: Headers | None
+    ) -> "OutgoingRecord":
+        """A record of the current time, of arguments that are not checked: ``partition`` is in range, and nothing is a
+        text but the topic and the headers' names."""
+        return _new(OutgoingRecord, (topic, value, key, partition, 0, headers or (), None))
+
     def reporting_to(self, on_delivery: OnDelivery) -> "OutgoingRecord":
         """This record with ``on_delivery``, which is not checked, instead of its own callback."""
         return _new(OutgoingRecord, (*self[:-1], on_delivery))

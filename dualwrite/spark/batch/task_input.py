@@ -92,7 +92,7 @@ class TaskInput(SentToTask):
                 if batch_id is not None and runs.is_committed(run.job, batch_id):
                     _drain(converted)
                     return PreparedTask(run, Attempt(part, attempt, 0))
-                writer = self._writer(runs, run)
+                writer = self._writer(runs, run, overlaps=True)
                 lease, state = writer.write(worker.branches, portions_of(converted, part, attempt, options.batchsize))
                 return PreparedTask(run, Attempt(part, attempt, writer.count), lease, state)
             except InputError as error:
@@ -107,11 +107,12 @@ class TaskInput(SentToTask):
         portion = returned_portion(tasks)
         if not portion or self.run is None:
             return None
-        return self._writer(runs_of(worker, self.options), self.run).write(worker.branches, [portion])
+        writer = self._writer(runs_of(worker, self.options), self.run, overlaps=False)
+        return writer.write(worker.branches, [portion])
 
-    def _writer(self, runs: Runs, run: Run) -> RunWriter:
+    def _writer(self, runs: Runs, run: Run, *, overlaps: bool) -> RunWriter:
         staged = staged_clause(run.staging, self.options.dbtable, self.columns)
-        return RunWriter(runs, run, staged, self.on_step or no_observer)
+        return RunWriter(runs, run, staged, self.on_step or no_observer, overlaps=overlaps)
 
 
 def runs_of(worker: Worker, options: WriteOptions) -> Runs:

@@ -1,15 +1,17 @@
 """The writing of a run's rows: it stages rows, prepares their records, and transfers both to the run.
 
-A task, on an executor, writes its partition as the rows come, and holds at most ``batchsize`` of them in memory. A task
-with few rows does not write them but returns them to Spark's driver, which writes the rows of all such tasks together,
-as if it were one more task.
+A task, on an executor, writes its partition in portions of ``batchsize`` rows, and reads the next portion while one is
+written to the database. A task with few rows does not write them but returns them to Spark's driver, which writes the
+rows of all such tasks together, as if it were one more task.
 
 Each portion is given first to the Kafka producer, which sends it in the background. Then it is written to the database,
-in a transaction that checks that the run is open.
+in a transaction of its own that checks that the run is open.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -63,17 +65,48 @@ Portion = Sequence[MarkedRows]
 """Rows that are staged in one transaction."""
 
 
+class _Stager:
+    """Makes calls one after the other, in a thread if ``overlaps``. A context manager: its end waits for the thread."""
+
+    def __init__(self, *, overlaps: bool) -> None:
+        self._thread = ThreadPoolExecutor(1, "dualwrite-stage") if overlaps else None
+        self._last: Future[None] | None = None
+
+    def __enter__(self) -> "_Stager":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._thread is not None:
+            self._thread.shutdown()
+
+    def begin(self, call: Callable[[], None]) -> None:
+        """Begin ``call``. The call before must have ended (:meth:`finish`)."""
+        if self._thread is None:
+            call()
+        else:
+            self._last = self._thread.submit(call)
+
+    def finish(self) -> None:
+        """Wait for the last call, and raise its error."""
+        last, self._last = self._last, None
+        if last is not None:
+            last.result()
+
+
 class RunWriter:
     """Writes rows of ``run``, with their records in one Kafka transaction.
 
     :param staged: the table of staged rows.
+    :param overlaps: write a portion to the database in a thread, while the next rows come and records are sent. Not in
+        a process of the user's, where an interrupt may come at any point.
     """
 
-    def __init__(self, runs: Runs, run: Run, staged: TableClause, observe: Observe) -> None:
+    def __init__(self, runs: Runs, run: Run, staged: TableClause, observe: Observe, *, overlaps: bool) -> None:
         self._runs = runs
         self._run = run
         self._staged = staged
         self._observe = observe
+        self._overlaps = overlaps
         self.count = 0
         """How many rows it has written."""
 
@@ -85,19 +118,26 @@ class RunWriter:
             staged rows.
         """
         self._runs.require_still_open(self._run)  # sooner than after taking a slot
-        with branches.branch(self._observe) as branch:
+        with branches.branch(self._observe) as branch, _Stager(overlaps=self._overlaps) as stager:
             for portion in portions:
-                self._write_portion(branch, portion)
+                self._produce(branch, portion)
+                stager.finish()
+                self._observe("STAGE_ROWS")
+                stager.begin(partial(self._stage_portion, portion))
             state = branch.prepare()
+            stager.finish()  # before the transfer: the run would be decided without these rows
             return branch.transfer(lambda lease: self._runs.transfer_lease(self._run, lease)), state
 
-    def _write_portion(self, branch: Branch, portion: Portion) -> None:
+    @staticmethod
+    def _produce(branch: Branch, portion: Portion) -> None:
+        record_of = OutgoingRecord.of_bytes  # RowConverter has checked each row
         branch.produce_many(
-            OutgoingRecord(row.topic, row.value, row.key, row.partition, 0, row.headers)
+            record_of(topic, value, key, partition, headers)
             for marked in portion
-            for row in marked.rows
+            for _, topic, key, value, partition, headers, _ in marked.rows
         )
-        self._observe("STAGE_ROWS")
+
+    def _stage_portion(self, portion: Portion) -> None:
         with self._runs.writing(self._run) as connection:
             self._stage(connection, portion)
         self.count += sum(len(marked.rows) for marked in portion)

@@ -4,8 +4,8 @@ The parts are the line, an end, the number of the key's bytes, an end, the key, 
 no such end inside, because COPY escapes it. Written for speed: every row passes here.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import NoReturn
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NoReturn, cast
 
 from dualwrite.errors import InputError
 from dualwrite.spark.plan.columns import REFUSED
@@ -22,6 +22,7 @@ def unpacked(rows: Iterable[bytes], topic: str) -> Iterator[ConvertedRow]:
 
     :raises InputError: at a row that Spark has refused, or that PostgreSQL would refuse.
     """
+    new_row: Callable[[type[ConvertedRow], tuple[Any, ...]], ConvertedRow] = cast(Any, tuple.__new__)
     for number, data in enumerate(rows, 1):
         line_end = data.index(PART_END)
         if not line_end:
@@ -36,8 +37,9 @@ def unpacked(rows: Iterable[bytes], topic: str) -> Iterator[ConvertedRow]:
         if value.startswith(PART_END):
             _refuse(value, number)
         line = data[:line_end]
-        require_no_nul(line, number)
-        yield ConvertedRow(line, topic, key, value, -1, None, len(data))
+        if b"\0" in line:
+            require_no_nul(line, number)
+        yield new_row(ConvertedRow, (line, topic, key, value, -1, None, len(data)))
 
 
 def _refuse(reason: bytes, number: int) -> NoReturn:

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from dualwrite import EmbeddedBroker
 from dualwrite.errors import FencedError, InputError
 from dualwrite.spark.batch.task_input import MOST_RETURNED
-from dualwrite.spark.batch.tasks import few_rows
+from dualwrite.spark.batch.tasks import Portion, RunWriter, few_rows
 from dualwrite.spark.plan.converted_row import ConvertedRow
 from dualwrite.spark.workers import close_workers
 from tests.support.coordinator.event_table import await_sweeps, slot_rows
@@ -125,6 +125,29 @@ def test_a_row_that_cannot_be_written_is_an_input_error_of_its_partition_or_of_t
     batch.abort(work.run, 1)
     with pytest.raises(InputError, match=r"^job 'job': the database refuses a row"):
         write(options, [rows(0, 10), rows(9, 12)], 1)
+    place.judge([])
+
+
+def test_an_error_of_the_last_rows_that_a_task_stages_is_raised_before_the_transfer(
+    place: BatchPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are staged in a thread, while the records are prepared."""
+
+    def refuse(writer: RunWriter, connection: Connection, portion: Portion) -> None:
+        if portion[0].first:
+            raise InputError("the last row")
+        stage(writer, connection, portion)
+
+    steps: list[str] = []
+    batch, work = begun(place.options(), 1, steps.append)
+    stage = RunWriter._stage
+    monkeypatch.setattr(RunWriter, "_stage", refuse)
+    with pytest.raises(InputError, match="the last row"):
+        work.write(rows(0, 8), 0, 1)  # in portions of seven
+    assert "PREPARE_KAFKA" in steps
+    assert "TRANSFER_LEASE" not in steps
+    batch.abort(work.run, 1)
+    close_workers()
     place.judge([])
 
 

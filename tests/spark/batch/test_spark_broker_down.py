@@ -53,7 +53,7 @@ class MortalBrokerPlace(SparkPlace):
     """A broker of its own, which may be killed, and is waited for once (batch.PATIENCE): for less than by default."""
 
     def keywords(self) -> dict[str, Any]:
-        return {**super().keywords(), "kafka.delivery.timeout.ms": "12000"}
+        return {**super().keywords(), "kafka.delivery.timeout.ms": "12000", "driverBytes": "0"}
 
     def down(self) -> None:
         """The broker was killed by now; the batch is in the database, and prepared in Kafka."""
