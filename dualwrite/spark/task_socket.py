@@ -33,10 +33,11 @@ def acknowledge_at_once() -> None:
     with suppress(OSError):  # the only loss is time
         for entry in list(_OPEN_FILES.iterdir()):
             with suppress(OSError):  # the descriptor of the directory itself is closed by now
-                _acknowledge(int(entry.name), option)
+                acknowledge(int(entry.name), option)
 
 
-def _acknowledge(descriptor: int, option: int) -> None:
+def acknowledge(descriptor: int, option: int) -> None:
+    """Let the kernel acknowledge at once what has arrived at the TCP socket ``descriptor``; others are left alone."""
     if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
         return
     connection = socket.socket(fileno=descriptor)

@@ -85,7 +85,9 @@ def _encode_value(fact: TransactionRecorded) -> bytes:
     return b"".join(
         (
             _FIXED.pack(_VALUE_VERSION, *fact.producer, fact.timeout_ms, fact.status),
-            _encode_few(fact.partitions) if len(fact.partitions) <= _FEW else _encode_partitions(fact.partitions),
+            encode_few_partitions(fact.partitions)
+            if len(fact.partitions) <= _FEW
+            else _encode_partitions(fact.partitions),
             _TIMES.pack(fact.updated_ms, fact.started_ms),
             encode_unsigned_varint(len(tags)),
             *tags,
@@ -132,7 +134,8 @@ def _encode_partitions(partitions: frozenset[TopicPartition]) -> bytes:
     return b"".join(out)
 
 
-_encode_few = lru_cache(_REMEMBERED)(_encode_partitions)
+encode_few_partitions = lru_cache(_REMEMBERED)(_encode_partitions)
+"""For sets of at most _FEW partitions: a client could otherwise fill the memory with large ones."""
 
 
 def _decode_partitions(value: bytes, position: int) -> tuple[frozenset[TopicPartition], int]:

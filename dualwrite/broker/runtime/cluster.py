@@ -134,7 +134,7 @@ class Cluster:
         if command.name in self._leaving:
             return TopicDecision(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{command.name}' is marked for deletion.")
         defaults = TopicDefaults(self._settings.num_partitions, self.defaults)
-        decision = self.state.decide_topic(command, self.new_id(), defaults, self._room())
+        decision = self.state.decide_topic(command, self.new_id(), defaults, self.room)
         return self._carry_out(decision, 0, validate_only)
 
     def add_partitions(self, name: str, count: int, assignments: int | None, validate_only: bool) -> TopicDecision:
@@ -145,7 +145,7 @@ class Cluster:
             them.
         """
         topic = self.state.topics[name]
-        decision = decide_partitions(topic, count, assignments, self._room())
+        decision = decide_partitions(topic, count, assignments, self.room)
         return self._carry_out(decision, topic.partitions, validate_only)
 
     def configure_topic(self, name: str, configs: Mapping[str, str], validate_only: bool) -> TopicDecision:
@@ -224,7 +224,8 @@ class Cluster:
         """The dynamic settings of ``node``, or of every node if it is empty."""
         return self.state.broker_configs.get(node, {})
 
-    def _room(self) -> int:
+    @property
+    def room(self) -> int:
         """How many more partitions the broker can open."""
         return self._settings.most_partitions - self._open_count
 

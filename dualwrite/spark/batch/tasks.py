@@ -139,10 +139,11 @@ class RunWriter:
 
     def _stage_portion(self, portion: Portion) -> None:
         with self._runs.writing(self._run) as connection:
-            self._stage(connection, portion)
+            self.stage(connection, portion)
         self.count += sum(len(marked.rows) for marked in portion)
 
-    def _stage(self, connection: Connection, portion: Portion) -> None:
+    def stage(self, connection: Connection, portion: Portion) -> None:
+        """Write ``portion`` into the table of staged rows, in the transaction of ``connection``."""
         loader, run_id = Loader(connection, self._staged), self._run.run_id
         if isinstance(portion[0].rows[0].values, bytes):
             texts: list[Any] = []

@@ -11,6 +11,7 @@ from dualwrite.broker.core.cluster import CreateTopic
 from dualwrite.broker.core.partitions import PartitionState
 from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.flusher import Flusher
+from dualwrite.broker.settings.broker_settings import MAX_PARTITIONS
 from dualwrite.testing.files import MemoryFiles
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.broker.simulated import DATA_DIR, Rooms, StoppableFiles, never, run
@@ -67,14 +68,14 @@ def test_a_start_looks_at_the_data_directory_as_often_however_many_topics_were_d
 def test_the_room_for_partitions_is_kept_through_creation_extension_and_deletion() -> None:
     async def history() -> list[int]:
         cluster = rooms_on(ListCountingFiles()).cluster
-        room = [cluster._room()]
+        room = [cluster.room]
         assert cluster.create_topic(CreateTopic("t", 3)).error is ErrorCode.NONE
-        room.append(cluster._room())
+        room.append(cluster.room)
         assert cluster.add_partitions("t", 5, None, validate_only=True).error is ErrorCode.NONE
         assert cluster.add_partitions("t", 5, None, validate_only=False).error is ErrorCode.NONE
-        room.append(cluster._room())
+        room.append(cluster.room)
         await cluster.delete_topic("t")
-        return [*room, cluster._room(), cluster._settings.most_partitions - _open(cluster)]
+        return [*room, cluster.room, MAX_PARTITIONS - _open(cluster)]
 
     first, *rest = in_loop(history)
     assert rest == [first - 3, first - 5, first, first]

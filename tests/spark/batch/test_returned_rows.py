@@ -140,8 +140,8 @@ def test_an_error_of_the_last_rows_that_a_task_stages_is_raised_before_the_trans
 
     steps: list[str] = []
     batch, work = begun(place.options(), 1, steps.append)
-    stage = RunWriter._stage
-    monkeypatch.setattr(RunWriter, "_stage", refuse)
+    stage = RunWriter.stage
+    monkeypatch.setattr(RunWriter, "stage", refuse)
     with pytest.raises(InputError, match="the last row"):
         work.write(rows(0, 8), 0, 1)  # in portions of seven
     assert "PREPARE_KAFKA" in steps

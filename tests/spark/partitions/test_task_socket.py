@@ -24,13 +24,13 @@ class Sent(SentToTask):
 def told(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The descriptors whose kernel was told to acknowledge."""
     descriptors: list[int] = []
-    acknowledge = task_socket._acknowledge
+    acknowledge = task_socket.acknowledge
 
     def noting(descriptor: int, option: int) -> None:
         acknowledge(descriptor, option)
         descriptors.append(descriptor)
 
-    monkeypatch.setattr(task_socket, "_acknowledge", noting)
+    monkeypatch.setattr(task_socket, "acknowledge", noting)
     return descriptors
 
 

@@ -162,7 +162,7 @@ def test_the_statuses_have_kafkas_names_and_numbers() -> None:
 def test_large_sets_of_partitions_are_not_remembered() -> None:
     """A client could otherwise fill the memory with transactions of a hundred thousand partitions."""
     few, many = (frozenset(TopicPartition("remembered", index) for index in range(count)) for count in (16, 17))
-    remembered = transaction_log._encode_few.cache_info
+    remembered = transaction_log.encode_few_partitions.cache_info
     before = remembered().misses
     encode_fact(PREPARED._replace(partitions=many))
     assert remembered().misses == before
