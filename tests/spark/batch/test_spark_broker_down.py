@@ -59,7 +59,7 @@ class MortalBrokerPlace(SparkPlace):
         """The broker was killed by now; the batch is in the database, and prepared in Kafka."""
         pid = self.broker.pid
         assert pid is not None
-        assert eventually(lambda: ended_by(pid) == signal.SIGKILL, PATIENCE)
+        assert eventually(lambda: ended_by(pid) == signal.SIGKILL)
         self.broker.kill()
         assert self.stored() == rows_of(100)
         assert staged_rows(self.engine) == 0
