@@ -4,7 +4,6 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import islice
 
 from dualwrite.coordinator.concurrency.heartbeat import LeaseRenewal
 from dualwrite.coordinator.concurrency.waiting import Bell, Ticket
@@ -340,11 +339,12 @@ class Pool:
         return bool(self._queue) and self._queue[0] is user and self._has_room()
 
     def _has_room(self) -> bool:
-        spare = len(self._slots) - self._most_in_use
-        if spare < 0:
-            return True
-        unused = (True for slot in reversed(self._slots.values()) if slot.user is None)
-        return next(islice(unused, spare, None), False)  # the most recently released come first
+        in_excess = len(self._slots) - self._most_in_use
+        for slot in reversed(self._slots.values()):  # the most recently released come first
+            if in_excess < 0:
+                break
+            in_excess -= slot.user is None
+        return in_excess < 0
 
     def _await_turn(self, user: object, next_look: float, deadline: float) -> Slot | None:
         """Wait for a slot, and use it; None at ``next_look`` or after ``deadline``."""
