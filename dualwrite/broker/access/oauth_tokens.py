@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jwt
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""Signatures by a key pair. With a shared key (HS256), whoever can check a token could also make one."""
+"""Signatures by a key pair. With a shared key (HS256), a server that can check tokens could also make them."""
 _NONE = "none"
 
 

@@ -1,4 +1,4 @@
-"""The format of the broker's log: a record is one line, whatever its message contains. Only a traceback adds lines."""
+"""The format of the broker's log: one record is one line, even if its message has several. A traceback adds lines."""
 
 import logging
 

@@ -21,7 +21,8 @@ class LongPolls:
     """Belongs to the event loop's thread.
 
     :param stopping: the end of the broker.
-    :param is_over: True if the connection's requests must not wait. Whoever changes it to True calls :meth:`wake`.
+    :param is_over: True if the connection's requests must not wait. The code that changes it to True must call
+        :meth:`wake`.
     """
 
     def __init__(self, stopping: Stopping, is_over: Callable[[], bool] = _never) -> None:

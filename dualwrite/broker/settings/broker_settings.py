@@ -158,7 +158,7 @@ SETTINGS: Mapping[str, Setting] = {
         "The largest request, in bytes; a connection that sends a larger one is closed."),
     "super.users": _setting(
         STRING, "", Allowed("expected principals of the form TYPE:NAME, separated by ';'", _are_principals),
-        "The principals that may do everything, whatever the ACLs say. Example: User:admin;User:backup."),
+        "The principals that may do everything; no ACL applies to them. Example: User:admin;User:backup."),
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": _setting(
         INT, "10000", at_least(1),
         "How often the broker looks for transactions that have timed out."),

@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 from dualwrite.coordinator.ports.kafka import (
     CommitsInBackground,
     KafkaParticipant,
-    ProducesAtOnce,
     commits_in_background,
     name_of_open_transaction,
+    produce_at_once_of,
 )
 from dualwrite.coordinator.process.greenlets import in_greenlet, wait_for
 from dualwrite.coordinator.rules.lease import Lease
@@ -84,7 +84,7 @@ class AwaitedParticipant:
     def __init__(self, blocking: KafkaParticipant, threads: ThreadPoolExecutor) -> None:
         self.blocking = blocking
         self._threads = threads
-        self._at_once = blocking.produce_at_once if isinstance(blocking, ProducesAtOnce) else None
+        self._at_once = produce_at_once_of(blocking)
         self._commits = commits_in_background(blocking)
         self._in_a_row = 0
         self._last: Future[Any] | None = None

@@ -4,7 +4,7 @@ The driver and recovery use these Protocols only. ``kafka/native.py`` and ``kafk
 KafkaParticipant; the tests have a fake that can fail at every call.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from dualwrite.coordinator.rules.recovery_decision import Outcome
@@ -84,6 +84,12 @@ class ProducesAtOnce(Protocol):
     def produce_at_once(self, record: OutgoingRecord) -> bool:
         """Like KafkaParticipant.produce, if that would neither wait, nor send, nor call a delivery callback. Otherwise
         add nothing and return False."""
+
+
+def produce_at_once_of(participant: object) -> Callable[[OutgoingRecord], bool] | None:
+    """The method of ``participant``, if it is a ProducesAtOnce; else None. Asked for each unit of work, so not by
+    isinstance, which looks up the members of a Protocol each time."""
+    return getattr(participant, "produce_at_once", None)
 
 
 @runtime_checkable

@@ -329,7 +329,7 @@ class Pool:
 
     def _complete_idle(self) -> None:
         """Let the background wait for the commits that were sent in slots without a user."""
-        with self._guard:  # nobody takes such a slot meanwhile
+        with self._guard:  # no unit takes such a slot meanwhile
             for slot in self._slots.values():
                 if slot.user is None:
                     slot.complete_later()

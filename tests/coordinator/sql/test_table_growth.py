@@ -9,8 +9,6 @@ from tests.support.coordinator.event_table import TakingStore, ready_engine
 
 UNITS = 10_000
 SLOTS = 10
-FEW_PAGES = 16 * 8192
-"""Bytes. If no update left its page as it was, the table would grow by ten times as much."""
 
 
 def sizes(engine: Engine) -> tuple[int, int]:
@@ -40,8 +38,11 @@ def log_position(engine: Engine) -> int:
 
 @pytest.mark.slow
 @pytest.mark.postgresql
-def test_ten_thousand_units_leave_the_state_table_about_as_small_as_it_was(postgresql_url: str) -> None:
+def test_ten_thousand_units_leave_the_state_table_as_small_as_it_was(postgresql_url: str) -> None:
     engine = ready_engine(postgresql_url, isolation_level="READ COMMITTED")
+    with engine.begin() as connection:
+        # The snapshot of its ANALYZE keeps old versions of rows, on a busy machine for long.
+        connection.execute(text(f"ALTER TABLE {kafka_transaction_state.name} SET (autovacuum_enabled = off)"))
     store = TakingStore(engine)
     leases = [store.take_over(f"orders-{slot}", "host.example.com:4711") for slot in range(SLOTS)]
     size, began, (all_before, hot_before) = sizes(engine), log_position(engine), updates(engine)
@@ -52,9 +53,7 @@ def test_ten_thousand_units_leave_the_state_table_about_as_small_as_it_was(postg
                 store.store(connection, lease, PreparedTxnState(ProducerIdentity(4711, unit % 30_000)))
             lease.memory.committed()
     all_after, hot_after = updates(engine)
-    # Another snapshot, as autovacuum's, holds up the clean-up of a page for a moment.
-    assert all(after <= before + FEW_PAGES for before, after in zip(size, sizes(engine), strict=True))
-    assert all_after - all_before == UNITS
-    assert hot_after - hot_before > 0.99 * UNITS
+    assert sizes(engine) == size
+    assert hot_after - hot_before == all_after - all_before == UNITS
     assert (log_position(engine) - began) / UNITS < 400  # about 165, the commit included
     engine.dispose()

@@ -27,7 +27,7 @@ from dualwrite.spark.batch import whole_batch
 from dualwrite.spark.batch.staging import staged_clause
 from dualwrite.spark.workers import close_workers, worker_of
 from tests.support.coordinator.event_table import await_sweeps, slot_rows
-from tests.support.spark.batch_place import BatchPlace, broker
+from tests.support.spark.batch_place import BatchPlace, batch_place_on, broker
 from tests.support.spark.batches import (
     begun,
     failing_at,
@@ -47,9 +47,7 @@ pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
 
 @pytest.fixture
 def place(engine: Engine, broker: EmbeddedBroker) -> Iterator[BatchPlace]:
-    yield BatchPlace(engine, broker)
-    close_workers()
-    await_sweeps()
+    yield from batch_place_on(engine, broker)
 
 
 @pytest.mark.parametrize("producer", ["native", "librdkafka"])

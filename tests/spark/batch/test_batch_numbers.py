@@ -12,10 +12,8 @@ from dualwrite.coordinator.sql.tables import spark_progress, spark_run
 from dualwrite.errors import BatchChangedError, ConfigurationError, FencedError
 from dualwrite.spark.batch import whole_batch
 from dualwrite.spark.batch.whole_batch import WholeBatch
-from dualwrite.spark.workers import close_workers
 from dualwrite.testing.kafka import KafkaBroker
-from tests.support.coordinator.event_table import await_sweeps
-from tests.support.spark.batch_place import BatchPlace, broker
+from tests.support.spark.batch_place import BatchPlace, batch_place_on, broker
 from tests.support.spark.batches import begun, open_slots, rows, staged_rows, write
 from tests.support.spark.writing import SparkPlace, rows_of
 
@@ -24,9 +22,7 @@ __all__ = ["broker"]
 
 @pytest.fixture
 def place(sqlite: Engine, broker: EmbeddedBroker) -> Iterator[BatchPlace]:
-    yield BatchPlace(sqlite, broker)
-    close_workers()
-    await_sweeps()
+    yield from batch_place_on(sqlite, broker)
 
 
 def test_a_batch_that_is_forgotten_is_not_written_again(place: BatchPlace) -> None:

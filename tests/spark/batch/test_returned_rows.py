@@ -13,8 +13,8 @@ from dualwrite.spark.batch.task_input import MOST_RETURNED
 from dualwrite.spark.batch.tasks import Portion, RunWriter, few_rows
 from dualwrite.spark.plan.converted_row import ConvertedRow
 from dualwrite.spark.workers import close_workers
-from tests.support.coordinator.event_table import await_sweeps, slot_rows
-from tests.support.spark.batch_place import BatchPlace, broker
+from tests.support.coordinator.event_table import slot_rows
+from tests.support.spark.batch_place import BatchPlace, batch_place_on, broker
 from tests.support.spark.batches import (
     begun,
     failing_at,
@@ -37,9 +37,7 @@ ALL = 2**20
 
 @pytest.fixture
 def place(engine: Engine, broker: EmbeddedBroker) -> Iterator[BatchPlace]:
-    yield BatchPlace(engine, broker)
-    close_workers()
-    await_sweeps()
+    yield from batch_place_on(engine, broker)
 
 
 @pytest.mark.parametrize("producer", ["native", "librdkafka"])

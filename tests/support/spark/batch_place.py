@@ -9,6 +9,8 @@ from sqlalchemy import Engine
 from dualwrite import EmbeddedBroker
 from dualwrite.spark.batch.write_batch import recover_job
 from dualwrite.spark.plan.options import WriteOptions
+from dualwrite.spark.workers import close_workers
+from tests.support.coordinator.event_table import await_sweeps
 from tests.support.peer_clients.kafka_helpers import create_topic, fresh_name, visible
 from tests.support.spark.batches import json_of, open_slots, options_for, staged_rows, stored, things
 
@@ -17,6 +19,13 @@ from tests.support.spark.batches import json_of, open_slots, options_for, staged
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     with EmbeddedBroker(tmp_path_factory.mktemp("batch") / "broker", durability="os") as started:
         yield started
+
+
+def batch_place_on(engine: Engine, broker: EmbeddedBroker) -> "Iterator[BatchPlace]":
+    """For a fixture: a place, and the end of what this process used there."""
+    yield BatchPlace(engine, broker)
+    close_workers()
+    await_sweeps()
 
 
 class BatchPlace:
