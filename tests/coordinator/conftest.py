@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.process import watchdog
-from tests.support.coordinator.async_dual_writes import AsyncPlace, async_url
+from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, async_url
 from tests.support.coordinator.event_table import CONFIG, await_sweeps, ready_engine
 from tests.support.coordinator.fake_kafka import FakeKafka
 from tests.support.servers.databases import EVERY

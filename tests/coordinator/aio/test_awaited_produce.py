@@ -17,7 +17,7 @@ from dualwrite.coordinator.ports.kafka import KafkaParticipant, ProducesAtOnce
 from dualwrite.errors import InvalidTransactionStateError, KafkaRefusedError
 from dualwrite.records.outgoing import OutgoingRecord
 from dualwrite.testing.kafka import KafkaBroker
-from tests.support.coordinator.async_dual_writes import AsyncPlace, run, write_unit
+from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run, write_unit
 from tests.support.coordinator.event_table import CONFIG
 from tests.support.coordinator.fake_kafka import FakeKafka, FakeParticipant
 

@@ -13,7 +13,7 @@ from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
 from dualwrite.coordinator.aio.transaction import AsyncTransaction
 from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.errors import InDoubtError, InvalidTransactionStateError, NoFreeSlotError
-from tests.support.coordinator.async_dual_writes import AsyncPlace, run, write, write_unit
+from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run, write, write_unit
 from tests.support.coordinator.event_table import events, stored_values
 
 Unit = Callable[[AsyncDualWrite, str], Awaitable[None]]

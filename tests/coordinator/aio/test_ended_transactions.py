@@ -12,7 +12,7 @@ from dualwrite.coordinator.aio.transaction import AsyncTransaction
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome
 from dualwrite.errors import InvalidTransactionStateError, KafkaUnavailableError
-from tests.support.coordinator.async_dual_writes import AsyncPlace, run, write
+from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run, write
 from tests.support.coordinator.event_table import events, stored_values
 
 pytestmark = pytest.mark.slow_cases("psycopg")

@@ -21,7 +21,7 @@ from dualwrite.errors import (
     RebalancedError,
 )
 from dualwrite.ids import TopicPartition
-from tests.support.coordinator.async_dual_writes import AsyncPlace, run, write_unit
+from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run, write_unit
 from tests.support.coordinator.event_table import events, stored_values
 from tests.support.coordinator.fake_consumer import FakeConsumer, FakeGroup, positions
 from tests.support.coordinator.fake_kafka import FakeCluster, Fault

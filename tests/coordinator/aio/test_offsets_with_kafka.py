@@ -13,7 +13,7 @@ from sqlalchemy import insert
 
 from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
 from dualwrite.testing.kafka import KafkaBroker
-from tests.support.coordinator.async_dual_writes import AsyncPlace, run
+from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run
 from tests.support.coordinator.consumed_topics import BROKER, fill, reading, values_of
 from tests.support.coordinator.event_table import events, stored_values
 

@@ -7,7 +7,7 @@ from dualwrite.coordinator.rules.lease import LeaseLostError
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.tables import kafka_transaction_record
 from dualwrite.errors import FencedError
-from tests.support.coordinator.async_dual_writes import AsyncPlace, run, write_unit
+from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run, write_unit
 from tests.support.coordinator.event_table import TakingStore
 from tests.support.coordinator.fake_kafka_without_2pc import ResumingKafka
 

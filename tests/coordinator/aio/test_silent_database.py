@@ -6,8 +6,8 @@ import pytest
 
 from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
 from dualwrite.errors import DatabaseUnavailableError, InDoubtError
-from tests.support.coordinator.async_dual_writes import AsyncPlace, run, write_unit
-from tests.support.coordinator.async_silent_database import LIMIT, dual_write, outcome, proxy
+from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run, write_unit
+from tests.support.coordinator.aio.async_silent_database import LIMIT, dual_write, outcome, proxy
 from tests.support.servers.silent_proxy import COMMIT, SilentProxy
 from tests.support.waiting import eventually
 

@@ -17,7 +17,7 @@ from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.errors import InvalidTransactionStateError
 from dualwrite.ids import TopicPartition
 from tests.support.breaking.interrupted_blocks import interrupted_once
-from tests.support.coordinator.async_dual_writes import AsyncPlace, run, write, write_unit
+from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run, write, write_unit
 from tests.support.coordinator.event_table import CONFIG, events, stored_values
 from tests.support.coordinator.fake_consumer import FakeConsumer, FakeGroup, positions
 from tests.support.coordinator.fake_kafka import FakeCluster

@@ -22,7 +22,7 @@ from dualwrite.errors import (
     InvalidTransactionStateError,
     KafkaUnavailableError,
 )
-from tests.support.coordinator.async_dual_writes import AsyncPlace, run, write, write_unit
+from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run, write, write_unit
 from tests.support.coordinator.event_table import CONFIG, TakingStore, events, expire_leases, slot_rows, stored_values
 from tests.support.coordinator.fake_kafka import Fault
 from tests.support.coordinator.usual_unit import EventModel, fail_at

@@ -8,10 +8,10 @@ import pytest
 
 from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
-from tests.support.coordinator.async_dual_writes import AsyncPlace, run
-from tests.support.coordinator.async_dual_writes import write as write_async
-from tests.support.coordinator.async_silent_database import dual_write as async_dual_write
-from tests.support.coordinator.async_silent_database import proxy
+from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run
+from tests.support.coordinator.aio.async_dual_writes import write as write_async
+from tests.support.coordinator.aio.async_silent_database import dual_write as async_dual_write
+from tests.support.coordinator.aio.async_silent_database import proxy
 from tests.support.coordinator.event_table import slot_rows
 from tests.support.coordinator.silent_database import LIMIT, SLACK, SilentDatabaseWorld, error_of, world
 from tests.support.coordinator.usual_unit import write, write_unit

@@ -16,7 +16,7 @@ from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import ConfigurationError, InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState
 from dualwrite.schema import upgrade_engine
-from tests.support.coordinator.async_dual_writes import async_url
+from tests.support.coordinator.aio.async_dual_writes import async_url
 from tests.support.coordinator.event_table import CONFIG, events, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
 

@@ -11,7 +11,7 @@ from dualwrite import AsyncDualWrite, DatabaseNotReadyError
 from dualwrite.cli.main import main
 from dualwrite.coordinator.sql.engine.shown_url import command_on, shown_url
 from dualwrite.coordinator.sql.own_tables import with_schema
-from tests.support.coordinator.async_dual_writes import CONFIG, run
+from tests.support.coordinator.aio.async_dual_writes import CONFIG, run
 from tests.support.coordinator.fake_kafka import FakeKafka
 
 

@@ -18,7 +18,7 @@ from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.coordinator.unit.beginning import ATTEMPTS
 from dualwrite.coordinator.unit.transaction import Transaction
-from tests.support.coordinator.async_dual_writes import AsyncPlace, run
+from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run
 from tests.support.coordinator.event_table import CONFIG, events, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
 from tests.support.coordinator.usual_unit import write

@@ -16,8 +16,8 @@ from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as state_table
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 from dualwrite.wire.apis import ApiKey
-from tests.support.coordinator.async_dual_writes import LONG, AsyncPlace, run
-from tests.support.coordinator.async_dual_writes import write_unit as write_async_unit
+from tests.support.coordinator.aio.async_dual_writes import LONG, AsyncPlace, run
+from tests.support.coordinator.aio.async_dual_writes import write_unit as write_async_unit
 from tests.support.coordinator.event_table import CONFIG, events, expire_leases, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka, Fault
 from tests.support.coordinator.usual_unit import write, write_unit

@@ -13,7 +13,7 @@ from dualwrite.coordinator.rules.machine import Result
 from dualwrite.coordinator.slots.usage import Usage
 from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import KafkaUnavailableError, NoFreeSlotError
-from tests.support.coordinator.async_dual_writes import write as write_async
+from tests.support.coordinator.aio.async_dual_writes import write as write_async
 from tests.support.coordinator.event_table import CONFIG, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka, Fault
 from tests.support.coordinator.recorder import Recorder, write

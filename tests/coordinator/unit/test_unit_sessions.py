@@ -14,7 +14,7 @@ from dualwrite.coordinator.aio.transaction import AsyncTransaction
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import InvalidTransactionStateError
-from tests.support.coordinator.async_dual_writes import AsyncPlace, run
+from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run
 from tests.support.coordinator.event_table import events, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
 

@@ -18,7 +18,7 @@ from dualwrite.coordinator.sql.dialects.unit_transactions import TransactionEnde
 from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import DatabaseBusyError, KafkaUnavailableError
 from dualwrite.ids import PreparedTxnState
-from tests.support.coordinator.async_dual_writes import AsyncPlace, run
+from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run
 from tests.support.coordinator.event_table import events, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
 from tests.support.user_errors import UserError

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
-from tests.support.coordinator.async_dual_writes import AsyncPlace, async_url
+from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, async_url
 from tests.support.coordinator.event_table import CONFIG
 from tests.support.servers.silent_proxy import SilentProxy
 
