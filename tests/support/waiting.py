@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 120.0
 """How long anything is waited for before a test fails."""
 
 

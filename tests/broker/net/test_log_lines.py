@@ -41,7 +41,7 @@ def test_names_that_contain_a_line_end_write_no_line(tmp_path: Path) -> None:
             topic = calls.new_topic(client)
             producer = calls.identity(calls.init(client, EVIL, timeout_ms=100))
             calls.open_transaction(client, EVIL, producer, {(topic, 0): [b"v"]})
-            joined_member(client, EVIL, topic, session_timeout_ms=200)
+            joined_member(client, EVIL, topic, session_timeout_ms=3000)
             assert join(client, EVIL, "no member").error_code == ErrorCode.UNKNOWN_MEMBER_ID
         log = tmp_path / "broker.log"
         for words in ("it is past its timeout", "did not get", "is Stable in generation"):

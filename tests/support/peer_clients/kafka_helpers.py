@@ -6,7 +6,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.peer_clients.consumers import consume
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 def fresh_name() -> str:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from sqlalchemy import Connection, create_engine, make_url
 from sqlalchemy.pool import NullPool
 
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 120
 
 _OTHERS = "datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
 _MADE = "oid >= 16384"  # PostgreSQL's own objects have lower ones
