@@ -42,7 +42,7 @@ class ConnectionWatch:
 
     librdkafka then silently repeats its unanswered requests. The first copy may still arrive, and as one epoch serves a
     whole session, it could end a later transaction (Jepsen, 2024). So the producer must be replaced, even if its calls
-    succeed. librdkafka reports such a loss only in its log. Where it closes the connection itself, because a request has
+    succeed. librdkafka reports such a loss only in its log. If it closes the connection itself, because a request has
     timed out, it logs the timeout alone (2.12 and newer).
 
     :param logger: receives every line.
