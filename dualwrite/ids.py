@@ -23,6 +23,13 @@ TWO_PHASE_TIMEOUT_MS = 2147483647
 """The transaction.timeout.ms of a transaction that never expires: how Apache Kafka stores one of two-phase commit,
 and how a client that cannot say Enable2Pc asks for it."""
 
+LIBRDKAFKA_TWO_PHASE_TIMEOUT_MS = TWO_PHASE_TIMEOUT_MS - 100
+"""The transaction.timeout.ms by which librdkafka asks for two-phase commit: the longest beside which it takes a
+socket.timeout.ms (librdkafka_settings.py)."""
+
+TWO_PHASE_TIMEOUTS_MS = frozenset((TWO_PHASE_TIMEOUT_MS, LIBRDKAFKA_TWO_PHASE_TIMEOUT_MS))
+"""The timeouts that ask for two-phase commit."""
+
 UNKNOWN_START = -1
 """The start time of a transaction of which none is known."""
 

@@ -8,7 +8,7 @@ from dualwrite.client.config.reading import TIMEOUT_KEY, TWO_PHASE_KEY
 from dualwrite.client.terms.versions import TRANSACTION_VERSION, TV2
 from dualwrite.coordinator.rules.two_phase import KEEP_PREPARED, RESUME, TwoPhase
 from dualwrite.errors import DualWriteError, KafkaRefusedError, TwoPhaseCommitUnavailableError
-from dualwrite.ids import TWO_PHASE_TIMEOUT_MS
+from dualwrite.ids import LIBRDKAFKA_TWO_PHASE_TIMEOUT_MS
 from dualwrite.operations.findings import Finding, failure, ok, warning
 
 TIMEOUT_SETTING = "transaction.max.timeout.ms"
@@ -129,12 +129,12 @@ def _longest_timeout(longest: Sequence[int], version: int) -> Iterator[Finding]:
     if not longest:
         return
     lowest = min(longest)
-    if version >= TV2 or lowest >= TWO_PHASE_TIMEOUT_MS:
+    if version >= TV2 or lowest >= LIBRDKAFKA_TWO_PHASE_TIMEOUT_MS:
         yield ok(TIMEOUT_SETTING, f"{lowest}: it does not bound a transaction of two-phase commit")
     else:
         yield warning(
             TIMEOUT_SETTING,
-            f"{lowest}: librdkafka, which is used here, asks for {TWO_PHASE_TIMEOUT_MS}, and an Apache Kafka refuses "
-            "that (INVALID_TRANSACTION_TIMEOUT)",
-            f"set it to {TWO_PHASE_TIMEOUT_MS}, or raise {TRANSACTION_VERSION} for the native producer",
+            f"{lowest}: librdkafka, which is used here, asks for {LIBRDKAFKA_TWO_PHASE_TIMEOUT_MS}, and an Apache "
+            "Kafka refuses that (INVALID_TRANSACTION_TIMEOUT)",
+            f"set it to {LIBRDKAFKA_TWO_PHASE_TIMEOUT_MS}, or raise {TRANSACTION_VERSION} for the native producer",
         )

@@ -9,7 +9,7 @@ from dualwrite.client.terms.transaction_states import ONGOING
 from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision, verdict
 from dualwrite.coordinator.rules.slot_rules import SlotRow, SlotStatus, application_of, left_in_another_cluster
 from dualwrite.ids import (
-    TWO_PHASE_TIMEOUT_MS,
+    TWO_PHASE_TIMEOUTS_MS,
     UNKNOWN_START,
     OngoingTransaction,
     PreparedTxnState,
@@ -75,7 +75,7 @@ class KafkaView:
     @property
     def never_expires(self) -> bool:
         """True for two-phase commit: Kafka waits for a decision without a timeout."""
-        return self.timeout_ms == TWO_PHASE_TIMEOUT_MS
+        return self.timeout_ms in TWO_PHASE_TIMEOUTS_MS
 
 
 class Situation(Enum):

@@ -11,8 +11,8 @@ from dualwrite.wire.error_codes import ErrorCode
 class InitProducerId(NamedTuple):
     """A transactional client begins a session (KIP-98; ``expected`` by KIP-360; the two flags by KIP-939).
 
-    :param timeout_ms: transaction.timeout.ms; 2147483647 asks for two-phase commit as ``enable_2pc`` does, because
-        librdkafka has no other way to say it. Ignored with ``enable_2pc``.
+    :param timeout_ms: transaction.timeout.ms; 2147483647 and 2147483547 ask for two-phase commit, as ``enable_2pc``
+        does, because librdkafka has no other way to say it. Ignored with ``enable_2pc``.
     :param keep_prepared: keep an ongoing transaction instead of aborting it.
     :param expected: the identity that the client believes to have, or none on its first request.
     """

@@ -30,7 +30,7 @@ from dualwrite.broker.facts.transactions import (
     TransactionStatus,
     TransactionVersion,
 )
-from dualwrite.ids import MAX_PRODUCER_EPOCH, NO_PRODUCER, ProducerIdentity
+from dualwrite.ids import MAX_PRODUCER_EPOCH, NO_PRODUCER, TWO_PHASE_TIMEOUTS_MS, ProducerIdentity
 from dualwrite.records.control import Marker
 from dualwrite.wire.error_codes import ErrorCode
 
@@ -100,7 +100,7 @@ def _init_producer_id(
 ) -> Decision:
     if command.keep_prepared and command.expected:
         return _refuse(ErrorCode.INVALID_REQUEST)  # the request of a process that recovers, and so has no identity
-    two_phase = command.enable_2pc or command.timeout_ms == NO_TIMEOUT
+    two_phase = command.enable_2pc or command.timeout_ms in TWO_PHASE_TIMEOUTS_MS
     if two_phase and not settings.two_phase_commit_enable:
         return _refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if not two_phase and not 0 < command.timeout_ms <= settings.max_timeout_ms:

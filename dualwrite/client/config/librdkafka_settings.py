@@ -18,9 +18,18 @@ from dualwrite.client.config.reading import (
     value_in,
 )
 from dualwrite.errors import ConfigurationError
+from dualwrite.ids import LIBRDKAFKA_TWO_PHASE_TIMEOUT_MS
 
 _PROPAGATION, _PROPAGATION_MS = "topic.metadata.propagation.max.ms", 30_000
 """How long a topic may be unknown: librdkafka's own default, and as long as the default of delivery.timeout.ms."""
+
+_SOCKET, _SOCKET_MS = "socket.timeout.ms", 60_000
+"""How long an answer may take: librdkafka's own default, which must be set. For a transactional producer librdkafka
+derives it from transaction.timeout.ms, and counts it in microseconds in 32 bits: above 35 minutes that overflows, and
+beside 2147483647 it is always over. librdkafka looks at its requests once a second; it then takes each that it has not
+sent yet, or that is not answered yet, for timed out, closes the connection, and repeats the request half a second later
+(confluentinc/confluent-kafka-python#1915). Beside 2147483647 it refuses any socket.timeout.ms, as it adds 100 to that
+before it compares. So the library asks for two-phase commit by 2147483547 (ids.py)."""
 
 _LOG_INFO = 6
 
@@ -63,6 +72,8 @@ class LibrdkafkaSettings:
         two_phase = is_two_phase(made)
         made.pop(TWO_PHASE_KEY, None)
         transaction_ms = transaction_timeout_ms(milliseconds_in(made, TIMEOUT_KEY), two_phase)
+        if two_phase:
+            transaction_ms = LIBRDKAFKA_TWO_PHASE_TIMEOUT_MS
         made[TIMEOUT_KEY] = transaction_ms
         transactional_id = transactional_id_in(made)
         if str(made.get("delivery.report.only.error", False)).lower() == "true":
@@ -76,9 +87,7 @@ class LibrdkafkaSettings:
         # librdkafka reports a lost connection only in its log (see ConnectionWatch); loggers have levels too.
         made["log.connection.close"] = True
         made["log_level"] = max(_LOG_INFO, int(made.get("log_level", _LOG_INFO)))
-        # librdkafka compares socket.timeout.ms with transaction.timeout.ms + 100, which overflows in two-phase commit,
-        # and refuses any value. Every call that could wait on a silent broker has a deadline of its own instead.
-        made.pop("socket.timeout.ms", None)
+        made[_SOCKET] = min(milliseconds_in(made, _SOCKET) or _SOCKET_MS, transaction_ms)
         # Set explicitly: librdkafka would derive an endless one from transaction.timeout.ms.
         delivery = _one_name(made, DELIVERY_KEY)
         timeout_ms = delivery_timeout_ms(delivery, milliseconds_in(made, DELIVERY_KEY), transaction_ms)

@@ -34,6 +34,7 @@ _KAFKA_CODES: dict[int, int] = {
 _PERMANENT = REFUSES_THE_RECORD | {KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC}
 _FAILED_CONNECTION = "FAIL"
 _WAS_UP = "in state UP"
+_TIMED_OUT_REQUEST = "REQTMOUT"
 
 
 class ConnectionWatch:
@@ -41,7 +42,8 @@ class ConnectionWatch:
 
     librdkafka then silently repeats its unanswered requests. The first copy may still arrive, and as one epoch serves a
     whole session, it could end a later transaction (Jepsen, 2024). So the producer must be replaced, even if its calls
-    succeed. librdkafka reports such a loss only in its log.
+    succeed. librdkafka reports such a loss only in its log. If it closes the connection itself, because a request has
+    timed out, it logs the timeout alone (2.12 and newer).
 
     :param logger: receives every line.
     """
@@ -52,7 +54,8 @@ class ConnectionWatch:
 
     def log(self, level: int, text: str, *arguments: Any) -> None:
         """Take a line of librdkafka's log: its facility, the name of the handle, and the message."""
-        if _FAILED_CONNECTION in arguments[:1] and _WAS_UP in str(arguments[-1]):
+        is_failure = _FAILED_CONNECTION in arguments[:1] and _WAS_UP in str(arguments[-1])
+        if is_failure or _TIMED_OUT_REQUEST in arguments[:1]:
             self.has_lost_connection = True
         self._logger.log(level, text, *arguments)
 

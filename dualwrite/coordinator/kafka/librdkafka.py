@@ -235,12 +235,12 @@ class LibrdkafkaProducer:
             session, sent = self._session, self._queue.deliveries
             session.require_delivered(sent)
             if not self._is_empty:
+                self._before.note_begun()
                 described = session.require_ongoing(sent, has_offsets=bool(self._offsets.groups))
                 anchor = session.anchor(sent, described)
                 named = PreparedTxnState(described.producer, anchor, started_ms=started_ms(described))
                 self._before.require_kept(self._transactional_id)
                 self._prepared = self._topic_ids.added(named)
-                self._before.note_start_time()
             self._watch.require_time(self._transactional_id)
             return self._prepared
 

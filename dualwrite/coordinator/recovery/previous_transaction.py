@@ -28,13 +28,14 @@ class PreviousTransaction:
         self._control = control
         self._timeout = timeout
         self._runtime = runtime
-        self._asked_at = -_START_TIMES_APART
+        self._begun_by = -_START_TIMES_APART
         self._committed = PreparedTxnState()
         self._lost_connections = 0
 
-    def note_start_time(self) -> None:
-        """Note that the coordinator has just returned the start time of the open transaction."""
-        self._asked_at = self._runtime.monotonic()
+    def note_begun(self) -> None:
+        """Note that the coordinator has begun the open transaction by now: a record of it was acknowledged, or offsets
+        were."""
+        self._begun_by = self._runtime.monotonic()
 
     def was_committed(self, state: PreparedTxnState) -> None:
         """Note that the transaction with ``state`` was committed."""
@@ -43,7 +44,7 @@ class PreviousTransaction:
     def await_next_start_time(self) -> None:
         """Wait until the next transaction cannot have the start time of this one (ids.py). Both times are milliseconds
         of the coordinator's clock; usually the database's COMMIT takes longer than that."""
-        left = self._asked_at + _START_TIMES_APART - self._runtime.monotonic()
+        left = self._begun_by + _START_TIMES_APART - self._runtime.monotonic()
         if left > 0:
             self._runtime.sleep(left)
 

@@ -13,6 +13,7 @@ from dualwrite.records.compression import Codec
 from dualwrite.records.header import iterate_batches
 from tests.support.peer_clients.consumers import CONSUMER, consume
 from tests.support.requests.calls import (
+    LIBRDKAFKA_TWO_PHASE_TIMEOUT,
     TWO_PHASE_TIMEOUT,
     describe,
     fetch,
@@ -158,9 +159,10 @@ def test_a_second_producer_fences_the_first(servers: str) -> None:
     assert consume(servers, name) == {0: [b"second"]}
 
 
-def test_a_prepared_transaction_stays_open_when_its_producer_disconnects(servers: str) -> None:
+@pytest.mark.parametrize("timeout_ms", [TWO_PHASE_TIMEOUT, LIBRDKAFKA_TWO_PHASE_TIMEOUT])
+def test_a_prepared_transaction_stays_open_when_its_producer_disconnects(servers: str, timeout_ms: int) -> None:
     name, transactional_id = created(servers), unique("tx")
-    producer = transactional(servers, transactional_id, transaction_timeout_ms=TWO_PHASE_TIMEOUT)
+    producer = transactional(servers, transactional_id, transaction_timeout_ms=timeout_ms)
     producer.begin_transaction()
     producer.produce(name, b"prepared")
     assert producer.flush(PATIENCE_SECONDS) == 0

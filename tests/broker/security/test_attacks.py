@@ -159,17 +159,18 @@ def test_a_stranger_with_write_access_to_the_topic_cannot_touch_a_prepared_trans
 
 
 @pytest.mark.parametrize("version", range(7))
+@pytest.mark.parametrize("timeout_ms", [calls.TWO_PHASE_TIMEOUT, calls.LIBRDKAFKA_TWO_PHASE_TIMEOUT])
 def test_the_longest_timeout_needs_the_right_to_two_phase_commit(
-    owner: RawClient, stranger: RawClient, version: int
+    owner: RawClient, stranger: RawClient, version: int, timeout_ms: int
 ) -> None:
     """KIP-98: a transaction that never ends holds every reader of committed records back."""
     name = calls.unique("tx")
     allow(owner, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, name)
-    endless = calls.init(stranger, name, version=version, timeout_ms=calls.TWO_PHASE_TIMEOUT)
+    endless = calls.init(stranger, name, version=version, timeout_ms=timeout_ms)
     assert endless.error_code == NO_ID
     assert calls.init(stranger, name, version=version).error_code == ErrorCode.NONE
     allow(owner, AclOperation.TWO_PHASE_COMMIT, ResourceType.TRANSACTIONAL_ID, name)
-    endless = calls.init(stranger, name, version=version, timeout_ms=calls.TWO_PHASE_TIMEOUT)
+    endless = calls.init(stranger, name, version=version, timeout_ms=timeout_ms)
     assert endless.error_code == ErrorCode.NONE
 
 

@@ -8,6 +8,7 @@ from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.ids import NO_PRODUCER, ProducerIdentity
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.requests.calls import (
+    LIBRDKAFKA_TWO_PHASE_TIMEOUT,
     TWO_PHASE_TIMEOUT,
     add,
     describe,
@@ -98,7 +99,9 @@ def test_no_transaction_was_kept_on_a_first_request(client: RawClient) -> None:
 # --- refusals, in their order
 
 
-@pytest.mark.parametrize("timeout_ms", [0, -1, MAX_TIMEOUT_MS + 1, TWO_PHASE_TIMEOUT - 1])
+@pytest.mark.parametrize(
+    "timeout_ms", [0, -1, MAX_TIMEOUT_MS + 1, TWO_PHASE_TIMEOUT - 1, TWO_PHASE_TIMEOUT - 99, TWO_PHASE_TIMEOUT - 101]
+)
 @pytest.mark.parametrize("version", [1, 4, 6])
 def test_a_timeout_that_makes_no_sense_is_refused(client: RawClient, version: int, timeout_ms: int) -> None:
     answer = init(client, unique("tx"), timeout_ms=timeout_ms, version=version)
@@ -135,10 +138,11 @@ def test_two_phase_commit_that_is_off_is_not_authorized(one_phase: RawClient, ti
 
 
 @pytest.mark.parametrize("version", range(7))
+@pytest.mark.parametrize("timeout_ms", [TWO_PHASE_TIMEOUT, LIBRDKAFKA_TWO_PHASE_TIMEOUT])
 def test_asking_by_timeout_for_two_phase_commit_that_is_off_is_not_authorized(
-    one_phase: RawClient, version: int
+    one_phase: RawClient, version: int, timeout_ms: int
 ) -> None:
-    answer = init(one_phase, unique("tx"), timeout_ms=TWO_PHASE_TIMEOUT, version=version)
+    answer = init(one_phase, unique("tx"), timeout_ms=timeout_ms, version=version)
     assert answer.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
@@ -162,9 +166,10 @@ def test_with_two_phase_commit_the_timeout_is_ignored(client: RawClient, timeout
 
 
 @pytest.mark.parametrize("version", range(7))
-def test_two_phase_commit_may_be_asked_for_by_timeout(client: RawClient, version: int) -> None:
+@pytest.mark.parametrize("timeout_ms", [TWO_PHASE_TIMEOUT, LIBRDKAFKA_TWO_PHASE_TIMEOUT])
+def test_two_phase_commit_may_be_asked_for_by_timeout(client: RawClient, version: int, timeout_ms: int) -> None:
     transactional_id = unique("tx")
-    init(client, transactional_id, timeout_ms=TWO_PHASE_TIMEOUT, version=version)
+    init(client, transactional_id, timeout_ms=timeout_ms, version=version)
     assert describe(client, transactional_id).transaction_timeout_ms == TWO_PHASE_TIMEOUT
 
 

@@ -490,20 +490,32 @@ def test_a_state_says_when_its_transaction_began_and_in_which_topic() -> None:
     assert (state.anchor, state.started_ms, state.topic_id) == (Anchor.of(T0, 10), 1000, "A" * 22)
 
 
-def test_two_transactions_of_a_session_never_begin_in_one_millisecond(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker's clock moves as this one does; the two differ by any amount."""
+@pytest.mark.parametrize("request_seconds", [0.0, 0.001, 0.002, 0.5])
+def test_two_transactions_of_a_session_never_begin_in_one_millisecond(
+    monkeypatch: pytest.MonkeyPatch, request_seconds: float
+) -> None:
+    """The broker's clock moves as this one does; the two differ by any amount. The transaction has begun before its
+    first record is acknowledged, so the time of the coordinator's answer counts."""
     now = [1000.0]
-    runtime: Any = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds))
+
+    def pass_time(seconds: float) -> None:
+        now[0] += seconds
+
+    runtime: Any = SimpleNamespace(monotonic=lambda: now[0], sleep=pass_time)
 
     def before(control: Any, timeout: float, *_: object) -> PreviousTransaction:
         return PreviousTransaction(control, timeout, runtime)
 
     monkeypatch.setattr(librdkafka, "PreviousTransaction", before)
     rig = LibrdkafkaRig().begun(T0)
+    describe = rig.control.describe_transaction
+    monkeypatch.setattr(
+        rig.control, "describe_transaction", lambda name: (pass_time(request_seconds), describe(name))[1]
+    )
     rig.participant.prepare_transaction()
     rig.participant.commit_transaction()
     rig.participant.begin_transaction()
-    assert now[0] >= 1000.001
+    assert now[0] == pytest.approx(1000.0 + max(0.002, request_seconds))
 
 
 def ended(monkeypatch: pytest.MonkeyPatch, ending: Ending) -> list[PreparedTxnState]:

@@ -27,6 +27,7 @@ from tests.support.requests.raw_client import RawClient
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 TWO_PHASE_TIMEOUT = 2147483647
+LIBRDKAFKA_TWO_PHASE_TIMEOUT = 2147483547
 
 _numbers = itertools.count()
 

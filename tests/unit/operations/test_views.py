@@ -91,6 +91,7 @@ def test_a_slots_application_follows_from_its_name(name: str, application: str |
     assert view(None, None, name).application == application
 
 
-def test_a_transaction_of_two_phase_commit_never_expires() -> None:
+@pytest.mark.parametrize("timeout_ms", [2147483647, 2147483547])
+def test_a_transaction_of_two_phase_commit_never_expires(timeout_ms: int) -> None:
     assert not kafka("Ongoing").never_expires
-    assert KafkaView("Ongoing", OURS, NOW, 2147483647, frozenset()).never_expires
+    assert KafkaView("Ongoing", OURS, NOW, timeout_ms, frozenset()).never_expires

@@ -3,8 +3,8 @@
 Without a transactional id, the broker answers a fresh producer id. With one, it begins a session: it fences earlier
 clients and aborts their open transaction, unless v6's KeepPreparedTxn keeps it (KIP-939). That is legal without
 Enable2Pc too, and INVALID_REQUEST with an expected identity (apache/kafka#21735). A transaction.timeout.ms of
-2147483647 asks for two-phase commit in any version. From v3 on the client may send the identity that it expects to have
-(KIP-360). Before v4 a fenced client gets INVALID_PRODUCER_EPOCH. Two-phase commit needs
+2147483647 or 2147483547 asks for two-phase commit in any version. From v3 on the client may send the identity that it
+expects to have (KIP-360). Before v4 a fenced client gets INVALID_PRODUCER_EPOCH. Two-phase commit needs
 transaction.two.phase.commit.enable, and a right of its own, in whichever way it is asked for.
 """
 
@@ -12,8 +12,7 @@ from dualwrite.broker.access.acls import AclOperation
 from dualwrite.broker.access.needs import Need, on_cluster, on_topic, on_transactional_id
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.core.commands import InitProducerId, Reply
-from dualwrite.broker.facts.transactions import NO_TIMEOUT
-from dualwrite.ids import ProducerIdentity
+from dualwrite.ids import TWO_PHASE_TIMEOUTS_MS, ProducerIdentity
 from dualwrite.wire.apis import ApiKey, InitProducerIdResponse, Message
 from dualwrite.wire.error_codes import ErrorCode
 
@@ -21,7 +20,8 @@ KEY = ApiKey.INIT_PRODUCER_ID
 VERSIONS = range(7)
 _WRITE = on_transactional_id(AclOperation.WRITE, "with a transactional id")
 _TWO_PHASE_COMMIT = on_transactional_id(
-    AclOperation.TWO_PHASE_COMMIT, "with Enable2Pc, or with a transaction.timeout.ms of 2147483647 in any version"
+    AclOperation.TWO_PHASE_COMMIT,
+    "with Enable2Pc, or with a transaction.timeout.ms of 2147483647 or 2147483547 in any version",
 )
 _IDEMPOTENT_WRITE = on_cluster(AclOperation.IDEMPOTENT_WRITE, "without a transactional id")
 _WRITE_SOMEWHERE = on_topic(AclOperation.WRITE, "any topic, instead of IDEMPOTENT_WRITE (KIP-679)", is_refused=False)
@@ -68,7 +68,7 @@ def _refusal(request: Message, broker: BrokerContext) -> Need | None:
         return None if may_write else _IDEMPOTENT_WRITE
     if not broker.may(_WRITE, name):
         return _WRITE
-    two_phase = request.enable2_pc or request.transaction_timeout_ms == NO_TIMEOUT
+    two_phase = request.enable2_pc or request.transaction_timeout_ms in TWO_PHASE_TIMEOUTS_MS
     return _TWO_PHASE_COMMIT if two_phase and not broker.may(_TWO_PHASE_COMMIT, name) else None
 
 

@@ -23,7 +23,7 @@ def config(**overrides: Any) -> dict[str, Any]:
 
 def test_a_transaction_never_expires_and_a_record_does() -> None:
     librdkafka = made().librdkafka
-    assert librdkafka["transaction.timeout.ms"] == 2147483647
+    assert librdkafka["transaction.timeout.ms"] == 2147483547
     assert librdkafka["delivery.timeout.ms"] == 30_000
     assert made().delivery_timeout == 30.0
 
@@ -152,10 +152,32 @@ def test_librdkafka_takes_the_settings_for_those_of_a_transactional_producer(ove
     assert caught.value.args[0].code() == KafkaError._TIMED_OUT, "no broker; without the id it is _NOT_CONFIGURED"
 
 
-def test_librdkafka_still_refuses_a_socket_timeout_beside_an_endless_transaction() -> None:
-    """When this fails, librdkafka's comparison has been mended, and socket.timeout.ms can be passed on."""
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, 60_000),
+        ({"socket.timeout.ms": "1000"}, 1000),
+        ({"socket.timeout.ms": None}, 60_000),
+        ({TWO_PHASE: False, "transaction.timeout.ms": 7_200_000}, 60_000),
+        ({TWO_PHASE: False, "transaction.timeout.ms": 2000}, 2000),
+        ({TWO_PHASE: False, "transaction.timeout.ms": 2000, "socket.timeout.ms": 300_000}, 2000),
+    ],
+    ids=["by default", "as the user says", "not given", "a long transaction", "a short one", "shorter than that"],
+)
+def test_librdkafka_never_derives_the_time_of_an_answer_from_that_of_a_transaction(
+    given: dict[str, Any], expected: int
+) -> None:
+    """The derived one overflows (librdkafka_settings.py). coordinator/kafka/test_librdkafka_timeouts.py shows what
+    happens then."""
+    librdkafka = LibrdkafkaSettings.of(config() | given).librdkafka
+    assert librdkafka["socket.timeout.ms"] == expected
+    Producer(quiet(librdkafka))  # librdkafka agrees
+
+
+def test_librdkafka_still_refuses_a_socket_timeout_beside_the_longest_transaction() -> None:
+    """When this fails, librdkafka's comparison has been mended, and 2147483647 can ask for two-phase commit."""
     with pytest.raises(KafkaException, match=r"socket\.timeout\.ms"):
-        Producer(quiet(made().librdkafka | {"socket.timeout.ms": 1000}))
+        Producer(quiet(made().librdkafka | {"transaction.timeout.ms": 2147483647}))
 
 
 def quiet(librdkafka: dict[str, Any]) -> dict[str, Any]:
