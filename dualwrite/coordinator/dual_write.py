@@ -125,10 +125,11 @@ class DualWrite(SeekingConsumers):
     def transaction(self) -> Block:
         """Make a unit of work, for ``with dw.transaction() as tx``. Entering it runs recovery first, if needed.
 
-        Entering raises NoFreeSlotError if every slot is in use, KafkaUnavailableError if Kafka cannot be reached,
-        DatabaseNotReadyError before ``dualwrite db upgrade``. Inside a unit of work of this DualWrite, in the same
-        thread, it joins that one. If the unit cannot be committed, it is rolled back on both sides, and leaving the
-        block raises the cause. Leaving may also raise InDoubtError or a UnitCommitted: then do not run the unit again.
+        Entering raises NoFreeSlotError if every slot is in use, KafkaUnavailableError or DatabaseUnavailableError if
+        Kafka or the database cannot be reached, DatabaseNotReadyError before ``dualwrite db upgrade``. Inside a unit of
+        work of this DualWrite, in the same thread, it joins that one. If the unit cannot be committed, it is rolled
+        back on both sides, and leaving the block raises the cause. Leaving may also raise InDoubtError or a
+        UnitCommitted: then do not run the unit again.
         """
         return Block(self._manager)
 
