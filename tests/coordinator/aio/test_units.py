@@ -262,6 +262,23 @@ def test_only_coroutine_functions_are_decorated(sqlite_place: AsyncPlace) -> Non
     run(main())
 
 
+def test_a_method_is_a_unit_of_work_too(sqlite_place: AsyncPlace) -> None:
+    async def main() -> None:
+        async with sqlite_place.dual_write() as dual_write:
+
+            class Shop:
+                @dual_write.transactional(retries=1)
+                async def place(self, tx: AsyncTransaction, value: str) -> "Shop":
+                    await write(tx, value)
+                    return self
+
+            shop = Shop()
+            assert await shop.place("one") is shop
+
+    run(main())
+    assert sqlite_place.in_both("one")
+
+
 def test_a_unit_is_run_again_until_kafka_takes_it(sqlite_place: AsyncPlace) -> None:
     fail_at(sqlite_place.kafka, "prepare", times=2)
     runs = []
