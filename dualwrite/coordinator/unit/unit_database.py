@@ -46,8 +46,6 @@ class SqlUnit:
     ) -> None:
         self.limit = limit
         """See UnitDatabase."""
-        self.is_lost = False
-        """True if the connection was lost inside the block; see UnitDatabase."""
         self._engine = engine
         self._store = store
         self._lease = lease
@@ -75,6 +73,11 @@ class SqlUnit:
     def may_have_left_rows(self) -> bool:
         """True if the transaction was ended outside the unit's control and may have left rows; see UnitDatabase."""
         return self._fate.may_have_left_rows
+
+    @property
+    def is_lost(self) -> bool:
+        """True if the connection was lost inside the block; see UnitDatabase."""
+        return self._transaction is not None and self._transaction.is_lost
 
     @property
     def is_on_record(self) -> bool:
@@ -127,8 +130,7 @@ class SqlUnit:
             if transaction is None:
                 return InvalidTransactionStateError(f"this unit of work has no database transaction: {LEAVE_TO_END}")
             if not self._transaction_is_ours():
-                self._note_loss()
-                return DatabaseUnavailableError(_LOST) if self.is_lost else transaction.end()
+                return DatabaseUnavailableError(_LOST) if transaction.is_lost else transaction.end()
             if transaction.refused is not None:
                 return transaction.refused
             if self._machine.state is UnitState.RUNNING:  # with records, STORE_STATE makes this check
@@ -166,7 +168,6 @@ class SqlUnit:
         """Roll back what has begun, if anything; see UnitDatabase."""
         if self._connection is None:
             return
-        self._note_loss()
         self._ask_fate()
         # The heuristic record needs a connection; in a pool of one that is this one.
         # A transaction that was interrupted as it began may be open without the driver's knowledge.
@@ -212,9 +213,6 @@ class SqlUnit:
     def _ask_fate(self) -> None:
         if self._transaction is not None and self._has_begun:
             self._fate.ask(self._transaction, self._machine.error)
-
-    def _note_loss(self) -> None:
-        self.is_lost = self.is_lost or (self._connection is not None and self._connection.invalidated)
 
     def _transaction_is_ours(self) -> bool:
         return (

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, event, insert, select, text, update
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
@@ -17,6 +17,7 @@ from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import (
     ConfigurationError,
     DatabaseNotReadyError,
+    DatabaseUnavailableError,
     FencedError,
     InDoubtError,
     InvalidTransactionStateError,
@@ -403,7 +404,7 @@ def test_a_connection_that_dies_around_commit_settles_the_unit_by_the_row(
             if when == "after":
                 await write_unit(dual_write, "one")
             else:
-                with pytest.raises(DBAPIError):
+                with pytest.raises(DatabaseUnavailableError):
                     await write_unit(dual_write, "one")
             await write_unit(dual_write, "two")
 

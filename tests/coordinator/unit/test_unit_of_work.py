@@ -22,6 +22,7 @@ from dualwrite.errors import (
     ConfigurationError,
     DatabaseBusyError,
     DatabaseNotReadyError,
+    DatabaseUnavailableError,
     FencedError,
     InDoubtError,
     InvalidTransactionStateError,
@@ -836,7 +837,7 @@ def test_a_postgresql_connection_killed_around_commit_settles_the_unit_by_the_ro
         write_unit(dual_write, "one")
         assert in_both(engine, kafka, "one")
     else:
-        with pytest.raises(OperationalError):
+        with pytest.raises(DatabaseUnavailableError):
             write_unit(dual_write, "one")
         assert in_both(engine, kafka)
     write_unit(dual_write, "two")

@@ -79,12 +79,11 @@ def run_unseen(connection: Connection, statement: str, *, fetch: bool = False) -
         return row[0]
     except dialect.loaded_dbapi.Error as error:
         is_lost = dialect.is_disconnect(error, connection.connection, cursor)
-        raised = DBAPIError.instance(
-            statement, None, error, dialect.loaded_dbapi.Error, connection_invalidated=is_lost, dialect=dialect
-        )
         if is_lost:
             connection.invalidate(error)
-        raise raised from error
+        raise DBAPIError.instance(  # in no variable: a cycle with this frame would keep all callers alive
+            statement, None, error, dialect.loaded_dbapi.Error, connection_invalidated=is_lost, dialect=dialect
+        ) from error
     finally:
         cursor.close()
 

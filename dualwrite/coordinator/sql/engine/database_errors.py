@@ -57,11 +57,14 @@ def lost_connections(dialect: Dialect) -> Iterator[None]:
     """Raise an error in this block that :func:`as_library_error` knows as the library's."""
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - raised again, perhaps by another name
         translated = as_library_error(error, dialect)
-        if translated is error:
-            raise
-        raise translated from error
+        try:
+            if translated is error:
+                raise
+            raise translated from error
+        finally:
+            del translated  # a cycle with this frame would keep all callers alive
 
 
 def as_library_error(error: BaseException, dialect: Dialect) -> BaseException:
