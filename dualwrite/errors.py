@@ -87,7 +87,8 @@ class NoFreeSlotError(DualWriteError):
 
 class InDoubtError(DualWriteError):
     """The outcome of the database COMMIT is unknown, and the database does not answer now. Do NOT run the unit of work
-    again: recovery, at the next use or the next start, finds the outcome and completes both sides the same way."""
+    again: recovery, at the next use or the next start, finds the outcome and completes both sides the same way. Nothing
+    records the outcome of a unit without records: look for its rows."""
 
 
 class UnitCommitted(BaseException):
@@ -151,15 +152,18 @@ class ForeignClusterError(DualWriteError):
 
 
 class DatabaseUnavailableError(DualWriteError):
-    """The database server cannot be reached now, or accepts no connections. The unit of work did not begin; run it
-    again when the server is back. If the error persists, check the host and the port in the message."""
+    """The database server cannot be reached now, accepts no connection, or has lost the unit's connection; or the
+    engine's pool had no connection in time. The unit of work was rolled back on both sides, or did not begin; run it
+    again when the server is back. If the error persists, check the host and the port in the message. SQLAlchemy's error
+    is the ``__cause__``."""
 
     retriable = True
 
 
 class DatabaseBusyError(DualWriteError):
-    """Another transaction held the lock of the state row, or SQLite's write lock, for too long. Nothing was written;
-    run the unit of work again. If the error persists, find the transaction that does not end."""
+    """Another transaction held the lock of the state row, or SQLite's write lock, for too long; or the database rolled
+    the unit of work back because of a conflict with another transaction. Nothing was written; run the unit again. If
+    the error persists, find the transaction that does not end."""
 
     retriable = True
 

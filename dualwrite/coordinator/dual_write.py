@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from sqlalchemy import Engine
 
@@ -20,13 +20,24 @@ from dualwrite.coordinator.slots.usage import PoolSettings, Usage
 from dualwrite.coordinator.sql.engine.error_meanings import transient_errors_of
 from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome, acknowledge, outcomes
 from dualwrite.coordinator.steps.observers import Observer, no_observer
-from dualwrite.coordinator.steps.retry import Retrying, require_plain
+from dualwrite.coordinator.steps.retry import Retrying, require_plain, with_tx
 from dualwrite.coordinator.unit.block import Block, open_unit
 from dualwrite.coordinator.unit.transaction import Transaction, unit_of
 from dualwrite.errors import ConfigurationError
 
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S")
+
+
+class TransactionalDecorator(Protocol):
+    """What ``dw.transactional(retries=…)`` returns; see DualWrite.transactional."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Transaction, P], R], /) -> Callable[P, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[S, Transaction, P], R], /) -> Callable[Concatenate[S, P], R]: ...
 
 
 class DualWrite(SeekingConsumers):
@@ -125,10 +136,11 @@ class DualWrite(SeekingConsumers):
     def transaction(self) -> Block:
         """Make a unit of work, for ``with dw.transaction() as tx``. Entering it runs recovery first, if needed.
 
-        Entering raises NoFreeSlotError if every slot is in use, KafkaUnavailableError if Kafka cannot be reached,
-        DatabaseNotReadyError before ``dualwrite db upgrade``. Inside a unit of work of this DualWrite, in the same
-        thread, it joins that one. If the unit cannot be committed, it is rolled back on both sides, and leaving the
-        block raises the cause. Leaving may also raise InDoubtError or a UnitCommitted: then do not run the unit again.
+        Entering raises NoFreeSlotError if every slot is in use, KafkaUnavailableError or DatabaseUnavailableError if
+        Kafka or the database cannot be reached, DatabaseNotReadyError before ``dualwrite db upgrade``. Inside a unit of
+        work of this DualWrite, in the same thread, it joins that one. If the unit cannot be committed, it is rolled
+        back on both sides, and leaving the block raises the cause. Leaving may also raise InDoubtError or a
+        UnitCommitted: then do not run the unit again.
         """
         return Block(self._manager)
 
@@ -137,18 +149,22 @@ class DualWrite(SeekingConsumers):
 
     @overload
     def transactional(
-        self, /, *, retries: int
-    ) -> Callable[[Callable[Concatenate[Transaction, P], R]], Callable[P, R]]: ...
+        self, function: Callable[Concatenate[S, Transaction, P], R], /
+    ) -> Callable[Concatenate[S, P], R]: ...
+
+    @overload
+    def transactional(self, /, *, retries: int) -> TransactionalDecorator: ...
 
     def transactional(self, function: Any = None, /, *, retries: int = 0) -> Any:
         """Decorate ``function(tx, …)`` so that each call ``function(…)`` is a unit of work of its own.
 
-        For plain functions. In a method use the ``with`` block: ``tx`` would come before ``self``. Use it as
-        ``@dw.transactional`` or ``@dw.transactional(retries=3)``. Retries are for errors that are likely to pass: a
-        deadlock, a serialization failure, a lock that was not free in time, a ``retriable`` error of this library. The
-        unit is rolled back on both sides and run again, up to ``retries`` times, after pauses of up to 0.05 s, twice
-        that, and so on to 2 s. So ``function`` may run several times: its other side effects should be harmless if
-        they happen twice. Inside another unit of work ``function`` is not run again; the outer unit is.
+        For plain functions, and for methods ``def method(self, tx, …)``: the transaction is the parameter called
+        ``tx``, or the first one. Use it as ``@dw.transactional`` or ``@dw.transactional(retries=3)``. Retries are for
+        errors that are likely to pass: a deadlock, a serialization failure, a lock that was not free in time, a
+        ``retriable`` error of this library. The unit is rolled back on both sides and run again, up to ``retries``
+        times, after pauses of up to 0.05 s, twice that, and so on to 2 s. So ``function`` may run several times: its
+        other side effects should be harmless if they happen twice. Inside another unit of work ``function`` is not run
+        again; the outer unit is.
 
         :raises ConfigurationError: if ``function`` is not callable, or is a coroutine or a generator: its body would
             run after the commit.
@@ -160,7 +176,7 @@ class DualWrite(SeekingConsumers):
 
     def _decorated(self, retrying: Retrying, function: Callable[Concatenate[Transaction, P], R]) -> Callable[P, R]:
         require_plain(function)
-        manager = self._manager
+        manager, call = self._manager, with_tx(function)
 
         @functools.wraps(function)
         def unit_of_work(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -169,7 +185,7 @@ class DualWrite(SeekingConsumers):
             def once() -> R:
                 with Block(manager, is_repeated=True) as tx:
                     last[:] = [tx]
-                    return function(tx, *args, **kwargs)
+                    return call(tx, *args, **kwargs)
 
             if open_unit(manager) is not None:
                 return once()

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InternalError, ProgrammingError
 
 from dualwrite import errors
+from dualwrite.coordinator.sql.engine.database_errors import first_line
 from dualwrite.errors import (
     ConfigurationError,
     DatabaseUnavailableError,
@@ -59,11 +60,6 @@ def _column(error: DBAPIError) -> str | None:
     diagnostics = getattr(error.orig, "diag", None)
     copy_context = _COLUMN_OF_COPY.match(getattr(diagnostics, "context", None) or "")
     return copy_context[1] if copy_context else None
-
-
-def first_line(error: DBAPIError) -> str:
-    """The first line of the driver's message, without SQLAlchemy's statement and link."""
-    return str(error.orig).strip().partition("\n")[0]
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.config.librdkafka_settings import LibrdkafkaSettings
@@ -29,10 +29,10 @@ from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.rules.slot_rules import slot_id
 from dualwrite.coordinator.rules.two_phase import completed_config
 from dualwrite.coordinator.sql.dialects.base import Database
-from dualwrite.coordinator.sql.dialects.supported import DATABASES, EXAMPLE_URLS, database_at, database_of, titles
+from dualwrite.coordinator.sql.dialects.supported import DATABASES, EXAMPLE_URLS, database_at, titles
+from dualwrite.coordinator.sql.engine.database_errors import connected
 from dualwrite.errors import ConfigurationError, DatabaseUnavailableError, KafkaUnavailableError
 from dualwrite.extras import advice, missing_library
-from dualwrite.spark.error_translation import first_line
 from dualwrite.spark.plan.options import WriteOptions
 
 if TYPE_CHECKING:
@@ -108,14 +108,11 @@ def first_connection(engine: Engine) -> Iterator[Connection]:
         the user.
     """
     try:
-        connection = engine.connect()
-    except DBAPIError as error:
-        secrets = [name for name in engine.url.query if "pass" in name.lower()]
-        url = engine.url.difference_update_query(secrets).render_as_string(hide_password=True)
-        message = f"no connection to {url}: {first_line(error)}"
-        if database_of(engine.dialect).is_away(error):
-            raise DatabaseUnavailableError(message) from None
-        raise ConfigurationError(f"option 'url': {message}") from None
+        connection = connected(engine)
+    except DatabaseUnavailableError as error:
+        raise error from None
+    except ConfigurationError as error:
+        raise ConfigurationError(f"option 'url': {error}") from None
     with connection:
         yield connection
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.client.admin.cluster_client import ClusterClient
@@ -21,6 +22,8 @@ from dualwrite.wire.error_codes import ErrorCode, error_name
 _IN_TESTS = {"group.initial.rebalance.delay.ms": "0"}
 _REQUEST_SECONDS = 10.0
 _PAUSE_SECONDS = 0.02
+_INTERNAL = "__"
+"""How the names of the broker's own topics begin."""
 _FETCH_WAIT_MS = 5  # the broker waits this long at the end of a partition before it answers
 
 
@@ -91,6 +94,30 @@ class KafkaBroker(EmbeddedBroker):
             message = f"topic {name!r} was not created ({answer.error_message})"
             raise KafkaRefusedError(message, answer.error_code, error_name(answer.error_code))
         return name
+
+    def reset(self, *, timeout: float = 10.0) -> None:
+        """Delete every topic, and the offsets of every consumer group, so that the next test finds none.
+
+        :param timeout: seconds.
+        :raises KafkaRefusedError: naming a group that still has members: close its consumers first.
+        :raises KafkaUnavailableError: if the broker does not answer.
+        """
+        admin = AdminClient({**self.client_config})
+        try:
+            listed = admin.list_consumer_groups(request_timeout=timeout).result().valid
+            groups = [group.group_id for group in listed]
+            topics = [name for name in admin.list_topics(timeout=timeout).topics if not name.startswith(_INTERNAL)]
+            deleting = [
+                *(admin.delete_consumer_groups(groups, request_timeout=timeout).items() if groups else ()),
+                *(admin.delete_topics(topics, operation_timeout=timeout).items() if topics else ()),
+            ]
+        except KafkaException as error:
+            raise _plain(error.args[0]) from None
+        for name, future in deleting:
+            try:
+                future.result()
+            except KafkaException as error:
+                raise _plain(error.args[0], f"{name!r} was not deleted: ") from None
 
     def read(
         self,
@@ -188,9 +215,9 @@ def _record(topic: str, message: Message) -> ConsumedRecord:
     )
 
 
-def _plain(error: KafkaError) -> KafkaRefusedError | KafkaUnavailableError:
+def _plain(error: KafkaError, operation: str = "") -> KafkaRefusedError | KafkaUnavailableError:
     """``error`` as an error of this library. Negative codes are librdkafka's own, for errors that no broker
     reported."""
     if error.code() < 0:
-        return KafkaUnavailableError(error.str())
-    return KafkaRefusedError(error.str(), error.code(), error.name())
+        return KafkaUnavailableError(operation + error.str())
+    return KafkaRefusedError(operation + error.str(), error.code(), error.name())

@@ -4,12 +4,15 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
 
 from dualwrite.errors import ConfigurationError, KafkaRefusedError, KafkaUnavailableError
 from dualwrite.testing.kafka import KafkaBroker
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +100,28 @@ def test_too_few_records_are_a_failed_assertion_that_shows_them(shared: KafkaBro
     send(shared, topic, "one")
     with pytest.raises(AssertionError, match=r"1 of 2 records after 0\.2 s: \[\(None, b'one'\)\]"):
         shared.read(topic, minimum=2, timeout=0.2)
+
+
+def test_after_a_reset_the_next_test_finds_neither_topics_nor_offsets(tmp_path: Path) -> None:
+    with KafkaBroker(tmp_path) as broker:
+        broker.reset()  # there is nothing yet
+        for name in ("one", "two"):
+            send(broker, broker.create_topic(name), "left over")
+        consumer = Consumer({**broker.client_config, "group.id": "readers", "auto.offset.reset": "earliest"})
+        consumer.subscribe(["one"])
+        assert eventually(lambda: consumer.poll(0.1), bool) is not None
+        consumer.commit(asynchronous=False)
+        with pytest.raises(KafkaRefusedError, match=r"'readers' was not deleted: .*NON_EMPTY_GROUP"):
+            broker.reset()
+        consumer.close()
+        broker.reset()
+        assert broker.read("one") == broker.read("two") == []
+        admin = AdminClient(broker.client_config)
+        assert [name for name in admin.list_topics(timeout=10).topics if not name.startswith("__")] == []
+        assert admin.list_consumer_groups().result().valid == []
+        assert broker.create_topic("one") == "one"
+        send(broker, "one", "of the next test")
+        assert [record.value for record in broker.read("one")] == [b"of the next test"]
 
 
 def test_the_brokers_settings_are_taken(shared: KafkaBroker) -> None:

@@ -13,7 +13,7 @@ from sqlalchemy import Engine, NullPool, insert, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from dualwrite import AsyncDualWrite, DualWrite, DualWriteError, InDoubtError
+from dualwrite import AsyncDualWrite, DatabaseUnavailableError, DualWrite, DualWriteError, InDoubtError
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.dialects.postgresql.database import Postgresql
 from dualwrite.operations.doctor import examine
@@ -181,7 +181,7 @@ def test_statement_pooling_is_refused_by_the_first_unit_and_by_the_doctor(
     topic = broker.create_topic()
     engine = pgbouncer("statement").engine()
     dual_write = DualWrite(engine, broker.client_config, application=name)
-    with pytest.raises(DBAPIError, match="statement pooling"), dual_write.transaction():
+    with pytest.raises(DatabaseUnavailableError, match="statement pooling"), dual_write.transaction():
         raise AssertionError("begun")
     dual_write.close(timeout=0)
     failed = [finding.message for finding in examine(engine, broker.client_config) if finding.level is Level.FAILURE]
@@ -245,7 +245,7 @@ def test_statements_that_psycopg_prepares_fail_and_no_unit_is_in_one_place_only(
             with processes[number % 2].transaction() as tx:
                 tx.execute(insert(events).values(value=str(number)))
                 tx.produce(topic, value=str(number))
-        except (DBAPIError, InDoubtError) as error:
+        except (DBAPIError, DatabaseUnavailableError, InDoubtError) as error:
             errors.append(error)
     for dual_write, engine in zip(processes, engines, strict=True):
         dual_write.close()

@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from sqlalchemy import Engine, create_engine, insert, text
-from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import DeclarativeBase, Session, scoped_session, sessionmaker
 
-from dualwrite import DualWrite
+from dualwrite import DatabaseUnavailableError, DualWrite
 from dualwrite.testing.kafka import KafkaBroker
 from tests.support.coordinator.event_table import events, ready_engine, stored_values
 from tests.support.user_errors import UserError
@@ -88,7 +87,7 @@ def test_pool_pre_ping_saves_a_unit_from_a_connection_closed_by_the_server(
     if pings:
         write("two")
     else:
-        with pytest.raises(OperationalError):
+        with pytest.raises(DatabaseUnavailableError):
             write("two")
         expected = ["one"]
     assert stored_values(dualwrite_engine) == records(broker, topic) == expected

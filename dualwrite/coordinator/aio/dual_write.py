@@ -5,7 +5,7 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -25,12 +25,27 @@ from dualwrite.coordinator.slots.usage import PoolSettings, Usage
 from dualwrite.coordinator.sql.engine.error_meanings import transient_errors_of
 from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome, acknowledge, outcomes
 from dualwrite.coordinator.steps.observers import Observer, no_observer
-from dualwrite.coordinator.steps.retry import Retrying, require_tx
+from dualwrite.coordinator.steps.retry import Retrying, require_tx, with_tx
 from dualwrite.coordinator.unit.block import open_unit
 from dualwrite.errors import ConfigurationError
 
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S")
+
+
+class AsyncTransactionalDecorator(Protocol):
+    """What ``dw.transactional(retries=…)`` returns; see AsyncDualWrite.transactional."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[AsyncTransaction, P], Awaitable[R]], /
+    ) -> Callable[P, Coroutine[Any, Any, R]]: ...
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[S, AsyncTransaction, P], Awaitable[R]], /
+    ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, R]]: ...
 
 
 class AsyncDualWrite(AsyncSeekingConsumers):
@@ -109,8 +124,11 @@ class AsyncDualWrite(AsyncSeekingConsumers):
 
     @overload
     def transactional(
-        self, /, *, retries: int
-    ) -> Callable[[Callable[Concatenate[AsyncTransaction, P], Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]: ...
+        self, function: Callable[Concatenate[S, AsyncTransaction, P], Awaitable[R]], /
+    ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, R]]: ...
+
+    @overload
+    def transactional(self, /, *, retries: int) -> AsyncTransactionalDecorator: ...
 
     def transactional(self, function: Any = None, /, *, retries: int = 0) -> Any:
         """Decorate ``async def function(tx, …)`` so that each call ``await function(…)`` is a unit of work of its own.
@@ -132,6 +150,7 @@ class AsyncDualWrite(AsyncSeekingConsumers):
             name = getattr(function, "__qualname__", repr(function))
             raise ConfigurationError(f"{name} is not a coroutine function: decorate one that is defined by async def")
         require_tx(function)
+        call = with_tx(function)
 
         @functools.wraps(function)
         async def unit_of_work(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -140,7 +159,7 @@ class AsyncDualWrite(AsyncSeekingConsumers):
             async def once() -> R:
                 async with AsyncBlock(self._manager, is_repeated=True) as tx:
                     last[:] = [tx]
-                    return await function(tx, *args, **kwargs)
+                    return await call(tx, *args, **kwargs)
 
             if open_unit(self._manager) is not None:
                 return await once()

@@ -25,10 +25,11 @@ from dualwrite.coordinator.slots.lent_slot import LentSlot
 from dualwrite.coordinator.slots.usage import Usage
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.engine.connecting import bound_connections
+from dualwrite.coordinator.sql.engine.database_errors import as_library_error, lost_connections
 from dualwrite.coordinator.sql.own_tables import with_schema
 from dualwrite.coordinator.steps.driver import UnitDriver
 from dualwrite.coordinator.steps.observers import Observer, UnitObservers
-from dualwrite.coordinator.steps.outgoing_error import outcome_error, raise_outcome
+from dualwrite.coordinator.steps.outgoing_error import OutgoingErrors
 from dualwrite.coordinator.steps.retry import Retrying
 from dualwrite.coordinator.unit.block import open_unit
 from dualwrite.coordinator.unit.offsets import UnitOffsets
@@ -59,6 +60,8 @@ class UnitManager:
         watch_sessions()
         bound_connections(self.engine)
         self._own_engine = own_engine(self.engine)
+        dialect = self.engine.dialect
+        self._errors = OutgoingErrors(settings.application, lambda error: as_library_error(error, dialect))
         self._observers: tuple[Observer, ...] = ()
         timeout = settings.pool.database_timeout
         self.replayer = (
@@ -113,7 +116,8 @@ class UnitManager:
         self.check_process()
         unit.watch = UnitObservers(self._observers, THIS_PROCESS.is_interrupt) if self._observers else None
         unit.offsets = UnitOffsets(self.process.consuming)
-        slot = self.acquire(unit)
+        with lost_connections(self.engine.dialect):
+            slot = self.acquire(unit)
         unit.driver = driver = self._make_driver(unit, slot)
         if unit.watch is not None:
             unit.watch.slot_taken(slot.transactional_id)
@@ -122,7 +126,7 @@ class UnitManager:
         driver.begin()
         if driver.machine.result is not None:
             self._release(unit)
-            raise_outcome(self.settings.application, driver, None)
+            self._errors.raise_outcome(driver, None)
 
     def leave(self, unit: Unit, error: BaseException | None) -> None:
         """End ``unit``, with the block's exception or None, and raise the exception for the caller."""
@@ -137,7 +141,7 @@ class UnitManager:
             return
         driver.finish(error)
         self._release(unit)
-        raise_outcome(self.settings.application, driver, error)
+        self._errors.raise_outcome(driver, error)
 
     def force_end(self, unit: Unit, error: BaseException) -> None:
         """End what is left of a unit of work that was interrupted at any point; in most cases nothing."""
@@ -158,7 +162,7 @@ class UnitManager:
 
     def outcome_error(self, unit: Unit, raised: BaseException) -> BaseException:
         """The exception that leaves the block of ``unit``, which has ended, in place of ``raised``."""
-        return outcome_error(self.settings.application, unit.driver, raised)
+        return self._errors.of(unit.driver, raised)
 
     def run_again(self, retrying: Retrying, once: Callable[[], R], last: Sequence[BaseTransaction]) -> R:
         """Run ``once``, again as often as ``retrying`` allows; return its result.
@@ -186,7 +190,7 @@ class UnitManager:
         """Complete or abort the transactions of processes that ended or are silent; see DualWrite.recover."""
         self.require_outside()
         pool, sweeper = self.process.pool, self.process.sweeper
-        with sweeper.alone:
+        with sweeper.alone, lost_connections(self.engine.dialect):
             outcomes = {}
             user = object()
             try:

@@ -128,6 +128,10 @@ class UnitDatabase(Protocol):
         """True if the transaction was ended outside the unit's control and may have left rows."""
 
     @property
+    def is_lost(self) -> bool:
+        """True if the connection was lost before the unit was rolled back."""
+
+    @property
     def is_on_record(self) -> bool:
         """True once :meth:`put_on_record` was successful."""
 

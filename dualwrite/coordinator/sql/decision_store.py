@@ -18,6 +18,7 @@ from dualwrite.coordinator.rules.lease_memory import RowSeen, Unmatched
 from dualwrite.coordinator.rules.recovery_decision import DETAILS, UNCLAIMED, Outcome
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.engine.connecting import detach_if_pool_disposed
+from dualwrite.coordinator.sql.engine.database_errors import connected
 from dualwrite.coordinator.sql.engine.engine_checks import (
     discard,
     require_idle,
@@ -284,7 +285,7 @@ class SqlDecisionStore:
 
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
-        with self._engine.connect() as connection:
+        with connected(self._engine) as connection:
             try:
                 yield connection
             finally:

@@ -14,6 +14,7 @@ from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.rules.slot_rules import slot_number
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.coordinator.sql.engine.database_errors import connected
 from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
 from dualwrite.coordinator.sql.identity_rows import read_identity
 from dualwrite.coordinator.sql.own_tables import ours
@@ -59,7 +60,7 @@ def outcomes(engine: Engine, application: str | None = None, *, acknowledged: bo
     statement = select(table).order_by(table.c.id)
     if not acknowledged:
         statement = statement.where(table.c.acknowledged_at.is_(None))
-    with engine.connect() as connection, clear_errors(engine):
+    with connected(engine) as connection, clear_errors(engine):
         name = None if application is None else read_identity(connection).name_of(application)
         stored_outcomes = [
             _outcome_of(row) for row in connection.execute(statement, execution_options=ours(connection))

@@ -96,6 +96,11 @@ class UnitDriver:
         return self._database.may_have_left_rows
 
     @property
+    def has_lost_database(self) -> bool:
+        """True if the unit's database connection was lost before the unit was rolled back."""
+        return self._database.is_lost
+
+    @property
     def is_on_record(self) -> bool:
         """True once it is on record that the database transaction was ended outside the unit's control."""
         return self._database.is_on_record

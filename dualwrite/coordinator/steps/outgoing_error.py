@@ -6,49 +6,73 @@ the cause of a UnitCommitted.
 """
 
 from asyncio import CancelledError
+from collections.abc import Callable
 
 from dualwrite.coordinator.concurrency.step_errors import is_step_error
 from dualwrite.coordinator.rules.machine import Result
 from dualwrite.coordinator.steps.driver import UnitDriver
-from dualwrite.errors import CommittedError, InDoubtError, UnitCommitted, committed_interrupt
+from dualwrite.errors import CommittedError, DatabaseUnavailableError, InDoubtError, UnitCommitted, committed_interrupt
 
 _Left = (CancelledError, GeneratorExit)
 """Exceptions with a special meaning under asyncio: see AsyncDualWrite."""
 
 
-def raise_outcome(application: str, driver: UnitDriver, error: BaseException | None) -> None:
-    """Raise the exception for the caller of a unit of work that has ended, unless it is ``error``, on its way already.
+class OutgoingErrors:
+    """The exceptions that leave the units of work of one application.
 
-    :raises CommittedError: if the unit was committed, and a time limit came during its end.
-    :raises InDoubtError: if it is not known whether it was committed.
+    :param translate: the library's error for one of the database's, or that error itself
+        (sql/engine/database_errors.py).
     """
-    machine = driver.machine
-    raised = driver.interrupt
-    if raised is None:
-        if error is not None or machine.result is Result.SUCCEEDED:
+
+    def __init__(self, application: str, translate: Callable[[BaseException], BaseException]) -> None:
+        self._application = application
+        self._translate = translate
+
+    def raise_outcome(self, driver: UnitDriver, error: BaseException | None) -> None:
+        """Raise the exception for the caller of a unit of work that has ended, unless it is ``error``, on its way
+        already.
+
+        :raises CommittedError: if the unit was committed, and a time limit came during its end.
+        :raises InDoubtError: if it is not known whether it was committed.
+        """
+        raised = driver.interrupt
+        if raised is None:
+            if error is None and driver.machine.result is Result.SUCCEEDED:
+                return
+            raised = driver.machine.error if error is None else error
+        assert raised is not None
+        leaving_error = self.of_block(driver, error) if raised is error else self.of(driver, raised)
+        if leaving_error is error:
             return
-        raised = machine.error
-    assert raised is not None
-    if raised is error:
-        return
-    leaving_error = outcome_error(application, driver, raised)
-    if leaving_error is raised:
-        raise raised
-    raise leaving_error from raised
+        if leaving_error is raised:
+            raise raised
+        raise leaving_error from raised
 
+    def of_block(self, driver: UnitDriver, error: BaseException) -> BaseException:
+        """The exception that leaves the block in place of ``error``, which the user's code raised: the library's if
+        that is the loss of the unit's own connection, and ``error`` itself otherwise."""
+        if not driver.has_lost_database:
+            return error
+        translated = self._translate(error)
+        return translated if isinstance(translated, DatabaseUnavailableError) else error
 
-def outcome_error(application: str, driver: UnitDriver | None, raised: BaseException) -> BaseException:
-    """The exception that leaves the block in place of ``raised``; ``raised`` itself if nothing was committed."""
-    if driver is None or isinstance(raised, UnitCommitted | InDoubtError):
-        return raised
-    result = driver.machine.result
-    if result is Result.SUCCEEDED or (result is Result.DATABASE_FAILED and driver.database_committed):
-        return _committed(raised)
-    if result is Result.IN_DOUBT:
-        return _in_doubt(raised, in_doubt(application, driver.machine.error))
-    if result is Result.DATABASE_FAILED and driver.commit_was_sent and not is_step_error(raised):
-        return _in_doubt(raised, _in_doubt_alone(application, raised))
-    return raised
+    def of(self, driver: UnitDriver | None, raised: BaseException) -> BaseException:
+        """The exception that leaves the block in place of ``raised``, which the unit's end raised; ``raised`` itself if
+        nothing was committed and it is not one of the database's that have a meaning."""
+        if isinstance(raised, UnitCommitted | InDoubtError):
+            return raised
+        if driver is None:
+            return self._translate(raised)
+        result = driver.machine.result
+        if result is Result.SUCCEEDED or (result is Result.DATABASE_FAILED and driver.database_committed):
+            return _committed(raised)
+        if result is Result.IN_DOUBT:
+            return _in_doubt(raised, in_doubt(self._application, driver.machine.error))
+        translated = self._translate(raised)
+        is_answered = is_step_error(raised) and not isinstance(translated, DatabaseUnavailableError)
+        if result is Result.DATABASE_FAILED and driver.commit_was_sent and not is_answered:
+            return _in_doubt(raised, _in_doubt_alone(self._application, raised))
+        return translated
 
 
 def _committed(raised: BaseException) -> BaseException:

@@ -3,7 +3,7 @@
 import inspect
 import logging
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dualwrite.errors import ConfigurationError
 
@@ -35,7 +35,7 @@ def require_plain(function: object) -> None:
 
 
 def require_tx(function: Callable[..., object]) -> None:
-    """Refuse a function that cannot be called with the transaction as its first argument.
+    """Refuse a function that cannot be called with the transaction as an argument.
 
     :raises ConfigurationError: naming the function.
     """
@@ -45,6 +45,28 @@ def require_tx(function: Callable[..., object]) -> None:
         return  # a builtin that does not say what it takes
     if not any(parameter.kind in _POSITIONAL for parameter in parameters):
         raise ConfigurationError(f"{getattr(function, '__qualname__', repr(function))}: its first parameter must be tx")
+
+
+def with_tx(function: Callable[..., R]) -> Callable[..., R]:
+    """``function``, called with the transaction first.
+
+    The transaction is the parameter ``tx``, wherever it stands (in a method, behind ``self``); without a parameter of
+    that name, the first one.
+    """
+    try:
+        parameters = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return function
+    place = parameters.index("tx") if "tx" in parameters else 0
+    if not place:
+        return function
+
+    def call(tx: object, *args: Any, **kwargs: Any) -> R:
+        if len(args) < place:  # some before it were given by their names
+            return function(*args, tx=tx, **kwargs)
+        return function(*args[:place], tx, *args[place:], **kwargs)
+
+    return call
 
 
 class Retrying:

@@ -1,5 +1,6 @@
 """``with dw.transaction() as tx``: the block that begins a unit of work, and ends it in every case."""
 
+import asyncio
 import os
 import sys
 import threading
@@ -141,6 +142,7 @@ class Block(BaseBlock[Transaction]):
         joined = self._join()
         if joined is not None:
             return joined
+        _require_no_loop()
         self._unit = unit = Unit(self._current_context(), is_repeated=self._is_repeated)
         try:
             self._units.enter(unit)
@@ -220,6 +222,20 @@ class Block(BaseBlock[Transaction]):
                     return True
             error = error.__context__
         return False
+
+
+def _require_no_loop() -> None:
+    """Refuse a thread that runs an event loop: every task of the loop would wait for the database and for Kafka.
+
+    A notebook's cells run inside the kernel's own loop, which has nothing else to do meanwhile.
+
+    :raises InvalidTransactionStateError: naming what to use instead.
+    """
+    if asyncio._get_running_loop() is not None and "ipykernel" not in sys.modules:
+        raise InvalidTransactionStateError(
+            "a DualWrite's unit of work blocks this thread, which runs an event loop: use AsyncDualWrite there, or run "
+            "the unit in another thread (asyncio.to_thread)"
+        )
 
 
 def open_unit(units: UnitLifecycle) -> Any:

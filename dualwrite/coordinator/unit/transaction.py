@@ -1,5 +1,6 @@
 """``tx``: a unit of work inside its block, with the database connection and the Kafka transaction."""
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from dualwrite.coordinator.offsets.consumers import KafkaConsumer
 from dualwrite.coordinator.steps.driver import UnitDriver
 from dualwrite.coordinator.unit.offsets import UnitOffsets
 from dualwrite.coordinator.unit.unit_of_work import Unit
+from dualwrite.errors import InvalidTransactionStateError
 from dualwrite.records.outgoing import HeadersGiven, OnDelivery, OutgoingRecord
 
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
@@ -34,10 +36,20 @@ class BaseTransaction:
 class Transaction(BaseTransaction):
     """The unit of work inside its block: database connection and Kafka transaction.
 
-    Use it from one thread only. The block's end commits or rolls back: a ``commit()`` on the connection raises, as do
-    COMMIT and ROLLBACK as SQL text, and a ``rollback()`` makes the whole unit of work fail. Savepoints
-    (``begin_nested()``) are allowed; rolling one back does not remove records.
+    Only the thread that began the unit may use it. The block's end commits or rolls back: a ``commit()`` on the
+    connection raises, as do COMMIT and ROLLBACK as SQL text, and a ``rollback()`` makes the whole unit of work fail.
+    Savepoints (``begin_nested()``) are allowed; rolling one back does not remove records.
     """
+
+    @property
+    def _driver(self) -> UnitDriver:
+        owner = self._unit.owner
+        if type(owner) is int and owner != threading.get_ident():  # a request's unit moves from thread to thread
+            raise InvalidTransactionStateError(
+                "tx belongs to the thread that began its unit of work, and another thread uses it: begin a unit in "
+                "each thread"
+            )
+        return super()._driver
 
     @property
     def connection(self) -> Connection:
@@ -136,4 +148,6 @@ def unit_of(transaction: BaseTransaction) -> Unit:
 
 def driver_of(transaction: BaseTransaction) -> UnitDriver:
     """The driver of the unit of work of ``transaction``, which has begun: for this library's own rooms."""
-    return transaction._driver
+    driver = transaction._unit.driver
+    assert driver is not None
+    return driver

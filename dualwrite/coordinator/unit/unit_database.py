@@ -15,16 +15,21 @@ from dualwrite.coordinator.slots.lent_slot import LentSlot
 from dualwrite.coordinator.slots.unmatched import UnmatchedUnits
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.engine.connecting import detach_if_pool_disposed
+from dualwrite.coordinator.sql.engine.database_errors import connected
 from dualwrite.coordinator.sql.engine.engine_checks import discard, require_idle
 from dualwrite.coordinator.steps.driver import UnitDriver
 from dualwrite.coordinator.unit.beginning import begin_transaction
 from dualwrite.coordinator.unit.session import UnitSession, flush_all, forget_sessions, is_pending
 from dualwrite.coordinator.unit.unit_fate import UnitFate
 from dualwrite.coordinator.unit.unit_transaction import LEAVE_TO_END, UnitTransaction
-from dualwrite.errors import InvalidTransactionStateError
+from dualwrite.errors import DatabaseUnavailableError, InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState
 
 _LOG = logging.getLogger("dualwrite")
+_LOST = (
+    "the connection to the database was lost inside the block of this unit of work, and the error was caught: the unit "
+    "was rolled back on both sides"
+)
 
 
 class SqlUnit:
@@ -70,6 +75,11 @@ class SqlUnit:
         return self._fate.may_have_left_rows
 
     @property
+    def is_lost(self) -> bool:
+        """True if the connection was lost inside the block; see UnitDatabase."""
+        return self._transaction is not None and self._transaction.is_lost
+
+    @property
     def is_on_record(self) -> bool:
         """True once :meth:`put_on_record` was successful; see UnitDatabase."""
         return self._fate.is_on_record
@@ -91,7 +101,7 @@ class SqlUnit:
         """Begin the transaction; see UnitDatabase."""
         self._machine = machine
         with self.limit:
-            self._connection = self._engine.connect()
+            self._connection = connected(self._engine)
             self.limit.watch(self._connection.connection)
             require_idle(self._connection)
             begin_transaction(self._connection, self._make_transaction, self._lease, checked=self._store.checks_lease)
@@ -120,7 +130,7 @@ class SqlUnit:
             if transaction is None:
                 return InvalidTransactionStateError(f"this unit of work has no database transaction: {LEAVE_TO_END}")
             if not self._transaction_is_ours():
-                return transaction.end()
+                return DatabaseUnavailableError(_LOST) if transaction.is_lost else transaction.end()
             if transaction.refused is not None:
                 return transaction.refused
             if self._machine.state is UnitState.RUNNING:  # with records, STORE_STATE makes this check

@@ -32,6 +32,7 @@ class UnitTransaction(RootTransaction):
         "_before_end",
         "_machine",
         "ended_by",
+        "is_lost",
         "mark",
         "refused",
         "rolled_back_by",
@@ -49,6 +50,8 @@ class UnitTransaction(RootTransaction):
         """The error of a refused commit inside the block; the unit of work fails, even if the error was caught."""
         self.rolled_back_by: BaseException | None = None
         """The database error that is known to have rolled the transaction back."""
+        self.is_lost = False
+        """True if SQLAlchemy has found that the connection was lost."""
         self.ended_by: str | None = None
         """The call in the block that rolled the transaction back."""
         self.sessions: list[Session] = []
@@ -154,6 +157,7 @@ def _after_error(context: ExceptionContext) -> None:
     transaction = None if context.connection is None else context.connection.get_transaction()
     if isinstance(transaction, UnitTransaction) and transaction.rolled_back_by is None:
         assert context.connection is not None
+        transaction.is_lost = transaction.is_lost or context.is_disconnect
         if database_of(context.dialect).rolls_back(context.connection, context.original_exception):
             transaction.rolled_back_by = context.original_exception
 

@@ -38,9 +38,9 @@ from sqlalchemy.types import TypeEngine
 
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.coordinator.sql.engine.database_errors import first_line
 from dualwrite.errors import ConfigurationError, DatabaseBusyError, DualWriteError
 from dualwrite.spark.batch.runs import RUN_COLUMN, Run
-from dualwrite.spark.error_translation import first_line
 from dualwrite.spark.plan.columns import TableColumn
 from dualwrite.spark.tables.bulk_load import table_clause
 from dualwrite.spark.tables.target_table import parse_table_name

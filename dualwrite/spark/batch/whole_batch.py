@@ -16,13 +16,14 @@ from dualwrite.coordinator.rules.lease import LeaseContradictedError
 from dualwrite.coordinator.rules.two_phase import RESUME, resume_timeout_ms
 from dualwrite.coordinator.sql.dialects.base import ErrorMeaning
 from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.coordinator.sql.engine.database_errors import first_line
 from dualwrite.coordinator.sql.lease_transfer import Decided
 from dualwrite.errors import DatabaseBusyError, InvalidTransactionStateError
 from dualwrite.spark.batch.runs import Run, Runs, RunState
 from dualwrite.spark.batch.staging import Attempt, drop_outdated, make_staging, move_rows
 from dualwrite.spark.batch.task_input import Observe, TaskInput, no_observer, runs_of
 from dualwrite.spark.batch.tasks import PreparedTask
-from dualwrite.spark.error_translation import database_errors_translated, first_line, refused_row
+from dualwrite.spark.error_translation import database_errors_translated, refused_row
 from dualwrite.spark.plan.columns import match_columns, plan_of
 from dualwrite.spark.plan.options import WriteOptions
 from dualwrite.spark.tables.target_table import checked_target_of

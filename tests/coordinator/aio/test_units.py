@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, event, insert, select, text, update
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
@@ -17,6 +17,7 @@ from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import (
     ConfigurationError,
     DatabaseNotReadyError,
+    DatabaseUnavailableError,
     FencedError,
     InDoubtError,
     InvalidTransactionStateError,
@@ -262,6 +263,23 @@ def test_only_coroutine_functions_are_decorated(sqlite_place: AsyncPlace) -> Non
     run(main())
 
 
+def test_a_method_is_a_unit_of_work_too(sqlite_place: AsyncPlace) -> None:
+    async def main() -> None:
+        async with sqlite_place.dual_write() as dual_write:
+
+            class Shop:
+                @dual_write.transactional(retries=1)
+                async def place(self, tx: AsyncTransaction, value: str) -> "Shop":
+                    await write(tx, value)
+                    return self
+
+            shop = Shop()
+            assert await shop.place("one") is shop
+
+    run(main())
+    assert sqlite_place.in_both("one")
+
+
 def test_a_unit_is_run_again_until_kafka_takes_it(sqlite_place: AsyncPlace) -> None:
     fail_at(sqlite_place.kafka, "prepare", times=2)
     runs = []
@@ -386,7 +404,7 @@ def test_a_connection_that_dies_around_commit_settles_the_unit_by_the_row(
             if when == "after":
                 await write_unit(dual_write, "one")
             else:
-                with pytest.raises(DBAPIError):
+                with pytest.raises(DatabaseUnavailableError):
                     await write_unit(dual_write, "one")
             await write_unit(dual_write, "two")
 

@@ -256,9 +256,9 @@ def test_the_error_does_not_print_the_password(postgresql_url: str) -> None:
     engine.dispose()
 
 
-def test_an_unreachable_database_keeps_its_own_error(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_opened_is_a_wrong_setting(tmp_path: Path) -> None:
     engine = create_engine(f"sqlite:///{tmp_path / 'missing' / 'app.db'}")
-    with pytest.raises(OperationalError, match="unable to open"):
+    with pytest.raises(ConfigurationError, match=r"no connection to sqlite:.*unable to open"):
         TakingStore(engine).take_over(ID, "a")
 
 

@@ -18,6 +18,7 @@ from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.coordinator.unit.beginning import ATTEMPTS
 from dualwrite.coordinator.unit.transaction import Transaction
+from dualwrite.errors import DatabaseBusyError
 from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run
 from tests.support.coordinator.event_table import CONFIG, events, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
@@ -136,11 +137,12 @@ def test_the_users_listeners_see_each_beginning_as_one_of_its_own(database: Snap
 
 @pytest.mark.slow_cases
 def test_a_unit_is_not_begun_again_for_ever(database: SnapshotDatabase) -> None:
-    with database.begun(late=1000) as begun, pytest.raises(DBAPIError) as raised:
+    with database.begun(late=1000) as begun, pytest.raises(DatabaseBusyError) as raised:
         write_unit(database, "one")
     assert begun.count == ATTEMPTS
-    meaning = database_of(database.engine.dialect).meaning_of(raised.value)
-    assert meaning is ErrorMeaning.CONFLICT, "retries= runs it again"
+    assert isinstance(raised.value.__cause__, DBAPIError)
+    meaning = database_of(database.engine.dialect).meaning_of(raised.value.__cause__)
+    assert (meaning, raised.value.retriable) == (ErrorMeaning.CONFLICT, True), "retries= runs it again"
     write_unit(database, "two")
     assert stored_values(database.seen) == database.kafka.committed == ["two"]
     assert (database.dual_write.counters.rolled_back, database.dual_write.outcomes()) == (1, [])

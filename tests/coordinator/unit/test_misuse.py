@@ -1,16 +1,20 @@
 """What is used in a wrong way says so, with the right one."""
 
 import asyncio
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from dualwrite import AsyncDualWrite, ConfigurationError, DualWrite, InvalidTransactionStateError
+from dualwrite import AsyncDualWrite, ConfigurationError, DualWrite, InvalidTransactionStateError, Transaction
 from tests.support.coordinator.event_table import CONFIG, ready_engine
 from tests.support.coordinator.fake_kafka import FakeKafka
+from tests.support.coordinator.usual_unit import write, write_unit
 
 
 def nothing() -> None:
@@ -41,6 +45,64 @@ def test_async_with_is_refused_by_a_blocking_dual_write(blocking: Any) -> None:
 
     with pytest.raises(TypeError, match="a unit of work of a DualWrite is a `with` block"):
         asyncio.run(main())
+
+
+def test_a_blocking_unit_is_refused_in_a_thread_that_runs_an_event_loop(make_dual_write: Any) -> None:
+    dual_write = make_dual_write()
+
+    @dual_write.transactional
+    def decorated(tx: Transaction) -> None:
+        raise AssertionError
+
+    def block() -> None:
+        with dual_write.transaction():
+            raise AssertionError
+
+    async def main() -> None:
+        for unit in (block, decorated):
+            with pytest.raises(InvalidTransactionStateError, match="use AsyncDualWrite there"):
+                unit()
+
+    asyncio.run(main())
+    assert dual_write.counters.units == 0
+    write_unit(dual_write, "one")
+
+
+def test_a_thread_of_an_event_loop_may_run_a_blocking_unit(make_dual_write: Any, kafka: FakeKafka) -> None:
+    dual_write = make_dual_write()
+    asyncio.run(asyncio.to_thread(write_unit, dual_write, "one"))
+    assert kafka.committed == ["one"]
+
+
+def test_a_cell_of_a_notebook_may_run_a_blocking_unit(
+    make_dual_write: Any, kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
+
+    async def cell() -> None:
+        write_unit(make_dual_write(), "one")
+
+    asyncio.run(cell())
+    assert kafka.committed == ["one"]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda tx: tx.produce("events", "two"),
+        lambda tx: tx.execute(text("SELECT 1")),
+        lambda tx: tx.connection,
+        lambda tx: tx.session,
+    ],
+    ids=["produce", "execute", "connection", "session"],
+)
+def test_a_tx_is_refused_in_another_thread(make_dual_write: Any, kafka: FakeKafka, use: Any) -> None:
+    dual_write = make_dual_write()
+    with ThreadPoolExecutor(1) as other, dual_write.transaction() as tx:
+        write(tx, "one")
+        with pytest.raises(InvalidTransactionStateError, match="another thread uses it"):
+            other.submit(use, tx).result()
+    assert kafka.committed == ["one"], "the unit goes on in its own thread"
 
 
 def test_plain_with_is_refused_by_an_async_dual_write(asynchronous: Any) -> None:

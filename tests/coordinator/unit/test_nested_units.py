@@ -1,9 +1,9 @@
 """A unit of work inside another one of the same DualWrite: it joins, and its failure is the whole unit's."""
 
-import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any
 
 import pytest
@@ -188,14 +188,12 @@ def test_a_thread_that_got_a_copy_of_the_context_does_not_join(dual_write: DualW
         with dual_write.transaction() as tx:
             tx.produce("events", "theirs")
 
-    async def outer() -> None:
+    with ThreadPoolExecutor(1) as thread:
         with dual_write.transaction() as tx:
-            other = asyncio.create_task(asyncio.to_thread(unit))
-            await asyncio.to_thread(await_waiting, dual_write)
+            other = thread.submit(copy_context().run, unit)
+            await_waiting(dual_write)
             tx.produce("events", "ours")
-        await other
-
-    asyncio.run(outer())
+        other.result(20)
     assert kafka.committed == ["ours", "theirs"]
 
 

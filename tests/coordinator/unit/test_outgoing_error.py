@@ -20,7 +20,7 @@ from sqlalchemy.exc import StatementError
 from dualwrite.coordinator.concurrency.step_errors import is_step_error
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.rules.machine import Result
-from dualwrite.coordinator.steps.outgoing_error import outcome_error
+from dualwrite.coordinator.steps.outgoing_error import OutgoingErrors
 from dualwrite.coordinator.unit.block import Block
 from dualwrite.errors import (
     CommittedError,
@@ -259,9 +259,10 @@ def test_a_limit_in_the_release_of_the_connection_is_raised_and_leaks_nothing(
 
 def test_cancellation_and_generator_exit_keep_their_meaning() -> None:
     committed: Any = SimpleNamespace(machine=SimpleNamespace(result=Result.SUCCEEDED))
+    errors = OutgoingErrors("orders", lambda error: error)
     for error in (asyncio.CancelledError(), GeneratorExit()):
-        assert outcome_error("orders", committed, error) is error
-    assert isinstance(outcome_error("orders", committed, LimitError("soft")), CommittedError)
+        assert errors.of(committed, error) is error
+    assert isinstance(errors.of(committed, LimitError("soft")), CommittedError)
 
 
 def test_a_committed_interrupt_survives_pickling() -> None:

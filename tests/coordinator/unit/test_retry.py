@@ -1,6 +1,7 @@
 """What is run again, how often, and after which pauses."""
 
 import sqlite3
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -12,7 +13,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from dualwrite import errors
 from dualwrite.coordinator.sql.engine.error_meanings import is_transient
-from dualwrite.coordinator.steps.retry import Retrying
+from dualwrite.coordinator.steps.retry import Retrying, with_tx
 from dualwrite.errors import (
     AnswerLostError,
     ConfigurationError,
@@ -140,3 +141,33 @@ def test_no_retries_is_one_attempt() -> None:
 def test_an_invalid_number_of_retries_is_refused(retries: Any) -> None:
     with pytest.raises(ConfigurationError, match="0 or more"):
         Retrying(retries, lambda error: True, [].append, lambda: 1.0)
+
+
+class Shop:
+    """Its methods take the transaction behind ``self``."""
+
+    def place(self, tx: str, item: str, *, count: int = 1) -> tuple[Any, ...]:
+        return self, tx, item, count
+
+    @staticmethod
+    def move(item: str, tx: str) -> tuple[Any, ...]:
+        return item, tx
+
+
+def test_the_transaction_is_the_parameter_called_tx() -> None:
+    shop = Shop()
+    place = with_tx(Shop.place)
+    assert place("TX", shop, "tea") == place("TX", shop, item="tea") == (shop, "TX", "tea", 1)
+    assert place("TX", shop, "tea", count=2) == (shop, "TX", "tea", 2)
+    move = with_tx(Shop.move)
+    assert move("TX", "tea") == move("TX", item="tea") == ("tea", "TX")
+
+
+@pytest.mark.parametrize("function", [lambda tx, item: (tx, item), lambda unit, item: (unit, item), lambda *all: all])
+def test_without_a_parameter_before_tx_the_transaction_comes_first(function: Callable[..., Any]) -> None:
+    assert with_tx(function) is function
+    assert with_tx(function)("TX", "tea") == ("TX", "tea")
+
+
+def test_a_function_that_does_not_say_what_it_takes_gets_the_transaction_first() -> None:
+    assert with_tx(max) is max

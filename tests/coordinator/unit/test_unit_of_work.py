@@ -22,6 +22,7 @@ from dualwrite.errors import (
     ConfigurationError,
     DatabaseBusyError,
     DatabaseNotReadyError,
+    DatabaseUnavailableError,
     FencedError,
     InDoubtError,
     InvalidTransactionStateError,
@@ -836,7 +837,7 @@ def test_a_postgresql_connection_killed_around_commit_settles_the_unit_by_the_ro
         write_unit(dual_write, "one")
         assert in_both(engine, kafka, "one")
     else:
-        with pytest.raises(OperationalError):
+        with pytest.raises(DatabaseUnavailableError):
             write_unit(dual_write, "one")
         assert in_both(engine, kafka)
     write_unit(dual_write, "two")
@@ -914,6 +915,25 @@ def test_coroutines_and_generators_are_refused_as_they_would_run_after_the_commi
     for function in (coroutine, generator):
         with pytest.raises(ConfigurationError, match="decorate a plain function"):
             dual_write.transactional(function)  # type: ignore[arg-type]
+
+
+def test_a_method_is_a_unit_of_work_too(dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka) -> None:
+    class Shop:
+        name = "shop"
+
+        @dual_write.transactional
+        def place(self, tx: Transaction, value: str) -> str:
+            write(tx, value)
+            return self.name
+
+        @dual_write.transactional(retries=1)
+        def place_again(self, tx: Transaction, value: str) -> str:
+            write(tx, value)
+            return self.name
+
+    shop = Shop()
+    assert shop.place("one") == shop.place_again(value="two") == "shop"
+    assert stored_values(sqlite_engine) == kafka.committed == ["one", "two"]
 
 
 def test_transactional_refuses_to_decorate_anything_but_a_function(dual_write: DualWrite) -> None:

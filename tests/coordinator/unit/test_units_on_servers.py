@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.coordinator.sql.unit_bounds import begin_unit
-from dualwrite.errors import InvalidTransactionStateError
+from dualwrite.errors import DatabaseUnavailableError, InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState, ProducerIdentity
 from tests.support.coordinator.event_table import TakingStore, events, is_closed, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
@@ -95,7 +95,7 @@ def test_a_connection_that_dies_around_commit_settles_the_unit_by_the_row(
         write_unit(dual_write, "one")
         assert in_both(engine, kafka, "one")
     else:
-        with pytest.raises(OperationalError):
+        with pytest.raises(DatabaseUnavailableError):
             write_unit(dual_write, "one")
         assert in_both(engine, kafka)
     write_unit(dual_write, "two")

@@ -69,7 +69,7 @@ def run_unseen(connection: Connection, statement: str, *, fetch: bool = False) -
     transaction.
 
     :param fetch: return the first column of the first row.
-    :raises DBAPIError: as ``connection.exec_driver_sql`` does.
+    :raises DBAPIError: as ``connection.exec_driver_sql`` does; a connection that was lost is invalidated.
     """
     dialect = connection.dialect
     cursor = connection.connection.cursor()
@@ -78,7 +78,12 @@ def run_unseen(connection: Connection, statement: str, *, fetch: bool = False) -
         row: Any = cursor.fetchone() if fetch else (None,)
         return row[0]
     except dialect.loaded_dbapi.Error as error:
-        raise DBAPIError.instance(statement, None, error, dialect.loaded_dbapi.Error, dialect=dialect) from error
+        is_lost = dialect.is_disconnect(error, connection.connection, cursor)
+        if is_lost:
+            connection.invalidate(error)
+        raise DBAPIError.instance(  # in no variable: a cycle with this frame would keep all callers alive
+            statement, None, error, dialect.loaded_dbapi.Error, connection_invalidated=is_lost, dialect=dialect
+        ) from error
     finally:
         cursor.close()
 

@@ -366,7 +366,7 @@ class MemoryUnit:
 
     limit = nullcontext()
     session: Any = None
-    may_have_left_rows = is_on_record = False
+    may_have_left_rows = is_on_record = is_lost = False
     has_unflushed = True
 
     def __init__(self, store: MemoryStore, lease: Lease) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import URL
-from sqlalchemy.exc import DBAPIError
 
 
 class DatabaseUrls:
@@ -54,9 +53,10 @@ class DatabaseUrls:
     exact_session: Sequence[str] = ()
     """Statements with the same purpose, which run on each new connection."""
 
-    def is_away(self, error: DBAPIError) -> bool:
-        """True if ``error``, of an attempt to connect, means that the server cannot be reached now, so that another
-        attempt may succeed; False if the URL is likely to be wrong. Override it for a server."""
+    def is_away(self, error: BaseException) -> bool:
+        """True if ``error``, SQLAlchemy's or the driver's, of an attempt to connect, means that the server cannot be
+        reached now, so that another attempt may succeed; False if the URL is likely to be wrong. Override it for a
+        server."""
         return False
 
 

@@ -338,9 +338,10 @@ class Mysql(Database):
         """True for a deadlock, and for a row that has changed since the snapshot."""
         return _number_of(error) in _ROLLS_BACK
 
-    def is_away(self, error: DBAPIError) -> bool:
+    def is_away(self, error: BaseException) -> bool:
         """By the error's number. PyMySQL reports a host that does not exist as one that does not answer."""
-        return _number(error) in _AWAY and _NO_SUCH_HOST not in str(error.orig)
+        cause = getattr(error, "orig", error)
+        return _number_of(cause) in _AWAY and _NO_SUCH_HOST not in str(cause)
 
     def meaning_of(self, error: DBAPIError) -> ErrorMeaning | None:
         """By the error's number."""

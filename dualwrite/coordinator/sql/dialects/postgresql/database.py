@@ -339,9 +339,9 @@ class Postgresql(Database):
         connection.execute(select(_DURABLE, *set_limits))
         yield
 
-    def is_away(self, error: DBAPIError) -> bool:
+    def is_away(self, error: BaseException) -> bool:
         """By the message: a failed attempt to connect has no SQLSTATE."""
-        said = str(error.orig)
+        said = str(getattr(error, "orig", error))
         return any(phrase in said for phrase in _AWAY)
 
     def meaning_of(self, error: DBAPIError) -> ErrorMeaning | None:

@@ -1,0 +1,101 @@
+"""The library's errors for a database that cannot be reached now, or that refuses one of the library's own steps.
+
+A caller of a unit of work must learn whether to run it again. SQLAlchemy's errors do not say so, and asyncio drivers
+raise their own, or the operating system's, where no connection could be made.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import Connection, Dialect, Engine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from dualwrite.coordinator.concurrency.step_errors import is_step_error
+from dualwrite.coordinator.sql.dialects.base import ErrorMeaning
+from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.errors import ConfigurationError, DatabaseBusyError, DatabaseUnavailableError, DualWriteError
+
+_MEANINGS: dict[ErrorMeaning | None, str] = {
+    ErrorMeaning.BUSY: "another transaction held a lock for too long",
+    ErrorMeaning.CONFLICT: "it conflicted with another transaction",
+}
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of the driver's message, without SQLAlchemy's statement and link; with what was added to it."""
+    added = "; ".join(error.detail) if isinstance(error, DBAPIError) else ""
+    line = str(getattr(error, "orig", None) or error).strip().partition("\n")[0] or type(error).__name__
+    return f"{line} ({added})" if added else line
+
+
+def connected(engine: Engine) -> Connection:
+    """A connection from the pool of ``engine``.
+
+    :raises DatabaseUnavailableError: if the server cannot be reached now, or the pool has no connection in time.
+    :raises ConfigurationError: if a retry cannot help: the host or the database does not exist, or the database refuses
+        the user.
+    """
+    try:
+        return engine.connect()
+    except DualWriteError:
+        raise
+    except PoolTimeoutError as error:
+        raise DatabaseUnavailableError(_pool(error)) from error
+    except Exception as error:
+        if not is_step_error(error):
+            raise  # a time limit, or a bug in a listener
+        message = f"no connection to {_shown(engine)}: {first_line(error)}"
+        is_lost = isinstance(error, DBAPIError) and error.connection_invalidated
+        if is_lost or isinstance(error, OSError) or database_of(engine.dialect).is_away(error):
+            raise DatabaseUnavailableError(message) from error
+        raise ConfigurationError(message) from error
+
+
+@contextmanager
+def lost_connections(dialect: Dialect) -> Iterator[None]:
+    """Raise an error in this block that :func:`as_library_error` knows as the library's."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - raised again, perhaps by another name
+        translated = as_library_error(error, dialect)
+        try:
+            if translated is error:
+                raise
+            raise translated from error
+        finally:
+            del translated  # a cycle with this frame would keep all callers alive
+
+
+def as_library_error(error: BaseException, dialect: Dialect) -> BaseException:
+    """The library's error for ``error``, which one of the library's own steps in the database has raised; ``error``
+    itself if it has no meaning for the library. Nothing was committed.
+
+    A DatabaseUnavailableError if the connection was lost, a DatabaseBusyError for a lock that was not free in time, a
+    deadlock or a serialization failure.
+    """
+    if isinstance(error, PoolTimeoutError):
+        return DatabaseUnavailableError(_pool(error))
+    if is_lost(error):
+        return DatabaseUnavailableError(f"the connection to the database was lost: {first_line(error)}")
+    meaning = database_of(dialect).meaning_of(error) if isinstance(error, DBAPIError) else None
+    if meaning in _MEANINGS:
+        return DatabaseBusyError(f"the transaction was rolled back, as {_MEANINGS[meaning]}: {first_line(error)}")
+    return error
+
+
+def is_lost(error: BaseException) -> bool:
+    """True if SQLAlchemy knows by ``error`` that the connection was lost."""
+    return isinstance(error, DBAPIError) and error.connection_invalidated
+
+
+def _pool(error: PoolTimeoutError) -> str:
+    return (
+        f"the engine's pool had no connection in time: {first_line(error)}; see whether the database answers, or make "
+        "the pool larger (pool_size and max_overflow of create_engine)"
+    )
+
+
+def _shown(engine: Engine) -> str:
+    secrets = [name for name in engine.url.query if "pass" in name.lower()]
+    return engine.url.difference_update_query(secrets).render_as_string(hide_password=True)

@@ -1,0 +1,91 @@
+"""Under asyncio: a database server that is down, or that loses a unit's connection."""
+
+import socket
+from typing import Any
+
+import pytest
+from sqlalchemy import insert, make_url, text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from dualwrite.coordinator.aio.transaction import AsyncTransaction
+from dualwrite.errors import ConfigurationError, DatabaseUnavailableError
+from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run, write_unit
+from tests.support.coordinator.event_table import events, stored_values
+
+
+def kill_session(place: AsyncPlace) -> Any:
+    """Let the server end the session of the unit."""
+    is_postgresql = place.seen.dialect.name == "postgresql"
+    own = text("SELECT pg_backend_pid()" if is_postgresql else "SELECT CONNECTION_ID()")
+
+    async def act(tx: AsyncTransaction) -> None:
+        victim = await tx.scalar(own)
+        with place.seen.connect() as connection:
+            if is_postgresql:
+                connection.execute(text("SELECT pg_terminate_backend(:id)"), {"id": victim})
+            else:
+                connection.execute(text(f"KILL {victim}"))
+
+    return act
+
+
+async def insert_two(tx: AsyncTransaction) -> None:
+    await tx.execute(insert(events).values(value="two"))
+
+
+@pytest.mark.parametrize("acts", [[insert_two], []], ids=["in the block", "at its end"])
+def test_a_lost_connection_is_the_librarys_error(server_place: AsyncPlace, acts: list[Any]) -> None:
+    place = server_place
+
+    async def main() -> None:
+        async with place.dual_write() as dual_write:
+            with pytest.raises(DatabaseUnavailableError, match="lost") as caught:
+                await write_unit(dual_write, "one", kill_session(place), *acts)
+            assert caught.value.retriable
+            assert caught.value.__cause__ is not None
+            await write_unit(dual_write, "three")
+
+    run(main())
+    assert place.in_both("three")
+
+
+def test_a_server_that_is_down_is_the_librarys_error(server_place: AsyncPlace) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    url = make_url(server_place.url).set(host="127.0.0.1", port=port, query={})
+
+    async def main() -> None:
+        engine = create_async_engine(url)
+        async with server_place.dual_write(engine) as dual_write:
+            with pytest.raises(DatabaseUnavailableError, match="no connection to") as caught:
+                await write_unit(dual_write, "one")
+            assert caught.value.retriable
+            with pytest.raises(DatabaseUnavailableError, match="no connection to"):
+                await dual_write.recover()
+        await engine.dispose()
+
+    run(main())
+
+
+def test_a_database_that_does_not_exist_is_a_wrong_setting(server_place: AsyncPlace) -> None:
+    async def main() -> None:
+        engine = create_async_engine(make_url(server_place.url).set(database="never_made"))
+        async with server_place.dual_write(engine) as dual_write:
+            with pytest.raises(ConfigurationError, match="never_made"):
+                await write_unit(dual_write, "one")
+        await engine.dispose()
+
+    run(main())
+
+
+def test_a_constraint_that_is_violated_is_the_users(place: AsyncPlace) -> None:
+    async def main() -> None:
+        async with place.dual_write() as dual_write:
+            await write_unit(dual_write, "one")
+            with pytest.raises(IntegrityError):
+                await write_unit(dual_write, "one")
+
+    run(main())
+    assert stored_values(place.seen) == ["one"]
