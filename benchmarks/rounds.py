@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from benchmarks.contenders import Contender, contenders, why_no_kafka
+from benchmarks.plots.beside import draw_beside
 from benchmarks.report import Table, as_json, machine, warn_unless_optimised
 
 DURABILITIES = ("os", "fsync")
@@ -102,7 +103,7 @@ def parser_of(
     elif kafka is WithKafka.IF_ASKED:
         parser.add_argument(kafka.value, action="store_false", dest="no_kafka", help="measure Apache Kafka, too")
     parser.add_argument("--json", type=Path, help="write every sample to this file")
-    parser.add_argument("--markdown", type=Path, help="write the tables to this file, too")
+    parser.add_argument("--markdown", type=Path, help="write the tables to this file, too, and pictures beside it")
     parser.add_argument(
         "--directory", type=Path, help="where the brokers keep their data; a temporary one if not given"
     )
@@ -127,3 +128,4 @@ def measure(options: Namespace, compare: Callable[[Rounds], Iterator[Table]]) ->
         options.json.write_text(json.dumps(as_json(tables, options.rounds), indent=1) + "\n")
     if options.markdown is not None:
         options.markdown.write_text("\n".join(lines))
+        draw_beside(options.markdown)
