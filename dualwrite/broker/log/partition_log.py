@@ -24,7 +24,7 @@ from dualwrite.broker.log.layout import (
     write_mark,
 )
 from dualwrite.broker.log.recovery import LogRecovery, OnSnapshot, remove_segment
-from dualwrite.broker.log.recovery_point import PendingIndexes, RecoveryPoint
+from dualwrite.broker.log.recovery_point import PendingIndexes, RecoveryPoint, StoredSnapshots
 from dualwrite.broker.log.replacement import Replacement, swap_in
 from dualwrite.broker.log.segment import OnBatch, Segment
 from dualwrite.broker.log.settings import LogSettings
@@ -62,6 +62,7 @@ class PartitionLog:
         """One line for each file that was missing or damaged and was rebuilt. The caller logs them."""
         self._planned_before = recovery.replayed_from
         self._points: deque[RecoveryPoint] = deque()
+        self._snapshots = StoredSnapshots(files, directory)
         self._writing_points = Lock()
         self._is_abandoned = False
         is_as_noted = recovery.recovery_point == recovery.replayed_from == self._end_offset and not recovery.cut_bytes
@@ -227,7 +228,7 @@ class PartitionLog:
                 point = self._points.popleft()
                 if self._synced_offset < point.offset:
                     self.sync()
-                point.write(self._files, self.directory)
+                point.write(self._files, self.directory, self._snapshots)
 
     def abandon(self) -> None:
         """Drop the planned recovery points, because the files will be removed."""

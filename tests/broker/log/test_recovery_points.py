@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker.core.partitions import PartitionState
-from dualwrite.broker.log.layout import INDEXES, SNAPSHOT, offsets_of, read_recovery_point
+from dualwrite.broker.log.layout import INDEXES, SNAPSHOT, name_at, offsets_of, read_recovery_point
 from dualwrite.broker.log.partition_log import PartitionLog
 from dualwrite.broker.log.settings import LogSettings
 from dualwrite.errors import CorruptLogError
@@ -263,6 +263,37 @@ def test_two_snapshots_are_kept() -> None:
         history.write()
         history.take_point()
         points.append(history.log.end_offset)
+    assert offsets_of(files.list(DIRECTORY), SNAPSHOT) == points[-2:]
+
+
+def test_a_snapshot_of_before_the_start_is_removed_after_its_successors() -> None:
+    files = MemoryFiles()
+    history = live(files, 5, steps=10, points=0)
+    history.take_point()
+    again = LogHistory(files, random.Random(1))
+    points = []
+    for _ in range(3):
+        again.write()
+        again.take_point()
+        points.append(again.log.end_offset)
+    assert offsets_of(files.list(DIRECTORY), SNAPSHOT) == points[-2:]
+
+
+def test_the_directory_is_not_listed_for_each_point_and_a_snapshot_may_be_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = MemoryFiles()
+    history = live(files, 5, steps=10, points=0)
+    history.take_point()
+    gone = history.log.end_offset
+    files.remove(DIRECTORY / name_at(gone, SNAPSHOT))
+    monkeypatch.setattr(files, "list", lambda _: pytest.fail("listed again"))
+    points = []
+    for _ in range(4):
+        history.write()
+        history.take_point()
+        points.append(history.log.end_offset)
+    monkeypatch.undo()
     assert offsets_of(files.list(DIRECTORY), SNAPSHOT) == points[-2:]
 
 
