@@ -94,6 +94,12 @@ class RecoveryPoint:
         snapshots.add(self.offset)
 
 
+def joined(points: Sequence[RecoveryPoint]) -> RecoveryPoint:
+    """The last of ``points``, with the indexes of all: a disk that has fallen behind writes one point for many."""
+    newest = points[-1]
+    return RecoveryPoint(newest.offset, [pending for point in points for pending in point.indexes], newest.snapshot)
+
+
 class StoredSnapshots:
     """The snapshots of one log. The directory is listed once, for the first recovery point: it has several files for
     each segment, so listing it for each point would cost more and more as a log grows.

@@ -297,6 +297,28 @@ def test_the_directory_is_not_listed_for_each_point_and_a_snapshot_may_be_gone(
     assert offsets_of(files.list(DIRECTORY), SNAPSHOT) == points[-2:]
 
 
+def test_points_that_wait_for_the_disk_are_written_as_one_and_name_each_segment_once() -> None:
+    files = MemoryFiles()
+    history = LogHistory(files, random.Random(1))
+    planned = 0
+    while planned < 30:
+        history.write()
+        if history.log.point_due:
+            history.log.plan_recovery_point(history.state.snapshot(), history.state.aborted_since)
+            planned += 1
+    points = list(history.log._points)
+    assert len(points) == 30
+    assert max(len(point.indexes) for point in points) <= 2  # the segment that was sealed, and the one after it
+    history.log.write_recovery_points()
+    assert offsets_of(files.list(DIRECTORY), SNAPSHOT) == [points[-1].offset]
+    assert all(segment.is_stored for segment in history.log.sealed_segments())
+    expected = known(history.state)
+    log, state = opened_with_state(files)
+    assert not log.repairs
+    assert known(state) == expected
+    assert_sound(log, state)
+
+
 def test_duplicates_of_all_batches_in_flight_are_known_after_a_clean_stop() -> None:
     files = MemoryFiles()
     history = LogHistory(files, random.Random(1))
