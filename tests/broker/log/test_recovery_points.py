@@ -2,13 +2,16 @@
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from dualwrite.broker.core.partitions import PartitionState
+from dualwrite.broker.log import partition_log
 from dualwrite.broker.log.layout import INDEXES, SNAPSHOT, name_at, offsets_of, read_recovery_point
 from dualwrite.broker.log.partition_log import PartitionLog
+from dualwrite.broker.log.recovery_point import RecoveryPoint, joined
 from dualwrite.broker.log.settings import LogSettings
 from dualwrite.errors import CorruptLogError
 from dualwrite.ids import ProducerIdentity
@@ -297,7 +300,16 @@ def test_the_directory_is_not_listed_for_each_point_and_a_snapshot_may_be_gone(
     assert offsets_of(files.list(DIRECTORY), SNAPSHOT) == points[-2:]
 
 
-def test_points_that_wait_for_the_disk_are_written_as_one_and_name_each_segment_once() -> None:
+def test_points_that_wait_for_the_disk_are_written_as_one_and_name_each_segment_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    points: list[RecoveryPoint] = []
+
+    def join(waiting: Sequence[RecoveryPoint]) -> RecoveryPoint:
+        points.extend(waiting)
+        return joined(waiting)
+
+    monkeypatch.setattr(partition_log, "joined", join)
     files = MemoryFiles()
     history = LogHistory(files, random.Random(1))
     planned = 0
@@ -306,10 +318,9 @@ def test_points_that_wait_for_the_disk_are_written_as_one_and_name_each_segment_
         if history.log.point_due:
             history.log.plan_recovery_point(history.state.snapshot(), history.state.aborted_since)
             planned += 1
-    points = list(history.log._points)
+    history.log.write_recovery_points()
     assert len(points) == 30
     assert max(len(point.indexes) for point in points) <= 2  # the segment that was sealed, and the one after it
-    history.log.write_recovery_points()
     assert offsets_of(files.list(DIRECTORY), SNAPSHOT) == [points[-1].offset]
     assert all(segment.is_stored for segment in history.log.sealed_segments())
     expected = known(history.state)
