@@ -11,6 +11,7 @@ from typing import Protocol
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from benchmarks.kfake.contender import KFAKE, Kfake
 from dualwrite import EmbeddedBroker
 
 OURS = "dualwrite"
@@ -132,10 +133,15 @@ def why_no_kafka() -> str | None:
     return None
 
 
-def contenders(durability: str, directory: Path, with_kafka: bool) -> Sequence[Contender]:
-    """The brokers to compare at ``durability``, none of them started yet."""
-    ours = Bundled(directory, durability)
-    return [ours, Apache(directory, durability)] if with_kafka else [ours]
+def contenders(durability: str, directory: Path, peer: str | None) -> Sequence[Contender]:
+    """The brokers to compare at ``durability``, none of them started yet.
+
+    :param peer: the one beside ours: KAFKA, KFAKE, or none.
+    """
+    ours: Contender = Bundled(directory, durability)
+    if peer == KFAKE:
+        return [ours, Kfake(directory)]
+    return [ours] if peer is None else [ours, Apache(directory, durability)]
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int) -> None:

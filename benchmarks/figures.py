@@ -7,7 +7,7 @@ from itertools import count
 
 from confluent_kafka import Producer
 
-from benchmarks.clients import produce_one
+from benchmarks.clients import LIBRDKAFKA, NATIVE, produce_one
 from benchmarks.contenders import Contender, create_topic, processor_seconds, resident_mib
 from benchmarks.processes import Result, run
 
@@ -58,6 +58,7 @@ UNITS: Mapping[str, FigureUnit] = {
     "s": FigureUnit("s"),
     "MiB": FigureUnit("MiB"),
     "CPU": FigureUnit("µs of the client"),
+    "broker CPU": FigureUnit("µs of the broker"),
     **dict.fromkeys(LOADS, FigureUnit("processors", is_load=True)),
 }
 """By the last word or words of a line's name, after a comma."""
@@ -68,17 +69,23 @@ def unit_of(line: str) -> FigureUnit:
     return UNITS[line.rpartition(", ")[2]]
 
 
-def transactions(contender: Contender, scale: Scale) -> Sample:
+def transactions(contender: Contender, scale: Scale, client: str = LIBRDKAFKA) -> Sample:
     """Transactions of one 200-byte record, by number of producers."""
     sample: Sample = {}
     for producers in scale.producers:
         topic = new_topic(contender)
-        settings = {"topic": topic, "producers": producers, "seconds": scale.seconds}
+        settings = {"topic": topic, "producers": producers, "seconds": scale.seconds, "client": client}
         results, load = run_clients(contender, "transactions", [settings])
         name = f"{producers} producer{'s' * (producers > 1)}"
-        took = sorted(results[0]["milliseconds"])
-        sample |= {f"{name}, per second": len(took) / elapsed_seconds(results), **percentiles(name, took), **load(name)}
+        took, elapsed, loads = sorted(results[0]["milliseconds"]), elapsed_seconds(results), load(name)
+        sample |= {f"{name}, per second": len(took) / elapsed, **percentiles(name, took)}
+        sample |= {f"{name}, broker CPU": loads[f"{name}, broker"] * elapsed / len(took) * 1e6, **loads}
     return sample
+
+
+def native_transactions(contender: Contender, scale: Scale) -> Sample:
+    """The same by the native producer."""
+    return transactions(contender, scale, NATIVE)
 
 
 def throughput(contender: Contender, scale: Scale) -> Sample:
@@ -137,15 +144,18 @@ class Figure:
 
     :param durabilities: where it says something.
     :param is_fresh: each round needs a broker on an empty directory.
+    :param is_usual: False if it is measured only if it is asked for.
     """
 
     measure: Measure
     durabilities: tuple[str, ...] = ("os",)
     is_fresh: bool = False
+    is_usual: bool = True
 
 
 FIGURES: Mapping[str, Figure] = {
     "transactions": Figure(transactions, ("os", "fsync")),
+    "native-transactions": Figure(native_transactions, ("os", "fsync"), is_usual=False),
     "throughput": Figure(throughput),
     "latency": Figure(latency, ("os", "fsync")),
     "start": Figure(start, is_fresh=True),

@@ -3,8 +3,9 @@
     python -m benchmarks.page [--only broker native ...] [--directory benchmark-report]
 
 runs every line of these pages that begins with ``python -m benchmarks.``, one after another, and writes ``report.md``
-(what each has printed), and ``report.json`` (what each has written with ``--json``, by its command). It takes some
-hours: nothing else may run on the machine meanwhile. A command that fails is named in the end; the others are run.
+(what each has printed, with pictures of the tables), and ``report.json`` (what each has written with ``--json``, by its
+command). It takes some hours: nothing else may run on the machine meanwhile. A command that fails is named in the end;
+the others are run.
 """
 
 import json
@@ -14,6 +15,8 @@ import sys
 from argparse import ArgumentParser
 from dataclasses import dataclass
 from pathlib import Path
+
+from benchmarks.plots.beside import draw_beside
 
 HOME = Path(__file__).parents[1]
 PAGES = [HOME / "docs" / "reference" / name for name in ("performance.md", "growth.md")]
@@ -76,6 +79,7 @@ def main() -> None:
         failed += [] if is_sound else [command.text]
         (directory / "report.md").write_text("\n".join(sections))
         (directory / "report.json").write_text(json.dumps(contents, indent=1) + "\n")
+    draw_beside(directory / "report.md")
     if failed:
         raise SystemExit("\n".join(f"failed: python -m {text}" for text in failed))
 

@@ -13,6 +13,7 @@ import confluent_kafka
 
 from benchmarks.contenders import KAFKA, OURS
 from benchmarks.figures import LOADS, Sample, unit_of
+from benchmarks.kfake.contender import KFAKE
 
 
 class Table(Protocol):
@@ -36,6 +37,7 @@ class Pair(NamedTuple):
 
 
 BROKERS = Pair(OURS, KAFKA, "dualwrite", "Apache Kafka", "ours / Kafka")
+BESIDE_KFAKE = Pair(OURS, KFAKE, "dualwrite", "kfake", "ours / kfake")
 
 
 @dataclass(frozen=True)

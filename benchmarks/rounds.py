@@ -13,10 +13,14 @@ from math import inf
 from pathlib import Path
 from typing import TypeVar
 
-from benchmarks.contenders import Contender, contenders, why_no_kafka
+from benchmarks.contenders import KAFKA, Contender, contenders, why_no_kafka
+from benchmarks.kfake.contender import KFAKE, why_no_kfake
+from benchmarks.plots.beside import draw_beside
 from benchmarks.report import Table, as_json, machine, warn_unless_optimised
 
 DURABILITIES = ("os", "fsync")
+PEERS = {KAFKA: "Apache Kafka", KFAKE: KFAKE}
+"""The brokers that may be measured beside ours, by the names of their samples."""
 AnyT = TypeVar("AnyT")
 
 
@@ -30,11 +34,12 @@ class Rounds:
     count: int
     warm_up: int
     directory: Path
-    with_kafka: bool
+    peer: str | None
+    """The broker beside ours."""
 
     def contenders(self, durability: str) -> Sequence[Contender]:
         """The brokers, not started yet."""
-        return contenders(durability, self.directory, self.with_kafka)
+        return contenders(durability, self.directory, self.peer)
 
     @contextmanager
     def running(self, all_of_them: Sequence[Contender]) -> Iterator[Sequence[Contender]]:
@@ -102,7 +107,7 @@ def parser_of(
     elif kafka is WithKafka.IF_ASKED:
         parser.add_argument(kafka.value, action="store_false", dest="no_kafka", help="measure Apache Kafka, too")
     parser.add_argument("--json", type=Path, help="write every sample to this file")
-    parser.add_argument("--markdown", type=Path, help="write the tables to this file, too")
+    parser.add_argument("--markdown", type=Path, help="write the tables to this file, too, and pictures beside it")
     parser.add_argument(
         "--directory", type=Path, help="where the brokers keep their data; a temporary one if not given"
     )
@@ -111,15 +116,16 @@ def parser_of(
 
 def measure(options: Namespace, compare: Callable[[Rounds], Iterator[Table]]) -> None:
     """Print each of what ``compare`` gives as a table when it is there, and write all of it where ``options`` say."""
-    reason = "not asked for" if options.no_kafka else why_no_kafka()
+    peer = getattr(options, "beside", KAFKA)
+    reason = "not asked for" if options.no_kafka else why_no_kfake() if peer == KFAKE else why_no_kafka()
     if reason is not None:
-        print(f"the bundled broker alone, without Apache Kafka beside it: {reason}", file=sys.stderr)
+        print(f"the bundled broker alone, without {PEERS[peer]} beside it: {reason}", file=sys.stderr)
     warn_unless_optimised()
     tables: list[Table] = []
     lines = [", ".join(f"{key} {value}" for key, value in machine().items()) + f"; {options.rounds} rounds", ""]
     print("\n".join(lines))
     with tempfile.TemporaryDirectory(prefix="dualwrite-benchmark-", dir=options.directory) as scratch:
-        for done in compare(Rounds(options.rounds, options.warm_up, Path(scratch), reason is None)):
+        for done in compare(Rounds(options.rounds, options.warm_up, Path(scratch), peer if reason is None else None)):
             tables.append(done)
             lines += (shown := list(done.markdown()))
             print("\n".join(shown), flush=True)
@@ -127,3 +133,4 @@ def measure(options: Namespace, compare: Callable[[Rounds], Iterator[Table]]) ->
         options.json.write_text(json.dumps(as_json(tables, options.rounds), indent=1) + "\n")
     if options.markdown is not None:
         options.markdown.write_text("\n".join(lines))
+        draw_beside(options.markdown)

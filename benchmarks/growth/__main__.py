@@ -21,6 +21,7 @@ from benchmarks.figures import Sample
 from benchmarks.growth import of_broker, of_units
 from benchmarks.growth.of_broker import GrowthSite
 from benchmarks.growth.tables import GrowthTable
+from benchmarks.plots.beside import draw_beside
 from benchmarks.report import machine, warn_unless_optimised
 from benchmarks.rounds import at_least
 
@@ -56,7 +57,7 @@ def main() -> None:
     parser.add_argument("--large", action="store_true", help="the largest sizes, too")
     parser.add_argument("--sizes", type=at_least(1), nargs="+", help="these sizes, for one figure")
     parser.add_argument("--json", type=Path, help="write every value to this file")
-    parser.add_argument("--markdown", type=Path, help="write the tables to this file, too")
+    parser.add_argument("--markdown", type=Path, help="write the tables to this file, too, and pictures beside it")
     parser.add_argument("--directory", type=Path, help="where the data is; a temporary directory if not given")
     options = parser.parse_args()
     if options.sizes and len(options.figures) != 1:
@@ -77,6 +78,7 @@ def main() -> None:
         options.json.write_text(json.dumps(content, indent=1) + "\n")
     if options.markdown is not None:
         options.markdown.write_text("\n".join(lines))
+        draw_beside(options.markdown)
 
 
 def _measure(figure: GrowthFigure, size: int, directory: Path | None) -> Sample:

@@ -15,6 +15,8 @@ from dualwrite import DualWrite
 _RECORDS = 20_000
 """Of all units of a size together, about."""
 _UNITS = 300
+_NO_BEAT = 3600.0
+"""Lease timeout in seconds with which no heartbeat comes between what is measured: it is measured by itself."""
 
 
 def records(url: str, bootstrap: str, name: str, broker_pid: int, records: int) -> TaskInput:
@@ -53,7 +55,9 @@ def slots(url: str, bootstrap: str, name: str, broker_pid: int, slots: int) -> T
             began, used = time.monotonic(), time.process_time()
             dual_write.recover()
             recovery = {"recover(), s": time.monotonic() - began, "recover(), processor s": time.process_time() - used}
-        with DualWrite(engine, config, application=name, producer="native", pool_size=slots) as dual_write:
+        with DualWrite(
+            engine, config, application=name, producer="native", pool_size=slots, lease_timeout=_NO_BEAT
+        ) as dual_write:
             unit = partial(_unit, dual_write, lambda connection: write(connection, table, [payload]), name, payload, 1)
             before, used = _resident_mib("VmRSS"), time.process_time()
             _hold_all(dual_write, slots)

@@ -1,5 +1,6 @@
 """Figures by size, and how fast they grow: the exponent between two sizes is the slope in a log-log plot."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -57,7 +58,7 @@ class GrowthTable:
 
 def is_of_one(line: str) -> bool:
     """True if ``line`` is the cost of one thing among all: if it grows with their number, the whole grows faster."""
-    return "one " in line or "1 MiB" in line
+    return re.search(r"\bone\b|\b1 MiB", line) is not None
 
 
 def exponent(size: float, value: float, larger_size: float, larger_value: float) -> float:

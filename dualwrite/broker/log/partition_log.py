@@ -24,7 +24,7 @@ from dualwrite.broker.log.layout import (
     write_mark,
 )
 from dualwrite.broker.log.recovery import LogRecovery, OnSnapshot, remove_segment
-from dualwrite.broker.log.recovery_point import PendingIndexes, RecoveryPoint
+from dualwrite.broker.log.recovery_point import PendingIndexes, RecoveryPoint, StoredSnapshots, joined
 from dualwrite.broker.log.replacement import Replacement, swap_in
 from dualwrite.broker.log.segment import OnBatch, Segment
 from dualwrite.broker.log.settings import LogSettings
@@ -62,6 +62,7 @@ class PartitionLog:
         """One line for each file that was missing or damaged and was rebuilt. The caller logs them."""
         self._planned_before = recovery.replayed_from
         self._points: deque[RecoveryPoint] = deque()
+        self._snapshots = StoredSnapshots(files, directory)
         self._writing_points = Lock()
         self._is_abandoned = False
         is_as_noted = recovery.recovery_point == recovery.replayed_from == self._end_offset and not recovery.cut_bytes
@@ -211,23 +212,26 @@ class PartitionLog:
         aborted = aborted_since(self._planned_before)
         indexes = []
         for segment in self._segments:
-            if not (segment.is_sealed and segment.is_stored):
+            # Points are written in their order: the first one after its end completes a segment's files.
+            if not (segment.is_sealed and (segment.is_stored or segment.is_planned)):
                 own = [end for end in aborted if segment.base_offset <= end.last_offset < segment.next_offset]
                 indexes.append(PendingIndexes(segment, own))
+                segment.is_planned = segment.is_sealed
         self._points.append(RecoveryPoint(self._end_offset, indexes, encode_snapshot(producers)))
         self._planned_before, self._unplanned = self._end_offset, 0
 
     def write_recovery_points(self) -> None:
-        """Return once all planned recovery points are stored. May be called from any thread, at any time.
+        """Return once all planned recovery points are stored, those that have waited as one. May be called from any
+        thread, at any time.
 
         :raises OSError: as :meth:`sync`.
         """
         with self._writing_points:
             while self._points:
-                point = self._points.popleft()
+                point = joined([self._points.popleft() for _ in range(len(self._points))])
                 if self._synced_offset < point.offset:
                     self.sync()
-                point.write(self._files, self.directory)
+                point.write(self._files, self.directory, self._snapshots)
 
     def abandon(self) -> None:
         """Drop the planned recovery points, because the files will be removed."""

@@ -5,6 +5,7 @@ and the note of the offset (Kafka's recovery-point-offset-checkpoint).
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,13 +81,42 @@ class RecoveryPoint:
     indexes: Sequence[PendingIndexes]
     snapshot: bytes
 
-    def write(self, files: Files, directory: Path) -> None:
-        """Store the offset, durably. The log up to it must be on disk."""
+    def write(self, files: Files, directory: Path, snapshots: "StoredSnapshots") -> None:
+        """Store the offset, durably. The log up to it must be on disk.
+
+        :param snapshots: those of the log.
+        """
         for pending in self.indexes:
             pending.write(files)
         # This also syncs the names of the indexes.
         replace_file(files, directory / name_at(self.offset, SNAPSHOT), self.snapshot)
         write_mark(files, directory / RECOVERY_POINT, self.offset)
-        older = [offset for offset in offsets_of(files.list(directory), SNAPSHOT) if offset <= self.offset]
-        for offset in older[:-_KEPT_SNAPSHOTS]:
-            files.remove(directory / name_at(offset, SNAPSHOT))
+        snapshots.add(self.offset)
+
+
+def joined(points: Sequence[RecoveryPoint]) -> RecoveryPoint:
+    """The last of ``points``, with the indexes of all: a disk that has fallen behind writes one point for many."""
+    newest = points[-1]
+    return RecoveryPoint(newest.offset, [pending for point in points for pending in point.indexes], newest.snapshot)
+
+
+class StoredSnapshots:
+    """The snapshots of one log. The directory is listed once, for the first recovery point: it has several files for
+    each segment, so listing it for each point would cost more and more as a log grows.
+    """
+
+    def __init__(self, files: Files, directory: Path) -> None:
+        self._files = files
+        self._directory = directory
+        self._offsets: set[int] | None = None
+
+    def add(self, offset: int) -> None:
+        """Note the snapshot at ``offset``, which is on disk, and remove the older ones that are not kept."""
+        if self._offsets is None:
+            self._offsets = set(offsets_of(self._files.list(self._directory), SNAPSHOT))
+        self._offsets.add(offset)
+        older = sorted(each for each in self._offsets if each <= offset)
+        for each in older[:-_KEPT_SNAPSHOTS]:
+            with suppress(FileNotFoundError):  # an operator has removed it since it was noted
+                self._files.remove(self._directory / name_at(each, SNAPSHOT))
+            self._offsets.remove(each)

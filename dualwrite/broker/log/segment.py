@@ -60,6 +60,8 @@ class Segment:
         """The index that look-ups use."""
         self.stored = (0, 0, 0)
         """The numbers of entries that the files have at least: of offsets, times and aborted transactions."""
+        self.is_planned = False
+        """True if it is sealed, and a planned recovery point will complete its index files."""
         self._max_timestamp_offset = base_offset
         self._files = files
         self._file: File | None = files.open(self.path)

@@ -65,8 +65,8 @@ class Background:
 
     def hurry(self) -> None:
         """Try at once if it was sleeping, and begin if its start was interrupted."""
-        self.resume()
         if self.is_running:
+            self.resume()
             self._hurry.set()
 
     def wait(self, timeout: float) -> bool:

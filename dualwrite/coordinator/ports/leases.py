@@ -30,6 +30,13 @@ class Leases(Protocol):
         :raises CopiedDatabaseError: if a row of ``application`` was written by another database.
         """
 
+    def is_unchanged(self, cluster: ClusterIdentity) -> bool:
+        """True if the database is the one that the last look at the rows of an application has seen, and if that look
+        was for ``cluster``: what it has read may be used. Reads no row of a slot.
+
+        :raises CopiedDatabaseError: as ``rows`` does.
+        """
+
     def name_of(self, application: str) -> str:
         """The prefix of the transactional ids of ``application``; it has a suffix in a database that was declared a
         copy. As of the last look at the rows."""

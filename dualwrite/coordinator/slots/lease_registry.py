@@ -1,7 +1,7 @@
 """The leases that one DualWrite holds: those that its units of work use, and those for recovering other slots."""
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from weakref import WeakValueDictionary
 
@@ -22,6 +22,7 @@ from dualwrite.coordinator.rules.slot_rules import (
     left_in_another_cluster,
     slots_to_recover,
 )
+from dualwrite.coordinator.slots.free_slots import FreeSlots
 
 _LOG = logging.getLogger("dualwrite")
 
@@ -70,6 +71,8 @@ class LeaseRegistry:
         """The rows of the last look."""
         self._seen_in = UNKNOWN_CLUSTER
         """The cluster in use at that time."""
+        self._free: FreeSlots | None = None
+        """What that look found and no lease has tried yet, if a lease has looked last."""
 
     @property
     def owner(self) -> str:
@@ -99,9 +102,7 @@ class LeaseRegistry:
         cluster = self._cluster()
         try:
             with self._looking, self._limit():
-                self._look(cluster)
-                name = self._leases.name_of(self._application)
-                for candidate in choose(name, pool_size, self.seen, self._observer(cluster)):
+                for candidate in self._candidates(pool_size, cluster):
                     observe("RECOVER_TAKE_OVER")
                     taken = self._take([candidate])
                     if taken:
@@ -110,6 +111,17 @@ class LeaseRegistry:
             self.forget(taken)
             raise
         return None
+
+    def _candidates(self, pool_size: int, cluster: ClusterIdentity) -> Iterator[Candidate]:
+        """The slots to try, the best first: those that the last look has left, and then those of another look."""
+        free = self._free
+        if free is not None and free.suits(self._owner, cluster) and self._leases.is_unchanged(cluster):
+            yield from free.left()
+        self._look(cluster)
+        name, observer = self._leases.name_of(self._application), self._observer(cluster)
+        candidates = choose(name, pool_size, self.seen, observer)
+        self._free = FreeSlots(candidates, len(self.seen), observer.owner, cluster)
+        yield from self._free.all()
 
     def slots_to_recover(self, *, free_too: bool = False, again: bool = True) -> list[Candidate]:
         """The slots that need recovery, see slot_rules.py; reads the rows ``again``, or uses the last look."""
@@ -176,6 +188,7 @@ class LeaseRegistry:
         return self._leases.limited(seconds, self._application, setting)
 
     def _look(self, cluster: ClusterIdentity) -> None:
+        self._free = None
         self.seen, self._seen_in = self._leases.rows(self._application, cluster), cluster
 
     def _limit(self) -> AbstractContextManager[object]:

@@ -413,7 +413,7 @@ class Pool:
         """Drop unused slots that were lost, ``among`` these or all: a unit of work pays for its own slot."""
         with self._guard:
             own = self._slots.values() if among is None else [slot for slot in among if self._has(slot)]
-            lost = [slot for slot in own if slot.is_fenced and slot.user is None]
+            lost = [slot for slot in own if slot.user is None and slot.is_fenced]
             for slot in lost:
                 del self._slots[slot.transactional_id]
         for slot in lost:

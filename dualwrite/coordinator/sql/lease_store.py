@@ -95,6 +95,12 @@ class SqlLeases:
                     keep_up_to_date(connection)
         return rows
 
+    def is_unchanged(self, cluster: ClusterIdentity) -> bool:
+        """True if the last :meth:`rows` of an application may be used; see Leases.is_unchanged."""
+        with self._store.connection() as connection, clear_errors(self._engine):
+            use_own_isolation_level(connection)
+            return (read_identity(connection), cluster) == (self._identity, self._cluster)
+
     def name_of(self, application: str) -> str:
         """The prefix of the transactional ids of ``application``; see Leases.name_of."""
         return self._identity.name_of(application)

@@ -2,13 +2,16 @@
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from dualwrite.broker.core.partitions import PartitionState
-from dualwrite.broker.log.layout import INDEXES, SNAPSHOT, offsets_of, read_recovery_point
+from dualwrite.broker.log import partition_log
+from dualwrite.broker.log.layout import INDEXES, SNAPSHOT, name_at, offsets_of, read_recovery_point
 from dualwrite.broker.log.partition_log import PartitionLog
+from dualwrite.broker.log.recovery_point import RecoveryPoint, joined
 from dualwrite.broker.log.settings import LogSettings
 from dualwrite.errors import CorruptLogError
 from dualwrite.ids import ProducerIdentity
@@ -264,6 +267,67 @@ def test_two_snapshots_are_kept() -> None:
         history.take_point()
         points.append(history.log.end_offset)
     assert offsets_of(files.list(DIRECTORY), SNAPSHOT) == points[-2:]
+
+
+def test_a_snapshot_of_before_the_start_is_removed_after_its_successors() -> None:
+    files = MemoryFiles()
+    history = live(files, 5, steps=10, points=0)
+    history.take_point()
+    again = LogHistory(files, random.Random(1))
+    points = []
+    for _ in range(3):
+        again.write()
+        again.take_point()
+        points.append(again.log.end_offset)
+    assert offsets_of(files.list(DIRECTORY), SNAPSHOT) == points[-2:]
+
+
+def test_the_directory_is_not_listed_for_each_point_and_a_snapshot_may_be_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = MemoryFiles()
+    history = live(files, 5, steps=10, points=0)
+    history.take_point()
+    gone = history.log.end_offset
+    files.remove(DIRECTORY / name_at(gone, SNAPSHOT))
+    monkeypatch.setattr(files, "list", lambda _: pytest.fail("listed again"))
+    points = []
+    for _ in range(4):
+        history.write()
+        history.take_point()
+        points.append(history.log.end_offset)
+    monkeypatch.undo()
+    assert offsets_of(files.list(DIRECTORY), SNAPSHOT) == points[-2:]
+
+
+def test_points_that_wait_for_the_disk_are_written_as_one_and_name_each_segment_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    points: list[RecoveryPoint] = []
+
+    def join(waiting: Sequence[RecoveryPoint]) -> RecoveryPoint:
+        points.extend(waiting)
+        return joined(waiting)
+
+    monkeypatch.setattr(partition_log, "joined", join)
+    files = MemoryFiles()
+    history = LogHistory(files, random.Random(1))
+    planned = 0
+    while planned < 30:
+        history.write()
+        if history.log.point_due:
+            history.log.plan_recovery_point(history.state.snapshot(), history.state.aborted_since)
+            planned += 1
+    history.log.write_recovery_points()
+    assert len(points) == 30
+    assert max(len(point.indexes) for point in points) <= 2  # the segment that was sealed, and the one after it
+    assert offsets_of(files.list(DIRECTORY), SNAPSHOT) == [points[-1].offset]
+    assert all(segment.is_stored for segment in history.log.sealed_segments())
+    expected = known(history.state)
+    log, state = opened_with_state(files)
+    assert not log.repairs
+    assert known(state) == expected
+    assert_sound(log, state)
 
 
 def test_duplicates_of_all_batches_in_flight_are_known_after_a_clean_stop() -> None:

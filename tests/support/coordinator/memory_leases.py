@@ -11,12 +11,15 @@ from dualwrite.coordinator.rules.slot_rules import Candidate, SlotRow, applicati
 
 
 class MemoryLeases:
-    """A Leases. ``locked`` rows are passed over, as those that a unit of work's COMMIT holds."""
+    """A Leases. ``locked`` rows are passed over, as those that a unit of work's COMMIT holds.
+    ``is_moved``: the database is another one than at the last look."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self.locked: set[str] = set()
         self.looks = 0
+        self.rows_read = 0
+        self.is_moved = False
         self._guard = threading.Lock()
         self._rows: dict[str, SlotRow] = {}
         self._ends: dict[str, float | None] = {}
@@ -37,7 +40,11 @@ class MemoryLeases:
         with self._guard:
             self.looks += application is not None
             wanted = [name for name in self._rows if (application or application_of(name)) == application_of(name)]
+            self.rows_read += len(wanted)
             return [self.row(name) for name in wanted]
+
+    def is_unchanged(self, cluster: ClusterIdentity) -> bool:
+        return not self.is_moved
 
     def name_of(self, application: str) -> str:
         return application

@@ -1,0 +1,51 @@
+"""The pictures of measured figures show the tables beside them."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("matplotlib", reason="no matplotlib: install the extra plots")
+
+from benchmarks.page import PAGES
+from benchmarks.plots.pictures import FOLDER, illustrated, pictures_of
+from benchmarks.plots.style import is_drawn_alike, is_drawn_from
+
+LARGEST = 60_000
+AGAIN = "run: python -m benchmarks.plots"
+pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+
+
+@pages
+def test_every_picture_is_drawn_from_the_table_above_it(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    pictures = list(pictures_of(page, text))
+    assert len(pictures) >= 7
+    assert illustrated(page, text) == text, AGAIN
+    for picture in pictures:
+        svg = (page.parent / FOLDER / picture.name).read_text(encoding="utf-8")
+        assert is_drawn_from(svg, picture.table.text), f"{picture.name}: {AGAIN}"
+        assert len(svg.encode()) < LARGEST
+
+
+@pages
+def test_a_picture_is_the_same_if_it_is_drawn_again(page: Path) -> None:
+    for picture in pictures_of(page, page.read_text(encoding="utf-8")):
+        svg = (page.parent / FOLDER / picture.name).read_text(encoding="utf-8")
+        if is_drawn_alike(svg):
+            assert picture.svg() == svg, f"{picture.name}: {AGAIN}"
+
+
+@pages
+def test_a_changed_figure_makes_its_picture_outdated(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    first = next(pictures_of(page, text))
+    changed = next(pictures_of(page, text.replace(first.table.rows[0][1], "12345", 1)))
+    assert changed.name == first.name
+    svg = (page.parent / FOLDER / first.name).read_text(encoding="utf-8")
+    assert not is_drawn_from(svg, changed.table.text)
+
+
+def test_no_picture_is_left_over() -> None:
+    shown = {name for page in PAGES for name in re.findall(rf"\({FOLDER}/([^)]+)\)", page.read_text(encoding="utf-8"))}
+    assert {path.name for path in (PAGES[0].parent / FOLDER).iterdir()} == shown
