@@ -173,8 +173,6 @@ class PreparedTxnState:
         if that is not known. It is no part of the string; :meth:`match` and :meth:`is_same_as` use it.
     :param topic_id: the id of the topic of ``first_record``, as Kafka writes it; empty if it is not known. A topic of
         another id has taken over the name, and says nothing of this transaction.
-    :param is_bound: True if the transaction's first record in that partition has the offset of ``first_record`` or a
-        higher one: the state was named before its records were acknowledged.
     :raises ConfigurationError: if the string is no such string.
     :raises TypeError: if it is neither. None is neither, so that a value that is missing never means "abort".
     """
@@ -184,7 +182,6 @@ class PreparedTxnState:
     first_record: Anchor | None = field(compare=False)
     started_ms: int = field(compare=False)
     topic_id: str = field(compare=False)
-    is_bound: bool = field(compare=False)
 
     def __init__(
         self,
@@ -193,7 +190,6 @@ class PreparedTxnState:
         first_record: Anchor | None = None,
         started_ms: int = UNKNOWN_START,
         topic_id: str = "",
-        is_bound: bool = False,
     ) -> None:
         if type(producer) is not ProducerIdentity:
             if anchor is not None or not isinstance(producer, str):
@@ -207,7 +203,6 @@ class PreparedTxnState:
         object.__setattr__(self, "first_record", anchor or first_record)
         object.__setattr__(self, "started_ms", UNKNOWN_START if anchor is None else started_ms)
         object.__setattr__(self, "topic_id", topic_id)
-        object.__setattr__(self, "is_bound", is_bound and anchor is None)
 
     def __bool__(self) -> bool:
         return bool(self.producer)
@@ -239,16 +234,6 @@ class PreparedTxnState:
     def is_same_as(self, other: "PreparedTxnState") -> bool:
         """True if both name one transaction: they are equal, and not known to have begun at different times."""
         return self == other and not _differ(self.started_ms, other.started_ms)
-
-    def covers(self, acknowledged: "PreparedTxnState") -> bool:
-        """True if ``acknowledged``, the same state named after its records were acknowledged, would say nothing else
-        about where they are."""
-        here, there = self.first_record, acknowledged.first_record
-        if self != acknowledged or self.topic_id != acknowledged.topic_id:
-            return False
-        if not self.is_bound or here is None or there is None:
-            return here == there
-        return (here.topic, here.partition) == (there.topic, there.partition) and here.offset <= there.offset
 
     def __str__(self) -> str:
         if not self:

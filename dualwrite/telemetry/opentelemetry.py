@@ -21,8 +21,6 @@ SLOT_SPAN = "dualwrite wait for slot"
 STEP_SPANS: Mapping[Step, str] = {
     Step.BEGIN_DATABASE: "dualwrite begin database",
     Step.BEGIN_KAFKA: "dualwrite begin kafka",
-    Step.SEND_RECORDS: "dualwrite send records",
-    Step.STORE_EXPECTED_STATE: "dualwrite store expected state",
     Step.PREPARE_KAFKA: "dualwrite prepare kafka",
     Step.STORE_STATE: "dualwrite store state",
     Step.COMMIT_DATABASE: "dualwrite commit database",
@@ -34,7 +32,7 @@ STEP_SPANS: Mapping[Step, str] = {
 }
 """Span names by step."""
 
-_OF_KAFKA = (Step.BEGIN_KAFKA, Step.SEND_RECORDS, Step.PREPARE_KAFKA, Step.COMMIT_KAFKA, Step.ABORT_KAFKA)
+_OF_KAFKA = (Step.BEGIN_KAFKA, Step.PREPARE_KAFKA, Step.COMMIT_KAFKA, Step.ABORT_KAFKA)
 
 TRANSACTIONAL_ID = "dualwrite.transactional_id"
 RESULT = "dualwrite.result"

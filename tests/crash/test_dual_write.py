@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.crash.kills import EARLY_STEPS, PRODUCERS, RECOVERY_STEPS, STEPS, chaos, either_producer
+from tests.support.crash.kills import PRODUCERS, RECOVERY_STEPS, STEPS, chaos, either_producer
 from tests.support.crash.oracle import CallerReports, anomalies
 from tests.support.crash.world import CrashWorld
 
@@ -22,13 +22,6 @@ def producer(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def world(tmp_path: Path, producer: str) -> Iterator[CrashWorld]:
     made = CrashWorld(tmp_path, f"sqlite:///{tmp_path}/items.db", producer)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def native_world(tmp_path: Path) -> Iterator[CrashWorld]:
-    made = CrashWorld(tmp_path, f"sqlite:///{tmp_path}/items.db", "native")
     yield made
     made.close()
 
@@ -55,17 +48,6 @@ def test_application_killed_at_each_step_of_a_unit(world: CrashWorld, step: str)
     world.recover()
     assert world.judge() == []
     assert len(world.told.ok) >= 2
-
-
-@pytest.mark.slow_cases
-@pytest.mark.parametrize("step", EARLY_STEPS)
-def test_application_killed_while_records_are_sent_and_the_state_is_stored(native_world: CrashWorld, step: str) -> None:
-    """The second and later units of a producer, which can name their transactions early."""
-    for unit in (2, 4):
-        native_world.kill_at(step, unit)
-    native_world.recover()
-    assert native_world.judge() == []
-    assert len(native_world.told.ok) >= 2
 
 
 @pytest.mark.slow
@@ -137,7 +119,7 @@ def test_random_kills_on_postgresql(postgresql_world: CrashWorld) -> None:
 
 @either_producer
 def test_transaction_n_in_the_database_does_not_commit_transaction_n_plus_1(world: CrashWorld) -> None:
-    world.kill_at("COMMIT_DATABASE", unit=2)  # every record of it is in the broker
+    world.kill_at("STORE_STATE", unit=2)  # every record of it is in the broker
     world.recover()
     assert world.judge() == []
 
@@ -145,7 +127,7 @@ def test_transaction_n_in_the_database_does_not_commit_transaction_n_plus_1(worl
 def test_comparing_pairs_alone_would_commit_transaction_n_plus_1_of_librdkafka(librdkafkas_world: CrashWorld) -> None:
     """The control of the test above: without the anchor, the unit that nobody decided becomes visible."""
     world = librdkafkas_world
-    world.kill_at("COMMIT_DATABASE", unit=2)  # every record of it is in the broker
+    world.kill_at("STORE_STATE", unit=2)  # every record of it is in the broker
     world.recover(sabotage="pairs-only")
     assert any(line.startswith("aborted read") for line in world.judge())
 

@@ -217,28 +217,3 @@ def test_a_legal_topic_name_is_recognised(name: str) -> None:
 @pytest.mark.parametrize("name", ["", ".", "..", "x" * 250, "a b", "a:b", "a~b", "é", "a\n"])
 def test_an_illegal_topic_name_is_recognised(name: str) -> None:
     assert not is_legal_topic(name)
-
-
-@pytest.mark.parametrize(
-    ("expected", "acknowledged", "covered"),
-    [
-        ({"first_record": Anchor("t", 0, 5), "is_bound": True}, {"first_record": Anchor("t", 0, 5)}, True),
-        ({"first_record": Anchor("t", 0, 5), "is_bound": True}, {"first_record": Anchor("t", 0, 900)}, True),
-        ({"first_record": Anchor("t", 0, 5), "is_bound": True}, {"first_record": Anchor("t", 0, 4)}, False),
-        ({"first_record": Anchor("t", 0, 5), "is_bound": True}, {"first_record": Anchor("t", 1, 9)}, False),
-        ({"first_record": Anchor("t", 0, 5), "is_bound": True}, {"first_record": Anchor("u", 0, 9)}, False),
-        ({"first_record": Anchor("t", 0, 5), "is_bound": True}, {}, False),
-        ({"first_record": Anchor("t", 0, 5)}, {"first_record": Anchor("t", 0, 5)}, True),
-        ({"first_record": Anchor("t", 0, 5)}, {"first_record": Anchor("t", 0, 6)}, False),
-        ({}, {}, True),
-        ({}, {"first_record": Anchor("t", 0, 5)}, False),
-    ],
-)
-@pytest.mark.parametrize("topic_id", ["", "A" * 22])
-def test_a_state_that_was_named_early_covers_the_one_that_would_say_nothing_else(
-    expected: dict[str, Any], acknowledged: dict[str, Any], covered: bool, topic_id: str
-) -> None:
-    early = PreparedTxnState(OURS, topic_id=topic_id, **expected)
-    assert early.covers(PreparedTxnState(OURS, topic_id=topic_id, **acknowledged)) is covered
-    assert not early.covers(PreparedTxnState(OURS, topic_id="B" * 22, **acknowledged))
-    assert not early.covers(PreparedTxnState(ProducerIdentity(4000, 8), topic_id=topic_id, **acknowledged))

@@ -74,21 +74,6 @@ def first_marker_in(records: bytes, producer_id: int) -> Ending | None:
     return Ending.COMMITTED if marker is Marker.COMMIT else Ending.ABORTED
 
 
-def first_record_of(records: bytes, producer: ProducerIdentity) -> int | None:
-    """The offset of the first record of ``producer`` in ``records``; None if there is none."""
-    found = (header for header, _ in batches(records) if header.producer == producer and not header.is_control)
-    return next((header.base_offset for header in found), None)
-
-
-def is_whole(records: bytes, offset: int) -> bool:
-    """True if no batch is missing in ``records``, read from ``offset`` on: compaction has removed none."""
-    for header, _ in batches(records):
-        if header.base_offset > offset:
-            return False
-        offset = header.next_offset
-    return True
-
-
 def offset_after(records: bytes) -> int | None:
     """The offset that follows the last whole batch; None if there is none."""
     following = None

@@ -230,11 +230,6 @@ class RecordAccumulator:
         :meth:`append` may leave a record uncounted."""
         return not self._unacknowledged and not self._filling
 
-    def unacknowledged_partitions(self) -> Iterator[tuple[str, int]]:
-        """The partitions with unacknowledged records, some perhaps more than once."""
-        for batch in (*self._unacknowledged, *self._filling.values()):
-            yield batch.queue.topic, batch.queue.partition
-
     def queues_to_send(self) -> list[PartitionQueue]:
         """Lanes with something to send, the one served longest ago first."""
         return list(self._sending)

@@ -175,16 +175,6 @@ class Engine:
         self._verb.require_producing("send_records()")
         self._sender.send_early()
 
-    def expected_state(self, now: float) -> PreparedTxnState:
-        """The state by which :meth:`prepare_transaction` will name the transaction, named before its records are
-        acknowledged; the empty state if it must be prepared first. Its ``is_bound`` says that the place of its first
-        record is a bound."""
-        if self._machine.state is not ProducerState.IN_TRANSACTION or self.has_callbacks:
-            return PreparedTxnState()  # a callback may produce, or raise
-        if self._sender.is_empty:
-            return self._machine.prepared
-        return self._machine.expected(self._sender.unacknowledged_partitions(), now)
-
     def flush(self, now: float, until: float = NEVER) -> Operation:
         """Send every record, and wait until all are acknowledged, or until the time ``until``. Result: None."""
         self._verb.require_producing("flush()")

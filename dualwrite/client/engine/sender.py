@@ -1,6 +1,6 @@
 """Sends records to the leaders of their partitions: it carries the accumulator's batches by Metadata and Produce."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dualwrite.client.config.producer_settings import ProducerSettings
@@ -89,14 +89,11 @@ class Sender:
         """True if every record is acknowledged."""
         return self._accumulator.is_empty and not self._waiting
 
-    def unacknowledged_partitions(self) -> Iterator[tuple[str, int]]:
-        """The partitions with records that are not acknowledged."""
-        return self._accumulator.unacknowledged_partitions()
-
     @property
     def unacknowledged(self) -> int:
         """How many records are not acknowledged."""
-        return self._accumulator.records + (sum(map(len, self._waiting.values())) if self._waiting else 0)
+        waiting = sum(map(len, self._waiting.values())) if self._waiting else 0
+        return self._accumulator.records + waiting
 
     @property
     def _records(self) -> str:
@@ -255,7 +252,7 @@ class Sender:
         refused = self._metadata.learn(answer, now)
         self._connections.forget_back_offs(self._metadata.endpoints())
         self._topic_errors = {entry.name: entry.error_code for entry in answer.topics if entry.error_code}
-        if (topic := next((topic for topic in self._waiting if topic in refused), None)) is not None:
+        for topic in [topic for topic in self._waiting if topic in refused]:
             operation = f"{self._records} not acknowledged: topic {topic!r}"
             self._fail_transaction(error_for(ApiKey.PRODUCE, operation, refused[topic]), ErrorClass.ABORTABLE)
             return
@@ -363,8 +360,9 @@ class Sender:
                 batch = missing.pop((topic.name, entry.index), None)
                 if batch is not None and self._accumulator.is_waiting_for(batch):
                     self._batch_answered(batch, entry, answer.node_endpoints, now)
-        for batch in filter(self._accumulator.is_waiting_for, missing.values()):
-            self._again(batch, now, "the broker's answer leaves it out")
+        for batch in missing.values():
+            if self._accumulator.is_waiting_for(batch):
+                self._again(batch, now, "the broker's answer leaves it out")
 
     def _batch_answered(self, batch: ProducerBatch, entry: Message, nodes: Sequence[Message], now: float) -> None:
         code = entry.error_code
@@ -372,7 +370,7 @@ class Sender:
         batch.dropped_connections = 0
         if error_class is ErrorClass.SUCCESS:
             self._accumulator.acknowledge(batch)
-            self._machine.acknowledged(batch.queue.topic, batch.queue.partition, entry.base_offset, batch.count, now)
+            self._machine.acknowledged(batch.queue.topic, batch.queue.partition, entry.base_offset)
             self._report(batch, entry.base_offset, None, now)
         elif self._accumulator.is_out_of_order(batch, code):
             self._accumulator.send_again(batch, now, "an earlier batch is missing")
@@ -401,14 +399,15 @@ class Sender:
                 self._metadata.is_stale = True
                 self._pause_metadata(now)
             elif sent.api_key is ApiKey.PRODUCE and not (is_broken and self._is_dropped_for_size(sent.about)):
-                for batch in filter(self._accumulator.is_waiting_for, sent.about):
-                    self._again(batch, now, why)
+                for batch in sent.about:
+                    if self._accumulator.is_waiting_for(batch):
+                        self._again(batch, now, why)
 
     def _is_dropped_for_size(self, batches: list[ProducerBatch]) -> bool:
         """True if a broker has dropped the connection over ``batches`` so often, and they are so large, that they must
         exceed its socket.request.max.bytes: a broker refuses such a request by closing the connection, without an
         answer. Then the transaction is lost."""
-        waiting = list(filter(self._accumulator.is_waiting_for, batches))
+        waiting = [batch for batch in batches if self._accumulator.is_waiting_for(batch)]
         for batch in waiting:
             batch.dropped_connections += 1
         size = sum(len(batch.data) for batch in batches)

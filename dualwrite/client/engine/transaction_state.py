@@ -5,10 +5,8 @@ carries the next transaction's identity, so ``producerId:epoch`` names one trans
 verb may be called when, and ``error_classes.py`` what a client must do about an error.
 """
 
-from collections.abc import Iterable
 from enum import Enum
 
-from dualwrite.client.engine.acknowledged_offsets import AcknowledgedOffsets
 from dualwrite.client.terms.error_classes import ErrorClass
 from dualwrite.client.terms.verbs import AFTER, AFTER_FAILURE, ProducerState, Verb, VerbOrder
 from dualwrite.errors import DualWriteError, InvalidTransactionStateError
@@ -39,12 +37,9 @@ class TransactionManager:
         self.may_be_open = False
         """True once a request was sent that may have begun the transaction on a broker."""
         self.first_record: Anchor | None = None
-        """The first record of the transaction's first acknowledged batch, or of the one in the expected partition."""
+        """The first record of the transaction's first acknowledged batch."""
         self.stray_offsets: set[str] = set()
         """Groups whose offset commit may still be delayed on a broken connection."""
-        self._expected_in: tuple[str, int] | None = None
-        """The partition that :meth:`expected` has named, until a record there is acknowledged."""
-        self._offsets = AcknowledgedOffsets()
         self._order = VerbOrder()
         self._aim = ProducerState.UNINITIALIZED
 
@@ -60,33 +55,10 @@ class TransactionManager:
             return PreparedTxnState()
         return PreparedTxnState(self.identity, first_record=self.first_record)
 
-    def acknowledged(self, topic: str, partition: int, offset: int, count: int, now: float) -> None:
-        """A batch of ``count`` records is in the log, from ``offset`` on; negative if the broker did not tell."""
-        is_expected = self._expected_in == (topic, partition)
-        if is_expected:
-            self._expected_in = None
-        if offset < 0:
-            return
-        self._offsets.acknowledged(topic, partition, offset + count, now)
-        if self.first_record is None or is_expected:
+    def acknowledged(self, topic: str, partition: int, offset: int) -> None:
+        """A batch of the transaction is in the log, from ``offset`` on; negative if the broker did not tell."""
+        if self.first_record is None and offset >= 0:
             self.first_record = Anchor.of(TopicPartition(topic, partition), offset)
-
-    def expected(self, unacknowledged: Iterable[tuple[str, int]], now: float) -> PreparedTxnState:
-        """The state that will name the transaction, before its records are acknowledged: the place of the first record
-        is a bound then. The empty state if not even that is known.
-
-        :param unacknowledged: the partitions with records that are not acknowledged; from now on :attr:`first_record`
-            is in the one that the state names.
-        """
-        if self.first_record is not None:
-            return self.prepared
-        for topic, partition in unacknowledged:
-            bound = self._offsets.bound(topic, partition, now)
-            if bound is not None:
-                self._expected_in = topic, partition
-                first = Anchor.of(TopicPartition(topic, partition), bound)
-                return PreparedTxnState(self.identity, first_record=first, is_bound=True)
-        return PreparedTxnState()
 
     def start(self, verb: Verb) -> ProducerState:
         """Start ``verb``; return the state in which it was called.
@@ -176,7 +148,7 @@ class TransactionManager:
 
     def _forget(self) -> None:
         self.has_content = self.may_be_open = False
-        self.first_record = self._expected_in = None
+        self.first_record = None
         self.stray_offsets.clear()
         self.failure = None
 

@@ -5,14 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dualwrite.client.encoding.transaction_end import (
-    ending_in,
-    first_marker_in,
-    first_record_of,
-    is_whole,
-    mismatch_at,
-    offset_after,
-)
+from dualwrite.client.encoding.transaction_end import ending_in, first_marker_in, mismatch_at, offset_after
 from dualwrite.client.terms.error_classes import error_for
 from dualwrite.errors import KafkaRefusedError, KafkaUnavailableError
 from dualwrite.ids import (
@@ -121,13 +114,7 @@ def ended_transaction(
         if partition is None or _is_another(logs, partition.topic, state.topic_id):
             return _NOTHING_KNOWN
         farthest = None if timeout is None else FARTHEST
-        offset = first.offset
-        if state.is_bound:
-            begins = _find_first_record(logs, partition, offset, state.producer, farthest)
-            if isinstance(begins, Ending):
-                return EndedTransaction(begins)
-            offset = begins
-        return _read_ending(logs, partition, offset, state.producer, farthest)
+        return _read_ending(logs, partition, first.offset, state.producer, farthest)
     except KafkaRefusedError as error:
         if error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             _LOG.warning("the outcome of %s is unknown: %s: grant READ on that topic", state, error)
@@ -155,16 +142,6 @@ class TopicIds:
             return state
         return replace(state, topic_id=self._of(TopicPartition(first.topic, first.partition), first.offset))
 
-    def expected(self, state: PreparedTxnState) -> PreparedTxnState:
-        """As :meth:`added`, before the records of ``state`` are acknowledged, and without a request: the empty state if
-        it would need one."""
-        first = state.first_record
-        if first is None or not is_legal_topic(first.topic):
-            return state
-        topic_id, asked_at = self._known.get(first.topic, ("", -_ID_LASTS))
-        is_old = self._clock() >= asked_at + _ID_LASTS
-        return PreparedTxnState() if is_old else replace(state, topic_id=topic_id)
-
     def _of(self, partition: TopicPartition, offset: int) -> str:
         topic_id, asked_at = self._known.get(partition.topic, ("", -_ID_LASTS))
         goes_on = offset > self._reached.get(partition, -1)  # a lower offset means another topic
@@ -183,31 +160,6 @@ def _is_another(logs: "LogReader", topic: str, topic_id: str) -> bool:
     """True if the topic of that name is not the one with ``topic_id``."""
     current = logs.topic_id(topic) if topic_id else ""
     return bool(current) and current != topic_id
-
-
-def _find_first_record(
-    logs: "LogReader", partition: TopicPartition, bound: int, producer: ProducerIdentity, farthest: int | None
-) -> int | Ending:
-    """The offset of the producer's first record in the log from ``bound`` on. LOST if the log has none, and no gap in
-    which it may have been; UNKNOWN if it has a gap, or the record is not among the first ``farthest`` bytes."""
-    position, records_read = bound, 0
-    while farthest is None or records_read < farthest:
-        chunk = logs.read(partition, position, committed=False, most=_CHUNK)
-        if chunk is None:
-            break
-        offset = first_record_of(chunk.records, producer)
-        if offset is not None:
-            return offset
-        if not is_whole(chunk.records, position):
-            return Ending.UNKNOWN  # compacted: the record may have been there
-        next_position = offset_after(chunk.records)
-        if next_position is None:
-            break
-        position, records_read = next_position, records_read + len(chunk.records)
-    else:
-        return Ending.UNKNOWN
-    start, end = logs.extent(partition)
-    return Ending.LOST if start <= bound and end <= position else Ending.UNKNOWN
 
 
 def _read_ending(

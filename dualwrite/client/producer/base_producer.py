@@ -59,13 +59,6 @@ class BaseProducer:
         return self._engine.transaction.prepared
 
     @property
-    def expected_state(self) -> PreparedTxnState:
-        """The state by which prepare_transaction() will name the transaction, as far as it is known before the records
-        are acknowledged: ``first_record`` may be a bound (``is_bound``). Empty if nothing is known of where they are,
-        or if a delivery callback may produce more of them."""
-        return self._engine.expected_state(time.monotonic())
-
-    @property
     def state(self) -> ProducerState:
         """The producer's current state."""
         return self._engine.state

@@ -19,7 +19,6 @@ from dualwrite.coordinator.ports.kafka import (
     KafkaParticipant,
     commits_in_background,
     name_of_open_transaction,
-    names_early,
     produce_at_once_of,
 )
 from dualwrite.coordinator.process.greenlets import in_greenlet, wait_for
@@ -87,12 +86,9 @@ class AwaitedParticipant:
         self._threads = threads
         self._at_once = produce_at_once_of(blocking)
         self._commits = commits_in_background(blocking)
-        self._early = names_early(blocking)
         self._in_a_row = 0
         self._last: Future[Any] | None = None
-        """A call that may still be in progress: it was cancelled, or only begun."""
-        self._preparing: Future[PreparedTxnState] | None = None
-        """The call of :meth:`begin_prepare`."""
+        """A cancelled call that may still be in progress."""
         self._objection: BaseException | None = None
         self._reports: deque[Callable[[], None]] = deque()
 
@@ -135,25 +131,10 @@ class AwaitedParticipant:
         """The state that names the open transaction; see NamesOpenTransaction."""
         return name_of_open_transaction(self.blocking)
 
-    def expected_state(self) -> PreparedTxnState:
-        """The state by which prepare will name the transaction, if that is known; see NamesTransactionEarly."""
-        self._require_sound()
-        return PreparedTxnState() if self._early is None else self._early.expected_state()
-
-    def begin_prepare(self) -> None:
-        """Begin to prepare in a thread; see NamesTransactionEarly. :meth:`prepare_transaction` waits for it."""
-        self._require_sound()
-        assert self._early is not None
-        if in_greenlet():
-            self._preparing = self._begin(self.blocking.prepare_transaction)
-        else:
-            self._early.begin_prepare()
-
     def prepare_transaction(self) -> PreparedTxnState:
         """Flush, and require every acknowledgement; see KafkaParticipant."""
         self._require_sound()
-        preparing, self._preparing = self._preparing, None
-        return self._call(self.blocking.prepare_transaction) if preparing is None else self._await(preparing)
+        return self._call(self.blocking.prepare_transaction)
 
     def complete_transaction(self, state: PreparedTxnState) -> Outcome:
         """Commit the open transaction if ``state`` identifies it, abort it otherwise; see KafkaParticipant."""
@@ -191,27 +172,21 @@ class AwaitedParticipant:
         self._tell_quietly()
 
     def _call(self, act: Callable[[], T]) -> T:
-        if in_greenlet():
-            return self._await(self._begin(act))
-        outcome = self._after(self._last, act)
-        self._tell()
-        return outcome
+        previous = self._last
 
-    def _begin(self, act: Callable[[], T]) -> "Future[T]":
+        def run() -> T:
+            if previous is not None:
+                wait_in_thread([previous])
+            return act()
+
+        if not in_greenlet():
+            outcome = run()
+            self._tell()
+            return outcome
         self._in_a_row = 0
-        self._last = future = self._threads.submit(self._after, self._last, act)
-        return future
-
-    @staticmethod
-    def _after(previous: "Future[Any] | None", act: Callable[[], T]) -> T:
-        """Call ``act`` once the call before it has ended: a participant is not thread-safe."""
-        if previous is not None:
-            wait_in_thread([previous])
-        return act()
-
-    def _await(self, future: "Future[T]") -> T:
+        self._last = future = self._threads.submit(run)
         try:
-            return future.result() if future.done() else wait_for(asyncio.wrap_future(future))
+            outcome = wait_for(asyncio.wrap_future(future))
         except BaseException as error:
             # If it was cancelled, it may have had its effect, or have it yet.
             if not isinstance(error, Exception) and self._objection is None:
@@ -219,6 +194,7 @@ class AwaitedParticipant:
             raise
         finally:
             self._tell()
+        return outcome
 
     def _added(self, record: OutgoingRecord) -> bool:
         """True if the record needed no thread."""

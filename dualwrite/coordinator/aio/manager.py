@@ -31,7 +31,7 @@ R = TypeVar("R")
 RECOVERERS = 8
 """Slots that are recovered at the same time, each with a database connection of its own."""
 
-_BEFORE_THE_DECISION = ("SEND_RECORDS", "STORE_EXPECTED_STATE", "PREPARE_KAFKA", "STORE_STATE", "COMMIT_DATABASE")
+_BEFORE_THE_DECISION = ("PREPARE_KAFKA", "STORE_STATE", "COMMIT_DATABASE")
 
 
 class AsyncUnitManager(UnitManager):

@@ -126,14 +126,6 @@ class NativeProducer:
         """The state that names the open transaction; see NamesOpenTransaction."""
         return self._producer.open_transaction
 
-    def expected_state(self) -> PreparedTxnState:
-        """The state by which prepare will name the transaction, if that is known; see NamesTransactionEarly."""
-        return self._topic_ids.expected(self._ready(Verb.PREPARE).expected_state)
-
-    def begin_prepare(self) -> None:
-        """Send the records that were added, without waiting; see NamesTransactionEarly."""
-        self.send_records()
-
     def prepare_transaction(self) -> PreparedTxnState:
         """See KafkaParticipant. A broker that acknowledges a record has made its partition part of the transaction,
         under this identity; no further request is needed."""

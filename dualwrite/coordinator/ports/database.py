@@ -158,8 +158,7 @@ class UnitDatabase(Protocol):
         produces records."""
 
     def store(self, state: PreparedTxnState) -> None:
-        """Write ``state`` into the row of the lease: one UPDATE, a compare-and-set against the lease's memory. A second
-        call writes over what the first one wrote.
+        """Write ``state`` into the row of the lease: one UPDATE, a compare-and-set against the lease's memory.
 
         :raises LeaseLostError: if another process has taken over.
         :raises LeaseContradictedError: if the database has forgotten a decision, or this process was copied.

@@ -5,7 +5,7 @@ KafkaParticipant; the tests have a fake that can fail at every call.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.ids import PreparedTxnState
@@ -98,24 +98,6 @@ class SendsRecords(Protocol):
 
     def send_records(self) -> None:
         """Send every record that was added, without waiting for the answers: ``prepare_transaction`` waits for them."""
-
-
-class NamesTransactionEarly(Protocol):
-    """A KafkaParticipant that can name its transaction before the brokers have acknowledged the records, so that the
-    state is stored while they work."""
-
-    def expected_state(self) -> PreparedTxnState:
-        """The state by which ``prepare_transaction`` will name the transaction, without a request and without waiting;
-        the empty state if that is not known. What it says of the first record's place may turn out to be wrong."""
-
-    def begin_prepare(self) -> None:
-        """Send every record, and do not wait. Only ``prepare_transaction`` and ``abort_transaction`` may follow."""
-
-
-def names_early(participant: object) -> NamesTransactionEarly | None:
-    """``participant``, if it can name its transaction early; else None. Asked for each unit of work, as
-    :func:`produce_at_once_of`."""
-    return cast(NamesTransactionEarly, participant) if hasattr(participant, "begin_prepare") else None
 
 
 @runtime_checkable

@@ -2,19 +2,16 @@
 topic is gone, and finds how it ended.
 
 For a state without an anchor the text is ``producerId:epoch:topic~id:partition:offset``: one of its records, and the id
-of the topic. With ``topic~id+`` the offset is a lower bound: the transaction's first record in that partition is there
-or later. For a state with an anchor the text is ``producerId:epoch@start~id``: when the transaction began, and the id
-of the anchor's topic. Unknown parts are omitted. The text begins with the identity of the state that it belongs to. An
-old release (tables of version 0001) writes a new state but not the evidence, so the row may still have the evidence of
-an older state. The release after that one reads the first form, in which ``topic~id`` is a topic that it does not find,
-and ignores the last form.
+of the topic. For a state with an anchor it is ``producerId:epoch@start~id``: when the transaction began, and the id of
+the anchor's topic. Unknown parts are omitted. The text begins with the identity of the state that it belongs to. An old
+release (tables of version 0001) writes a new state but not the evidence, so the row may still have the evidence of an
+older state. The release after that one reads the first form, in which ``topic~id`` is a topic that it does not find,
+and ignores the second form.
 """
 
 from dualwrite.ids import UNKNOWN_START, Anchor, PreparedTxnState
 
 _LONGEST = 255
-_BOUND = "+"
-"""Illegal in the name of a topic and in base 64 as Kafka writes ids."""
 _ID_LENGTH = 22
 """The length of a topic id: 16 bytes in base 64. Anything else after a ~ is longer (Anchor.of)."""
 
@@ -28,11 +25,8 @@ def evidence(state: PreparedTxnState) -> str | None:
         return f"{state.producer}{start}{topic_id}" if start or topic_id else None
     if first is None:
         return None
-    bound = _BOUND if state.is_bound else ""
-    full = f"{state.producer}:{first.topic}{topic_id}{bound}:{first.partition}:{first.offset}"
-    if len(full) <= _LONGEST:
-        return full
-    return f"{state.producer}:{first.topic}{bound}:{first.partition}:{first.offset}"
+    full = f"{state.producer}:{first.topic}{topic_id}:{first.partition}:{first.offset}"
+    return full if len(full) <= _LONGEST else f"{state.producer}:{first}"
 
 
 def with_evidence(state: PreparedTxnState, text: str) -> PreparedTxnState:
@@ -50,10 +44,9 @@ def with_evidence(state: PreparedTxnState, text: str) -> PreparedTxnState:
     seen = PreparedTxnState(text)
     if seen.producer != state.producer or seen.anchor is None:
         return state
-    topic, topic_id = _without_id(seen.anchor.topic.removesuffix(_BOUND))
-    is_bound = seen.anchor.topic.endswith(_BOUND)
+    topic, topic_id = _without_id(seen.anchor.topic)
     first = Anchor(topic, seen.anchor.partition, seen.anchor.offset)
-    return PreparedTxnState(state.producer, first_record=first, topic_id=topic_id, is_bound=is_bound)
+    return PreparedTxnState(state.producer, first_record=first, topic_id=topic_id)
 
 
 def _without_id(text: str) -> tuple[str, str]:

@@ -19,8 +19,6 @@ class Step(Enum):
     BEGIN_DATABASE = "begin the database transaction"
     RUN = "run the user's code until it produces for the first time, leaves the block or raises"
     BEGIN_KAFKA = "begin the Kafka transaction"
-    SEND_RECORDS = "send every record, and wait for no answer"
-    STORE_EXPECTED_STATE = "write the state by which the transaction will be named, as STORE_STATE does"
     PREPARE_KAFKA = "flush, and see every record acknowledged"
     STORE_STATE = "write the prepared state under the fencing token, inside the user's database transaction"
     COMMIT_DATABASE = "commit the database transaction: the decision"
@@ -50,8 +48,6 @@ class Event(Enum):
     FAILED = "the step raised; whether it had its effect is not known"
     PRODUCE = "the user's code produces its first record"
     LEFT = "the user's code left the block"
-    LEFT_NAMED = "the user's code left the block, and the Kafka transaction can be named before it is prepared"
-    UNEXPECTED = "the step succeeded, and the Kafka transaction has not the state that was stored"
     RAISED = "the user's code raised, or ended the database transaction itself"
     COMMITTED = "the state row holds this unit's state"
     NOT_COMMITTED = "the state row holds another state, and this unit's database transaction has ended"
@@ -68,9 +64,6 @@ class UnitState(Enum):
     BEGINNING_KAFKA = "beginning kafka"
     PRODUCING = "running, kafka begun"
     DOOMED = "running, kafka could not begin"
-    SENDING_RECORDS = "sending records"
-    STORING_EXPECTED_STATE = "storing the expected state"
-    AWAITING_RECORDS = "preparing kafka, the expected state stored"
     PREPARING_KAFKA = "preparing kafka"
     STORING_STATE = "storing state"
     COMMITTING_DATABASE = "committing database"
@@ -106,25 +99,7 @@ TRANSITIONS: Mapping[UnitState, Mapping[Event, UnitState]] = MappingProxyType(
         # The user's code may swallow the error of its first produce: it runs on, but the unit is rolled back.
         UnitState.BEGINNING_KAFKA: {Event.DONE: UnitState.PRODUCING, Event.FAILED: UnitState.DOOMED},
         UnitState.DOOMED: {Event.LEFT: UnitState.ROLLING_BACK_DATABASE, Event.RAISED: UnitState.ROLLING_BACK_DATABASE},
-        UnitState.PRODUCING: {
-            Event.LEFT: UnitState.PREPARING_KAFKA,
-            Event.LEFT_NAMED: UnitState.SENDING_RECORDS,
-            Event.RAISED: UnitState.ROLLING_BACK_DATABASE,
-        },
-        # Sent and awaited are two states: the database writes the state while the brokers append the records.
-        UnitState.SENDING_RECORDS: {
-            Event.DONE: UnitState.STORING_EXPECTED_STATE,
-            Event.FAILED: UnitState.ROLLING_BACK_DATABASE,
-        },
-        UnitState.STORING_EXPECTED_STATE: {
-            Event.DONE: UnitState.AWAITING_RECORDS,
-            Event.FAILED: UnitState.ROLLING_BACK_DATABASE,
-        },
-        UnitState.AWAITING_RECORDS: {
-            Event.DONE: UnitState.COMMITTING_DATABASE,
-            Event.UNEXPECTED: UnitState.STORING_STATE,
-            Event.FAILED: UnitState.ROLLING_BACK_DATABASE,
-        },
+        UnitState.PRODUCING: {Event.LEFT: UnitState.PREPARING_KAFKA, Event.RAISED: UnitState.ROLLING_BACK_DATABASE},
         UnitState.PREPARING_KAFKA: {Event.DONE: UnitState.STORING_STATE, Event.FAILED: UnitState.ROLLING_BACK_DATABASE},
         UnitState.STORING_STATE: {
             Event.DONE: UnitState.COMMITTING_DATABASE,
@@ -164,9 +139,6 @@ STEPS: Mapping[UnitState, Step] = MappingProxyType(
         UnitState.BEGINNING_KAFKA: Step.BEGIN_KAFKA,
         UnitState.PRODUCING: Step.RUN,
         UnitState.DOOMED: Step.RUN,
-        UnitState.SENDING_RECORDS: Step.SEND_RECORDS,
-        UnitState.STORING_EXPECTED_STATE: Step.STORE_EXPECTED_STATE,
-        UnitState.AWAITING_RECORDS: Step.PREPARE_KAFKA,
         UnitState.PREPARING_KAFKA: Step.PREPARE_KAFKA,
         UnitState.STORING_STATE: Step.STORE_STATE,
         UnitState.COMMITTING_DATABASE: Step.COMMIT_DATABASE,

@@ -144,36 +144,23 @@ class SqlDecisionStore:
         """Write ``state`` in the caller's transaction; see DecisionStore.store."""
         self._write(connection, lease, state)
 
-    def store_over(
-        self, connection: Connection, lease: Lease, state: PreparedTxnState, stored: PreparedTxnState
-    ) -> None:
-        """Like :meth:`store`, if the caller's transaction has stored the state ``stored`` before."""
-        self._write(connection, lease, state, stored)
-
-    def _write(
-        self, connection: Connection, lease: Lease, state: PreparedTxnState, stored: PreparedTxnState | None = None
-    ) -> None:
+    def _write(self, connection: Connection, lease: Lease, state: PreparedTxnState) -> None:
         memory = lease.memory
         with clear_errors(self._engine):
             self._database.find_by_key(connection, on=True)
             if memory.state is None:
                 lock_row(connection, lease)
             memory.writes(state)
-            if self._update(connection, lease, state, stored):
+            if self._update(connection, lease, state):
                 return
             require_storable(connection, lease)
             # The heartbeat has renewed the lease since the statement was made: the memory has the new version now.
-            if not self._update(connection, lease, state, stored):
+            if not self._update(connection, lease, state):
                 raise LeaseLostError(lease)
 
-    def _update(
-        self, connection: Connection, lease: Lease, state: PreparedTxnState, stored: PreparedTxnState | None
-    ) -> bool:
-        """Write ``state`` if the row is what ``lease.memory`` says; False if it is not.
-
-        :param stored: the state that this transaction has written into the row; None if it has not.
-        """
-        columns, stored_state = row_values(state), lease.memory.state if stored is None else stored
+    def _update(self, connection: Connection, lease: Lease, state: PreparedTxnState) -> bool:
+        """Write ``state`` if the row is what ``lease.memory`` says; False if it is not."""
+        columns, stored_state = row_values(state), lease.memory.state
         assert stored_state is not None
         stored_columns = row_values(stored_state)
         versions = lease.memory.versions

@@ -15,7 +15,6 @@ from dualwrite.coordinator.ports.kafka import (
     CommitsInBackground,
     SendsRecords,
     name_of_open_transaction,
-    names_early,
     produce_at_once_of,
 )
 from dualwrite.coordinator.recovery.sequence import was_committed
@@ -74,7 +73,6 @@ class UnitDriver:
         self._observe = observe
         self._participant = participant = slot.lend()
         self._at_once = produce_at_once_of(participant)
-        self._early = names_early(participant)
         self._sender = cast(CommitsInBackground, participant) if sends_commit else None
         self._is_lent = True
         self._reusable = True
@@ -185,15 +183,8 @@ class UnitDriver:
         if self.machine.in_user_code:
             if error is None:  # not "or": an exception may have __bool__ or __len__, and be falsy
                 error = self._failure_before_leaving()
-            self.machine.advance(self._leaving() if error is None else Event.RAISED, error)
+            self.machine.advance(Event.LEFT if error is None else Event.RAISED, error)
         self._perform_steps()
-
-    def _leaving(self) -> Event:
-        """How the user's code has left the block without an error."""
-        if self._early is None or not self._records or self.machine.state is not UnitState.PRODUCING:
-            return Event.LEFT
-        self._prepared = self._early.expected_state()
-        return Event.LEFT_NAMED if self._prepared else Event.LEFT
 
     def require_rollback(self, error: BaseException) -> None:
         """Note that an inner block raised ``error``: the unit of work is rolled back even if the outer block catches
@@ -261,24 +252,16 @@ class UnitDriver:
         self.slot.lease.memory.completed()  # the slot's earlier unit, whose commit may have been sent only
         return Event.DONE
 
-    def _send_records(self) -> Event:
-        assert self._early is not None
-        self._early.begin_prepare()
-        return Event.DONE
-
     def _prepare_kafka(self) -> Event:
         if not self._records:
             # Kafka has no transaction then, and a state without a record could name the session's next transaction.
             raise InvalidTransactionStateError(
                 "every produce() of this unit of work raised an error: there is no record to commit"
             )
-        expected, prepared = self._prepared, self._participant.prepare_transaction()
-        if not prepared:
+        self._prepared = self._participant.prepare_transaction()
+        if not self._prepared:
             raise PrepareFailedError("the Kafka transaction was prepared without an identity")
-        if expected and expected.covers(prepared):
-            return Event.DONE
-        self._prepared = prepared
-        return Event.UNEXPECTED if expected else Event.DONE
+        return Event.DONE
 
     def _store_state(self) -> Event:
         self._database.store(self._prepared)
@@ -396,8 +379,6 @@ _ACTIONS: Mapping[Step, Callable[[UnitDriver], Event]] = MappingProxyType(
     {
         Step.BEGIN_DATABASE: UnitDriver._begin_database,
         Step.BEGIN_KAFKA: UnitDriver._begin_kafka,
-        Step.SEND_RECORDS: UnitDriver._send_records,
-        Step.STORE_EXPECTED_STATE: UnitDriver._store_state,
         Step.PREPARE_KAFKA: UnitDriver._prepare_kafka,
         Step.STORE_STATE: UnitDriver._store_state,
         Step.COMMIT_DATABASE: UnitDriver._commit_database,

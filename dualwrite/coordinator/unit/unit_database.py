@@ -55,8 +55,6 @@ class SqlUnit:
         self._has_begun = False
         """True once the transaction has begun: from then on the block may end it."""
         self._session: Session | None = None
-        self._stored: PreparedTxnState | None = None
-        """The state that the transaction has written."""
         self._fate = UnitFate(unmatched)
 
     @property
@@ -148,14 +146,9 @@ class SqlUnit:
         """Write ``state`` into the row of the lease; see UnitDatabase."""
         assert self._connection is not None
         assert self._transaction is not None
-        stored, self._stored = self._stored, state
-        if stored is None:  # once: the check ends the mark of SQLite and MariaDB
-            self._fate.require_open(self._transaction, storing=True)
+        self._fate.require_open(self._transaction, storing=True)
         with self._fate.noted(self._transaction):
-            if stored is None:
-                self._store.store(self._connection, self._lease, state)
-            else:
-                self._store.store_over(self._connection, self._lease, state, stored)
+            self._store.store(self._connection, self._lease, state)
 
     @within_limit
     def commit(self) -> None:

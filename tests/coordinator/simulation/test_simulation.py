@@ -13,16 +13,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from dualwrite.coordinator.rules import machine
 from dualwrite.coordinator.rules.lease import LeaseLostError
-from dualwrite.coordinator.rules.machine import TRANSITIONS, Event, Step, UnitState
+from dualwrite.coordinator.rules.machine import Event, Step
 from dualwrite.coordinator.slots import slot as slots
 from dualwrite.coordinator.steps.driver import UnitDriver
 from dualwrite.ids import OngoingTransaction, PreparedTxnState
 from tests.support.breaking.coordinator import COLLECTED_COMMIT, STEP_ACTIONS, commit_whose_failure_is_forgotten
 from tests.support.coordinator.fake_kafka import FakeParticipant
 from tests.support.coordinator.simulation.memory_database import MemoryStore, MemoryUnit
-from tests.support.coordinator.simulation.world import SimulationWorld, WatchedNativeKafka
+from tests.support.coordinator.simulation.world import SimulationWorld
 
 SEEDS = 300
 OFTEN = (30, 1 / 15)
@@ -74,29 +73,6 @@ def test_commits_that_are_sent_and_not_awaited_are_complete_after_any_crashes() 
         seen = search(200, stalls=stalls, sends_commit=True)
         for what in ("kill", "stall", "fault", "recovery commits", "recovery aborts", "ROLLED_BACK"):
             assert seen[what] > 9, f"no run has {what}: {seen}"
-
-
-def test_states_that_are_stored_before_the_records_are_acknowledged_are_right_after_any_crashes() -> None:
-    for options in ({}, {"stalls": OFTEN}, {"sends_commit": True}):
-        seen = search(200, make_kafka=WatchedNativeKafka, **options)
-        for what in ("kill", "stall", "fault", "recovery commits", "recovery aborts", "ROLLED_BACK"):
-            assert seen[what] > 9, f"no run has {what}: {seen}"
-
-
-@pytest.mark.parametrize(
-    ("state", "happens", "to"),
-    [
-        (UnitState.STORING_EXPECTED_STATE, Event.DONE, UnitState.COMMITTING_DATABASE),  # the records are never awaited
-        (UnitState.AWAITING_RECORDS, Event.FAILED, UnitState.COMMITTING_DATABASE),
-        (UnitState.SENDING_RECORDS, Event.DONE, UnitState.AWAITING_RECORDS),  # the expected state is never stored
-    ],
-)
-def test_the_simulation_notices_a_broken_order_of_sending_and_storing(
-    monkeypatch: pytest.MonkeyPatch, state: UnitState, happens: Event, to: UnitState
-) -> None:
-    monkeypatch.setattr(machine, "TRANSITIONS", {**TRANSITIONS, state: {**TRANSITIONS[state], happens: to}})
-    with pytest.raises(AssertionError, match=r"torn|aborted read|lost write"):
-        search(make_kafka=WatchedNativeKafka)
 
 
 def test_the_simulation_notices_a_state_that_travels_with_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,9 +5,8 @@ the process. Then a fresh process recovers, and the oracle compares both sides.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -15,15 +14,11 @@ from sqlalchemy import Engine, create_engine, delete, event
 
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.recovery import sequence as recovery
-from dualwrite.coordinator.rules import machine
-from dualwrite.coordinator.rules.machine import TRANSITIONS, Event, UnitState
 from dualwrite.coordinator.slots import pool
 from dualwrite.coordinator.slots import slot as slots
 from dualwrite.coordinator.sql.tables import kafka_transaction_outcome, kafka_transaction_state
 from dualwrite.ids import OngoingTransaction, PreparedTxnState
 from tests.support.coordinator.event_table import CONFIG, events, expire_leases, ready_engine
-from tests.support.coordinator.fake_kafka import FakeKafka
-from tests.support.coordinator.fake_native_kafka import FakeNativeKafka
 from tests.support.coordinator.unit_search import NoBackground, NoHeartbeat, UnitSearchWorld, check, run_unit
 from tests.support.state_search import Chooser, every_run
 
@@ -52,13 +47,7 @@ def start(world: UnitSearchWorld) -> DualWrite:
 
 
 def search(
-    engine: Engine,
-    values: tuple[str, ...],
-    faults: int,
-    completion: str = "await",
-    *,
-    in_session: bool = False,
-    make_kafka: Callable[[], FakeKafka] = FakeKafka,
+    engine: Engine, values: tuple[str, ...], faults: int, completion: str = "await", *, in_session: bool = False
 ) -> Counter[str]:
     """Every combination of faults over ``values``; how often each unit of work ended in which way."""
     seen: Counter[str] = Counter()
@@ -69,7 +58,7 @@ def search(
             connection.execute(delete(events))
             connection.execute(delete(kafka_transaction_state))
             connection.execute(delete(kafka_transaction_outcome))
-        world = UnitSearchWorld(engine, completion, make_kafka)
+        world = UnitSearchWorld(engine, completion)
         engine.dialect.do_commit = lambda connection: world.commit(plain, connection)  # type: ignore[method-assign]
         world.chooser = chooser
         ends: dict[str, str] = {}
@@ -139,35 +128,6 @@ def test_after_any_two_faults_while_records_are_sent_and_a_session_is_flushed_bo
     engine: Engine,
 ) -> None:
     assert set(search(engine, ("one", "two"), 2, in_session=True)) == ALL_ENDS
-
-
-def test_after_any_fault_while_records_are_sent_and_the_state_is_stored_both_sides_are_equal(engine: Engine) -> None:
-    assert set(search(engine, ("one", "raises"), 1, make_kafka=FakeNativeKafka)) >= ALL_ENDS - {"in doubt"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("completion", ["await", "background"])
-def test_after_any_two_faults_while_records_are_sent_and_the_state_is_stored_both_sides_are_equal(
-    engine: Engine, completion: str
-) -> None:
-    assert set(search(engine, ("one", "two"), 2, completion, make_kafka=FakeNativeKafka)) == ALL_ENDS
-
-
-@pytest.mark.parametrize(
-    ("state", "happens", "to"),
-    [
-        (UnitState.STORING_EXPECTED_STATE, Event.DONE, UnitState.COMMITTING_DATABASE),  # the records are never awaited
-        (UnitState.AWAITING_RECORDS, Event.FAILED, UnitState.COMMITTING_DATABASE),
-        (UnitState.SENDING_RECORDS, Event.DONE, UnitState.AWAITING_RECORDS),  # the expected state is never stored
-    ],
-)
-def test_the_search_notices_a_broken_order_of_sending_and_storing(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, state: UnitState, happens: Event, to: UnitState
-) -> None:
-    broken = MappingProxyType({**TRANSITIONS, state: {**TRANSITIONS[state], happens: to}})
-    monkeypatch.setattr(machine, "TRANSITIONS", broken)
-    with pytest.raises(AssertionError, match="torn"):
-        search(engine, ("one",), 2, make_kafka=FakeNativeKafka)
 
 
 def test_the_search_notices_an_identity_without_the_anchor(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,10 +69,10 @@ class NoHeartbeat:
 class UnitSearchWorld:
     """Both sides, and the process on them, which dies at a Crash."""
 
-    def __init__(self, engine: Engine, completion: str, make_kafka: Callable[[], FakeKafka] = FakeKafka) -> None:
+    def __init__(self, engine: Engine, completion: str) -> None:
         self.engine = engine
         self.completion = completion
-        self.kafka = make_kafka()
+        self.kafka = FakeKafka()
         self.chooser: Chooser | None = None
         self.dead = False
         self.committing = False

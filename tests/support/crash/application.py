@@ -71,15 +71,12 @@ def say(line: str) -> None:
 
 
 def pauses(task: Task) -> Callable[[str], None]:
-    """``on_step`` of an application that pauses at ``task.pause_step``. STORE_STATE stands for either step that stores
-    a state: which of them a unit has depends on what its producer knows."""
-    steps = (task.pause_step, *(["STORE_EXPECTED_STATE"] if task.pause_step == "STORE_STATE" else []))
     begun = 0
 
     def on_step(step: str) -> None:
         nonlocal begun
         begun += step == "BEGIN_DATABASE"
-        if step in steps and begun >= task.pause_unit:  # a unit may fail before it comes to that
+        if step == task.pause_step and begun >= task.pause_unit:  # a unit may fail before it comes to that
             say("paused")
             sys.stdin.read()
 

@@ -116,8 +116,6 @@ class ReadingWorker:
         self._go_back(consumer, partitions)
 
     def _at(self, step: str) -> None:
-        if step == "STORE_EXPECTED_STATE":
-            step = "STORE_STATE"
         if step == self._reading.pause_step and self._done == 1:
             self._done = 2
             say("paused")

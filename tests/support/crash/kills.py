@@ -13,8 +13,6 @@ PRODUCERS = ["native", "librdkafka"]
 either_producer = pytest.mark.parametrize("producer", PRODUCERS)
 """For the tests that run quickly under both; the others run under librdkafka among the slow ones."""
 STEPS = ["BEGIN_KAFKA", "PREPARE_KAFKA", "STORE_STATE", "COMMIT_DATABASE", "COMMIT_KAFKA"]
-EARLY_STEPS = ["SEND_RECORDS", "STORE_EXPECTED_STATE", "PREPARE_KAFKA"]
-"""Those of a unit whose transaction is named before its records are acknowledged."""
 RECOVERY_STEPS = ["RECOVER_TAKE_OVER", "RECOVER_LOCK", "RECOVER_FENCE_KAFKA", "RECOVER_COMPLETE", "RECOVER_INIT"]
 
 

@@ -142,7 +142,7 @@ class MemoryTransaction:
         memory.writes(state)
         require_row(lease, None if row is None else row.seen)
         assert row is not None
-        if lease.transactional_id not in self._rows and row.state != memory.state:
+        if row.state != memory.state:
             raise LeaseLostError(lease)
         self._stored = lease
         self.write(lease.transactional_id, row._replace(state=state))

@@ -22,7 +22,6 @@ from dualwrite.coordinator.steps.observers import no_observer
 from dualwrite.errors import DualWriteError, NoFreeSlotError
 from dualwrite.records.outgoing import OutgoingRecord
 from tests.support.coordinator.fake_kafka import FakeCluster, FakeKafka, Fault
-from tests.support.coordinator.fake_native_kafka import FakeNativeKafka
 from tests.support.coordinator.simulation.memory_database import (
     MemoryDatabase,
     MemorySlotLeases,
@@ -66,10 +65,6 @@ class WatchedKafka(FakeKafka):
         if values and self.requests[-1] == "complete":
             self.world.seen["recovery commits" if commit else "recovery aborts"] += 1
         super().end(commit=commit)
-
-
-class WatchedNativeKafka(WatchedKafka, FakeNativeKafka):
-    """The same for transactions that are named before their records are acknowledged."""
 
 
 class SimulatedApplication:
@@ -168,19 +163,10 @@ class SimulationWorld:
 
     :param stalls: the most stalls of a run, and their probability at each turn.
     :param sends_commit: see UnitDriver.
-    :param make_kafka: a transactional id of Kafka.
     """
 
-    def __init__(
-        self,
-        seed: int,
-        stalls: tuple[int, float] = (_STALLS, _STALL),
-        *,
-        sends_commit: bool = False,
-        make_kafka: type[WatchedKafka] = WatchedKafka,
-    ) -> None:
+    def __init__(self, seed: int, stalls: tuple[int, float] = (_STALLS, _STALL), *, sends_commit: bool = False) -> None:
         self.sends_commit = sends_commit
-        self._make_kafka = make_kafka
         self.scheduler = Scheduler(seed)
         chance = self.scheduler.random
         self.database = MemoryDatabase(self.scheduler)
@@ -203,7 +189,7 @@ class SimulationWorld:
     def _kafka_of(self, transactional_id: str) -> FakeKafka:
         ids = self.cluster.ids
         if transactional_id not in ids:
-            ids[transactional_id] = self._make_kafka(self, transactional_id)
+            ids[transactional_id] = WatchedKafka(self, transactional_id)
         return ids[transactional_id]
 
     def run(self) -> "SimulationWorld":

@@ -1,25 +1,53 @@
 """How a transaction ended, read from a piece of a log: compared with a log whose transactions' ends are known."""
 
+from dataclasses import dataclass, field
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.client.encoding.transaction_end import (
-    ending_in,
-    first_marker_in,
-    first_record_of,
-    is_whole,
-    mismatch_at,
-    offset_after,
-)
+from dualwrite.client.encoding.transaction_end import LogSlice, ending_in, first_marker_in, mismatch_at, offset_after
 from dualwrite.ids import EndedTransaction, Ending, ProducerIdentity
 from dualwrite.records.batch import Record, place_records
 from dualwrite.records.control import Marker, place_marker
 from dualwrite.records.header import BatchFields, emptied, peek_header, rebuild_batch
-from tests.support.client.one_record_log import OneRecordLog
 
 ME, OTHER = ProducerIdentity(7, 3), ProducerIdentity(8, 0)
 COMMITTED, ABORTED = Ending.COMMITTED, Ending.ABORTED
+
+
+@dataclass
+class OneRecordLog:
+    """A partition of which every batch is one record long."""
+
+    end: int = 0
+    content: list[tuple[int, bytes]] = field(default_factory=list)
+    started: dict[int, int] = field(default_factory=dict)
+    aborted: list[tuple[int, int, int]] = field(default_factory=list)
+    """(producer id, first offset, offset of the marker)"""
+
+    def record(self, producer: ProducerIdentity, transactional: bool = True) -> int:
+        self.started.setdefault(producer.producer_id, self.end)
+        fields = BatchFields(producer, base_sequence=0, transactional=transactional)
+        return self._append(place_records(self.end, [Record(None, b"a", 0)], fields)[1])
+
+    def marker(self, kind: Marker, producer: ProducerIdentity) -> None:
+        first = self.started.pop(producer.producer_id, None)
+        if kind is Marker.ABORT and first is not None:
+            self.aborted.append((producer.producer_id, first, self.end))
+        self._append(place_marker(self.end, kind, producer, 0, 0)[1])
+
+    def _append(self, batch: bytes) -> int:
+        self.content.append((self.end, batch))
+        self.end += 1
+        return self.end - 1
+
+    def read(self, offset: int, before: int | None = None) -> LogSlice:
+        """What Fetch answers: aborted transactions that overlap what is returned, as Kafka chooses them."""
+        before = self.end if before is None else before
+        records = b"".join(batch for at, batch in self.content if offset <= at < before)
+        aborted = tuple((who, first) for who, first, last in self.aborted if last >= offset and first < before)
+        return LogSlice(self.end, min(self.started.values(), default=self.end), aborted, records)
 
 
 def test_a_transactions_ending_follows_from_the_aborted_transactions() -> None:
@@ -87,27 +115,6 @@ def test_deleted_and_compacted_records_leave_the_ending_unknown() -> None:
     kept = rebuild_batch(emptied(peek_header(log.content[0][1])), b"")
     assert mismatch_at(kept, ME, 0) is Ending.UNKNOWN, "compaction keeps empty batches"
     assert mismatch_at(log.read(0).records, ME, 0) is None
-
-
-def test_the_first_record_of_a_transaction_is_found_behind_those_of_others() -> None:
-    log = OneRecordLog()
-    for producer in (OTHER, ME._replace(epoch=2), OTHER, ME, ME):
-        log.record(producer)
-    log.marker(Marker.COMMIT, ME)
-    assert first_record_of(log.read(0).records, ME) == 3
-    assert first_record_of(log.read(5).records, ME) is None, "a marker is no record"
-    assert first_record_of(b"", ME) is None
-
-
-def test_records_without_a_missing_batch_are_whole() -> None:
-    log = OneRecordLog()
-    for _ in range(4):
-        log.record(ME)
-    batches = [batch for _, batch in log.content]
-    assert is_whole(b"".join(batches), 0)
-    assert is_whole(b"", 7)
-    assert not is_whole(b"".join(batches[1:]), 0)
-    assert not is_whole(batches[0] + batches[2], 0)
 
 
 def test_the_marker_is_found_among_those_of_others() -> None:

@@ -1,7 +1,5 @@
 """The text that a state row keeps beside the identity."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,28 +12,20 @@ topic_ids = st.sampled_from(["", TOPIC_ID, "-" * 22])
 topics = st.sampled_from(["t", "a.b_c-d", "t" * 198, "t" * 249])
 
 
-@given(
-    topics,
-    topic_ids,
-    st.sampled_from([UNKNOWN_START, 1, 1795412970245]),
-    st.integers(0, 2**63 - 1),
-    st.booleans(),
-    st.booleans(),
-)
+@given(topics, topic_ids, st.sampled_from([UNKNOWN_START, 1, 1795412970245]), st.integers(0, 2**63 - 1), st.booleans())
 def test_evidence_survives_the_row_that_stores_it(
-    topic: str, topic_id: str, start: int, offset: int, is_anchored: bool, is_bound: bool
+    topic: str, topic_id: str, start: int, offset: int, is_anchored: bool
 ) -> None:
     producer, place = ProducerIdentity(2**40, 7), Anchor.of(TopicPartition(topic, 3), offset)
     state = (
         PreparedTxnState(producer, place, started_ms=start, topic_id=topic_id)
         if is_anchored
-        else PreparedTxnState(producer, first_record=place, topic_id=topic_id, is_bound=is_bound)
+        else PreparedTxnState(producer, first_record=place, topic_id=topic_id)
     )
     text = evidence(state) or ""
     assert len(text) <= 255
     found = with_evidence(PreparedTxnState(producer, state.anchor), text)
     assert (found.first_record, found.started_ms) == (state.first_record, state.started_ms)
-    assert found.is_bound is (is_bound and not is_anchored)
     assert found.topic_id == topic_id or (len(topic) > 150 and not found.topic_id)
 
 
@@ -64,5 +54,3 @@ def test_rows_of_the_former_release_are_read(state: PreparedTxnState, text: str)
 def test_the_former_release_reads_a_topic_that_it_cannot_find() -> None:
     state = PreparedTxnState(ProducerIdentity(1, 2), first_record=Anchor("t", 0, 5), topic_id=TOPIC_ID)
     assert PreparedTxnState(evidence(state) or "").anchor == Anchor(f"t~{TOPIC_ID}", 0, 5)
-    bound = replace(state, is_bound=True)
-    assert PreparedTxnState(evidence(bound) or "").anchor == Anchor(f"t~{TOPIC_ID}+", 0, 5)

@@ -36,8 +36,6 @@ class MachineWorld:
         self.row, self.row_in_transaction = PREVIOUS, PREVIOUS
         self.database_open = self.in_database = False
         self.kafka_open = self.in_kafka = self.kafka_aborted = False
-        self.is_appended = self.is_expected = False
-        """True once the brokers have every record; before, an EndTxn commits a transaction without them."""
 
     def perform(self, step: Step) -> Event:
         fault = self.chooser.choose(5)
@@ -55,20 +53,14 @@ class MachineWorld:
             self.database_open = True
         elif step is Step.BEGIN_KAFKA:
             self.kafka_open = True
-        elif step is Step.SEND_RECORDS:
-            self.is_appended = bool(self.chooser.choose(2))
-        elif step in (Step.STORE_STATE, Step.STORE_EXPECTED_STATE):
+        elif step is Step.STORE_STATE:
             self.row_in_transaction = OURS
-            self.is_expected = step is Step.STORE_EXPECTED_STATE
-        elif step is Step.PREPARE_KAFKA:
-            self.is_appended = True
-            return (Event.DONE, Event.UNEXPECTED)[self.chooser.choose(2)] if self.is_expected else Event.DONE
         elif step is Step.COMMIT_DATABASE:
             self.row, self.in_database, self.database_open = self.row_in_transaction, True, False
         elif step is Step.ROLLBACK_DATABASE:
             self.database_open = False
         elif step is Step.COMMIT_KAFKA:
-            self.in_kafka, self.kafka_open = self.kafka_open and self.is_appended, False
+            self.in_kafka, self.kafka_open = self.kafka_open, False
         elif step is Step.ABORT_KAFKA:
             self.kafka_aborted, self.kafka_open = self.kafka_open, False
         elif step is Step.READ_DECISION:
@@ -80,7 +72,7 @@ class MachineWorld:
         self.database_open = False
         decided = verdict(self.row, OngoingTransaction(PRODUCER, {PARTITION: 5}) if self.kafka_open else None)
         if decided is not RecoveryDecision.NOTHING:
-            self.in_kafka, self.kafka_open = decided is RecoveryDecision.COMMIT and self.is_appended, False
+            self.in_kafka, self.kafka_open = decided is RecoveryDecision.COMMIT, False
 
 
 def live(machine: DualWriteMachine, world: MachineWorld, *, produces: bool) -> None:
@@ -95,8 +87,7 @@ def live(machine: DualWriteMachine, world: MachineWorld, *, produces: bool) -> N
             produced = True
             machine.advance(Event.PRODUCE)
         else:
-            leaving = (Event.LEFT, Event.RAISED, Event.LEFT_NAMED)
-            machine.advance(leaving[world.chooser.choose(3 if machine.state is UnitState.PRODUCING else 2)])
+            machine.advance((Event.LEFT, Event.RAISED)[world.chooser.choose(2)])
 
 
 def search(*, produces: bool = True) -> Counter[Result | None]:
@@ -160,10 +151,6 @@ def change(state: UnitState, event: Event, to: UnitState) -> Mapping[UnitState, 
         (UnitState.STORING_STATE, Event.DONE, UnitState.COMMITTING_KAFKA),  # Kafka before the decision
         (UnitState.READING_DECISION, Event.FAILED, UnitState.LEAVING_ABORT),  # an unknown outcome reported as known
         (UnitState.STORING_STATE, Event.FAILED, UnitState.COMMITTING_DATABASE),
-        (UnitState.STORING_EXPECTED_STATE, Event.DONE, UnitState.COMMITTING_DATABASE),  # the records are never awaited
-        (UnitState.STORING_EXPECTED_STATE, Event.FAILED, UnitState.AWAITING_RECORDS),
-        (UnitState.SENDING_RECORDS, Event.DONE, UnitState.AWAITING_RECORDS),  # the expected state is never stored
-        (UnitState.AWAITING_RECORDS, Event.FAILED, UnitState.COMMITTING_DATABASE),
     ],
 )
 def test_the_search_notices_a_broken_recipe(
