@@ -25,7 +25,7 @@ from dualwrite.coordinator.slots.lent_slot import LentSlot
 from dualwrite.coordinator.slots.usage import Usage
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.engine.connecting import bound_connections
-from dualwrite.coordinator.sql.engine.database_errors import as_library_error, lost_connections
+from dualwrite.coordinator.sql.engine.database_errors import as_library_error, raise_as_library_error
 from dualwrite.coordinator.sql.own_tables import with_schema
 from dualwrite.coordinator.steps.driver import UnitDriver
 from dualwrite.coordinator.steps.observers import Observer, UnitObservers
@@ -116,8 +116,11 @@ class UnitManager:
         self.check_process()
         unit.watch = UnitObservers(self._observers, THIS_PROCESS.is_interrupt) if self._observers else None
         unit.offsets = UnitOffsets(self.process.consuming)
-        with lost_connections(self.engine.dialect):
+        try:
             slot = self.acquire(unit)
+        except Exception as error:
+            raise_as_library_error(error, self.engine.dialect)
+            raise
         unit.driver = driver = self._make_driver(unit, slot)
         if unit.watch is not None:
             unit.watch.slot_taken(slot.transactional_id)
@@ -189,8 +192,15 @@ class UnitManager:
     def recover(self) -> dict[str, Outcome]:
         """Complete or abort the transactions of processes that ended or are silent; see DualWrite.recover."""
         self.require_outside()
+        try:
+            return self._recover()
+        except Exception as error:
+            raise_as_library_error(error, self.engine.dialect)
+            raise
+
+    def _recover(self) -> dict[str, Outcome]:
         pool, sweeper = self.process.pool, self.process.sweeper
-        with sweeper.alone, lost_connections(self.engine.dialect):
+        with sweeper.alone:
             outcomes = {}
             user = object()
             try:

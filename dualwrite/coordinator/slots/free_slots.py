@@ -29,16 +29,11 @@ class FreeSlots:
         """True if there may be one left that ``owner`` may take."""
         return self.attempts > 0 and (self.owner, self.cluster) == (owner, cluster)
 
-    def left(self) -> Iterator[Candidate]:
-        """Those that may be tried without another look."""
-        while self.attempts > 0 and (candidate := self._next()) is not None:
-            yield candidate
+    def next_left(self) -> Candidate | None:
+        """The next one that may be tried without another look; None if there is none."""
+        return self.next() if self.attempts > 0 else None
 
-    def all(self) -> Iterator[Candidate]:
-        """All of them, for the lease that has looked: only if none of them can be taken it gets no slot."""
-        while (candidate := self._next()) is not None:
-            yield candidate
-
-    def _next(self) -> Candidate | None:
+    def next(self) -> Candidate | None:
+        """The next one, for the lease that has looked: only if none of them can be taken it gets no slot."""
         self.attempts -= 1
         return next(self.candidates, None)

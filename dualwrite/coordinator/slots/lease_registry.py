@@ -1,7 +1,7 @@
 """The leases that one DualWrite holds: those that its units of work use, and those for recovering other slots."""
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from weakref import WeakValueDictionary
 
@@ -102,26 +102,35 @@ class LeaseRegistry:
         cluster = self._cluster()
         try:
             with self._looking, self._limit():
-                for candidate in self._candidates(pool_size, cluster):
-                    observe("RECOVER_TAKE_OVER")
-                    taken = self._take([candidate])
-                    if taken:
-                        return taken[0]
+                free, lease = self._free, None
+                if free is not None and free.suits(self._owner, cluster) and self._leases.is_unchanged(cluster):
+                    lease = self._take_first(free.next_left, observe, taken)
+                if lease is None:
+                    lease = self._take_first(self._look_for_free(pool_size, cluster).next, observe, taken)
+                return lease
         except BaseException:
             self.forget(taken)
             raise
+
+    def _take_first(
+        self, next_candidate: Callable[[], Candidate | None], observe: Callable[[str], None], taken: list[Lease]
+    ) -> Lease | None:
+        """Take the first slot that can be taken, and note it in ``taken``. No generator: an exception of a signal
+        handler would be lost if it came while one is closed."""
+        while (candidate := next_candidate()) is not None:
+            observe("RECOVER_TAKE_OVER")
+            taken[:] = self._take([candidate])
+            if taken:
+                return taken[0]
         return None
 
-    def _candidates(self, pool_size: int, cluster: ClusterIdentity) -> Iterator[Candidate]:
-        """The slots to try, the best first: those that the last look has left, and then those of another look."""
-        free = self._free
-        if free is not None and free.suits(self._owner, cluster) and self._leases.is_unchanged(cluster):
-            yield from free.left()
+    def _look_for_free(self, pool_size: int, cluster: ClusterIdentity) -> FreeSlots:
+        """The slots to try, the best first, by another look."""
         self._look(cluster)
         name, observer = self._leases.name_of(self._application), self._observer(cluster)
         candidates = choose(name, pool_size, self.seen, observer)
-        self._free = FreeSlots(candidates, len(self.seen), observer.owner, cluster)
-        yield from self._free.all()
+        self._free = free = FreeSlots(candidates, len(self.seen), observer.owner, cluster)
+        return free
 
     def slots_to_recover(self, *, free_too: bool = False, again: bool = True) -> list[Candidate]:
         """The slots that need recovery, see slot_rules.py; reads the rows ``again``, or uses the last look."""

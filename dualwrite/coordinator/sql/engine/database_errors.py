@@ -4,9 +4,6 @@ A caller of a unit of work must learn whether to run it again. SQLAlchemy's erro
 raise their own, or the operating system's, where no connection could be made.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from sqlalchemy import Connection, Dialect, Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -52,16 +49,12 @@ def connected(engine: Engine) -> Connection:
         raise ConfigurationError(message) from error
 
 
-@contextmanager
-def lost_connections(dialect: Dialect) -> Iterator[None]:
-    """Raise an error in this block that :func:`as_library_error` knows as the library's."""
-    try:
-        yield
-    except Exception as error:  # noqa: BLE001 - raised again, perhaps by another name
-        translated = as_library_error(error, dialect)
+def raise_as_library_error(error: BaseException, dialect: Dialect) -> None:
+    """Raise the library's error for ``error``, if :func:`as_library_error` knows one; otherwise the caller raises
+    ``error`` again."""
+    translated = as_library_error(error, dialect)
+    if translated is not error:
         try:
-            if translated is error:
-                raise
             raise translated from error
         finally:
             del translated  # a cycle with this frame would keep all callers alive
