@@ -19,7 +19,8 @@ def run_pages(monkeypatch: pytest.MonkeyPatch, directory: Path, text: str) -> No
 
 def test_the_commands_of_the_pages_are_those_of_all_benchmarks_with_figures() -> None:
     found = {command.benchmark for each in PAGES for command in commands_of(each.read_text())}
-    assert found == {"broker", "native", "units", "recovery", "compare", "growth", "spark_batches", "tls"}
+    names = {"broker", "native", "units", "distant_units", "recovery", "compare", "growth", "spark_batches", "tls"}
+    assert found == names
 
 
 def test_a_command_that_leaves_a_word_to_the_reader_is_not_run() -> None:
