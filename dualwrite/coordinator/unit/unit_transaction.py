@@ -153,13 +153,18 @@ def _before_plain_statement(_: Any, statement: str, context: ExecutionContext | 
 
 
 def _after_error(context: ExceptionContext) -> None:
-    """Note an error that is known to have rolled a unit's transaction back: that needs no record."""
-    transaction = None if context.connection is None else context.connection.get_transaction()
-    if isinstance(transaction, UnitTransaction) and transaction.rolled_back_by is None:
-        assert context.connection is not None
-        transaction.is_lost = transaction.is_lost or context.is_disconnect
-        if database_of(context.dialect).rolls_back(context.connection, context.original_exception):
-            transaction.rolled_back_by = context.original_exception
+    """Note that a unit's connection is lost, or that an error is known to have rolled its transaction back, which needs
+    no record."""
+    connection = context.connection
+    transaction = None if connection is None else connection.get_transaction()
+    if not isinstance(transaction, UnitTransaction):
+        return
+    assert connection is not None
+    transaction.is_lost = transaction.is_lost or context.is_disconnect
+    if transaction.rolled_back_by is None and database_of(context.dialect).rolls_back(
+        connection, context.original_exception
+    ):
+        transaction.rolled_back_by = context.original_exception
 
 
 _LISTENERS: dict[str, Callable[..., None]] = {

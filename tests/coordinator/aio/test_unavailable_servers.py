@@ -4,7 +4,7 @@ import socket
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, make_url, text
+from sqlalchemy import insert, make_url
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -12,20 +12,15 @@ from dualwrite.coordinator.aio.transaction import AsyncTransaction
 from dualwrite.errors import ConfigurationError, DatabaseUnavailableError
 from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run, write_unit
 from tests.support.coordinator.event_table import events, stored_values
+from tests.support.servers.sessions import kill_session, session_of
 
 
-def kill_session(place: AsyncPlace) -> Any:
+def killing(place: AsyncPlace) -> Any:
     """Let the server end the session of the unit."""
-    is_postgresql = place.seen.dialect.name == "postgresql"
-    own = text("SELECT pg_backend_pid()" if is_postgresql else "SELECT CONNECTION_ID()")
 
     async def act(tx: AsyncTransaction) -> None:
-        victim = await tx.scalar(own)
-        with place.seen.connect() as connection:
-            if is_postgresql:
-                connection.execute(text("SELECT pg_terminate_backend(:id)"), {"id": victim})
-            else:
-                connection.execute(text(f"KILL {victim}"))
+        pooled = await tx.connection.get_raw_connection()
+        kill_session(place.seen, session_of(pooled.driver_connection))
 
     return act
 
@@ -41,7 +36,7 @@ def test_a_lost_connection_is_the_librarys_error(server_place: AsyncPlace, acts:
     async def main() -> None:
         async with place.dual_write() as dual_write:
             with pytest.raises(DatabaseUnavailableError, match="lost") as caught:
-                await write_unit(dual_write, "one", kill_session(place), *acts)
+                await write_unit(dual_write, "one", killing(place), *acts)
             assert caught.value.retriable
             assert caught.value.__cause__ is not None
             await write_unit(dual_write, "three")

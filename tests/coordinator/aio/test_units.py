@@ -27,6 +27,7 @@ from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run, wri
 from tests.support.coordinator.event_table import CONFIG, TakingStore, events, expire_leases, slot_rows, stored_values
 from tests.support.coordinator.fake_kafka import Fault
 from tests.support.coordinator.usual_unit import EventModel, fail_at
+from tests.support.servers.sessions import kill_session, session_of
 
 pytestmark = pytest.mark.slow_cases("psycopg")
 
@@ -370,17 +371,6 @@ async def raise_value_error(tx: AsyncTransaction) -> None:
     raise ValueError("no")
 
 
-def kill(place: AsyncPlace, connection: Any) -> None:
-    """Let the server end the session of a driver's connection."""
-    if place.driver == "aiomysql":
-        statement = f"KILL {connection.thread_id()}"
-    else:
-        pid = connection.get_server_pid() if place.driver == "asyncpg" else connection.info.backend_pid
-        statement = f"SELECT pg_terminate_backend({pid})"
-    with place.seen.connect() as other:
-        other.execute(text(statement))
-
-
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_connection_that_dies_around_commit_settles_the_unit_by_the_row(
     server_place: AsyncPlace, when: str, monkeypatch: pytest.MonkeyPatch
@@ -395,7 +385,7 @@ def test_a_connection_that_dies_around_commit_settles_the_unit_by_the_row(
                 monkeypatch.setattr(dialect, "do_commit", plain)
                 if when == "after":
                     plain(connection)
-                kill(server_place, connection.driver_connection)
+                kill_session(server_place.seen, session_of(connection.driver_connection))
                 plain(connection)  # asyncpg has nothing to commit any more after the first
                 cursor = connection.cursor()
                 cursor.execute("SELECT 1")

@@ -1,6 +1,6 @@
 """Units of work that are run again: after conflicts that real servers find, and after Kafka's failures."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,7 +14,6 @@ from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import ConfigurationError, InDoubtError, KafkaUnavailableError
 from tests.support.coordinator.event_table import events, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka, Fault
-from tests.support.servers.databases import SERVERS
 
 Make = Callable[..., DualWrite]
 
@@ -167,23 +166,16 @@ def test_a_unit_that_fails_to_serialize_after_its_block_is_run_again(
     engine.dispose()
 
 
-@pytest.fixture(params=SERVERS)
-def server_engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    engine = ready_engine(request.getfixturevalue(f"{request.param}_url"))
+def test_the_victim_of_a_deadlock_is_run_again(make_dual_write: Make, engine: Engine, kafka: FakeKafka) -> None:
+    """Whichever of the two the server chooses, the unit gets through."""
     with engine.begin() as connection:
         connection.execute(insert(events), [{"value": f"row {number}"} for number in range(1, 7)])
-    yield engine
-    engine.dispose()
-
-
-def test_the_victim_of_a_deadlock_is_run_again(make_dual_write: Make, server_engine: Engine, kafka: FakeKafka) -> None:
-    """Whichever of the two the server chooses, the unit gets through."""
     failed: list[Exception] = []
 
     def change(connection: Connection, number: int, value: str) -> None:
         connection.execute(update(events).where(events.c.id == number).values(value=value))
 
-    with server_engine.connect() as rival, ThreadPoolExecutor(1) as thread:
+    with engine.connect() as rival, ThreadPoolExecutor(1) as thread:
 
         def collide(tx: Transaction) -> None:
             change(tx.connection, 1, "mine")
@@ -201,11 +193,11 @@ def test_the_victim_of_a_deadlock_is_run_again(make_dual_write: Make, server_eng
                 rival.rollback()
 
         writer = RetriedWriter("one", collide)
-        with make_dual_write(server_engine) as dual_write:
+        with make_dual_write(engine) as dual_write:
             dual_write.transactional(retries=3)(writer)()
     assert len(failed) == 1
     assert kafka.committed == ["one"]
-    assert stored_values(server_engine)[-1] == "one"
+    assert stored_values(engine)[-1] == "one"
 
 
 @pytest.mark.mariadb

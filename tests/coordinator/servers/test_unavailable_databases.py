@@ -22,44 +22,21 @@ from dualwrite.errors import (
 from tests.support.coordinator.event_table import events, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
 from tests.support.coordinator.usual_unit import run_unit, write, write_unit, writing
-from tests.support.servers.databases import SERVERS
+from tests.support.servers.sessions import kill_session, session_of
 
 Make = Callable[..., DualWrite]
 
 
-@pytest.fixture(params=SERVERS)
-def url(request: pytest.FixtureRequest) -> str:
-    return str(request.getfixturevalue(f"{request.param}_url"))
-
-
 @pytest.fixture
-def engine(url: str) -> Iterator[Engine]:
-    """Of the units; the tests look by another."""
-    ready_engine(url).dispose()
-    engine = create_engine(url)
+def other(database_url: str) -> Iterator[Engine]:
+    engine = create_engine(database_url)
     yield engine
     engine.dispose()
-
-
-@pytest.fixture
-def other(url: str) -> Iterator[Engine]:
-    engine = create_engine(url)
-    yield engine
-    engine.dispose()
-
-
-def kill_session(other: Engine, dbapi_connection: Any) -> None:
-    """Let the server end the session of a driver's connection."""
-    with other.connect() as connection:
-        if other.dialect.name == "postgresql":
-            connection.execute(text("SELECT pg_terminate_backend(:id)"), {"id": dbapi_connection.info.backend_pid})
-        else:
-            connection.execute(text(f"KILL {dbapi_connection.thread_id()}"))
 
 
 def killing(other: Engine) -> Callable[[Transaction], None]:
     """Let the server end the session of the unit."""
-    return lambda tx: kill_session(other, tx.connection.connection.dbapi_connection)
+    return lambda tx: kill_session(other, session_of(tx.connection.connection.dbapi_connection))
 
 
 def insert_two(tx: Transaction) -> None:
@@ -130,7 +107,7 @@ def test_the_users_own_exception_passes_even_if_the_connection_is_lost(
 def test_a_lost_connection_of_the_users_own_is_the_users(make_dual_write: Make, engine: Engine, other: Engine) -> None:
     def lose_mine(tx: Transaction) -> None:
         with mine.connect() as connection:
-            kill_session(other, connection.connection.dbapi_connection)
+            kill_session(other, session_of(connection.connection.dbapi_connection))
             connection.execute(text("SELECT 1"))
 
     dual_write = make_dual_write(engine)
@@ -157,7 +134,7 @@ def test_a_pooled_connection_that_the_server_has_closed_is_the_librarys_error(
     write_unit(dual_write, "one")
     with engine.connect() as connection:
         pooled = connection.connection.dbapi_connection
-    kill_session(other, pooled)
+    kill_session(other, session_of(pooled))
     with pytest.raises(DatabaseUnavailableError) as caught:
         write_unit(dual_write, "two")
     require_retriable(caught.value)
@@ -196,7 +173,7 @@ def test_a_unit_without_records_whose_commit_loses_its_connection_is_in_doubt(
     def commit_and_kill(connection: Any) -> None:
         if has_ended:
             plain(connection)
-        kill_session(other, connection.dbapi_connection)
+        kill_session(other, session_of(connection.dbapi_connection))
         connection.dbapi_connection.cursor().execute("SELECT 1")
 
     def break_commit(tx: Transaction) -> None:
@@ -211,10 +188,10 @@ def test_a_unit_without_records_whose_commit_loses_its_connection_is_in_doubt(
 
 
 def test_a_pool_without_a_free_connection_is_the_librarys_error(
-    make_dual_write: Make, url: str, other: Engine, kafka: FakeKafka
+    make_dual_write: Make, database_url: str, other: Engine, kafka: FakeKafka
 ) -> None:
-    ready_engine(url).dispose()
-    engine = create_engine(url, pool_size=2, max_overflow=0, pool_timeout=0.05)
+    ready_engine(database_url).dispose()
+    engine = create_engine(database_url, pool_size=2, max_overflow=0, pool_timeout=0.05)
     dual_write = make_dual_write(engine)
     dual_write.recover()
     with engine.connect(), engine.connect():
@@ -228,12 +205,12 @@ def test_a_pool_without_a_free_connection_is_the_librarys_error(
 
 
 @pytest.fixture
-def refusing(url: str) -> Iterator[Engine]:
+def refusing(database_url: str) -> Iterator[Engine]:
     """An engine of a server that is down: nobody listens on its port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    engine = create_engine(make_url(url).set(host="127.0.0.1", port=port, query={}))
+    engine = create_engine(make_url(database_url).set(host="127.0.0.1", port=port, query={}))
     yield engine
     engine.dispose()
 
@@ -249,8 +226,8 @@ def test_a_server_that_is_down_is_the_librarys_error(
     assert "127.0.0.1" in str(caught.value)
 
 
-def test_a_database_that_does_not_exist_is_a_wrong_setting(make_dual_write: Make, url: str) -> None:
-    engine = create_engine(make_url(url).set(database="never_made"))
+def test_a_database_that_does_not_exist_is_a_wrong_setting(make_dual_write: Make, database_url: str) -> None:
+    engine = create_engine(make_url(database_url).set(database="never_made"))
     with pytest.raises(ConfigurationError, match="never_made") as caught:
         write_unit(make_dual_write(engine), "one")
     assert not caught.value.retriable

@@ -17,29 +17,10 @@ from dualwrite.ids import PreparedTxnState, ProducerIdentity
 from tests.support.coordinator.event_table import TakingStore, events, is_closed, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
 from tests.support.coordinator.usual_unit import write, write_unit
-from tests.support.servers.databases import SERVERS
+from tests.support.servers.sessions import kill_session, session_of
 
 Make = Callable[..., DualWrite]
 LEVELS = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
-
-
-@pytest.fixture(params=SERVERS)
-def server_url(request: pytest.FixtureRequest) -> str:
-    return str(request.getfixturevalue(f"{request.param}_url"))
-
-
-@pytest.fixture
-def engine(server_url: str) -> Iterator[Engine]:
-    engine = ready_engine(server_url)
-    yield engine
-    engine.dispose()
-
-
-@pytest.fixture
-def mariadb_engine(mariadb_url: str) -> Iterator[Engine]:
-    engine = ready_engine(mariadb_url)
-    yield engine
-    engine.dispose()
 
 
 def in_both(engine: Engine, kafka: FakeKafka, *values: str) -> bool:
@@ -53,15 +34,6 @@ def renew_leases(engine: Engine) -> int:
         for name in free:
             connection.execute(update(table).where(table.c.transactional_id == name).values(owner="renewed"))
         return len(free)
-
-
-def kill(engine: Engine, victim: Any) -> None:
-    """Let the server end the session of a driver's connection."""
-    with engine.connect() as connection:
-        if engine.dialect.name == "postgresql":
-            connection.execute(text("SELECT pg_terminate_backend(:id)"), {"id": victim.info.backend_pid})
-        else:
-            connection.execute(text(f"KILL {victim.thread_id()}"))
 
 
 def test_a_unit_of_work_is_in_both(make_dual_write: Make, engine: Engine, kafka: FakeKafka) -> None:
@@ -83,7 +55,7 @@ def test_a_connection_that_dies_around_commit_settles_the_unit_by_the_row(
         monkeypatch.setattr(engine.dialect, "do_commit", plain)
         if when == "after":
             plain(connection)
-        kill(engine, connection.dbapi_connection)
+        kill_session(engine, session_of(connection.dbapi_connection))
         cursor = connection.dbapi_connection.cursor()
         try:
             cursor.execute("SELECT 1")
@@ -104,9 +76,9 @@ def test_a_connection_that_dies_around_commit_settles_the_unit_by_the_row(
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_users_isolation_level_holds_inside_a_unit(
-    make_dual_write: Make, server_url: str, kafka: FakeKafka, level: Any
+    make_dual_write: Make, database_url: str, kafka: FakeKafka, level: Any
 ) -> None:
-    engine, other = ready_engine(server_url, isolation_level=level), create_engine(server_url)
+    engine, other = ready_engine(database_url, isolation_level=level), create_engine(database_url)
     with make_dual_write(engine) as dual_write, dual_write.transaction() as tx:
         assert tx.connection.get_isolation_level() == level
         seen = [tx.scalars(select(events.c.value)).all()]
@@ -123,10 +95,10 @@ def test_the_users_isolation_level_holds_inside_a_unit(
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_lease_that_is_renewed_during_a_unit_does_not_fail_it(
-    make_dual_write: Make, server_url: str, kafka: FakeKafka, level: Any
+    make_dual_write: Make, database_url: str, kafka: FakeKafka, level: Any
 ) -> None:
     """Where a snapshot would forbid to write a row that has changed since, the row is locked before that."""
-    engine = ready_engine(server_url, isolation_level=level)
+    engine = ready_engine(database_url, isolation_level=level)
     with make_dual_write(engine) as dual_write:
         with dual_write.transaction() as tx:
             tx.execute(select(events)).all()
@@ -271,6 +243,29 @@ def test_a_deadlock_whose_error_was_caught_dooms_the_unit_on_mariadb(
             write(tx, "after")
 
     with a_rival(mariadb_engine) as collide, pytest.raises(InvalidTransactionStateError, match="a deadlock whose"):
+        run(collide)
+    assert kafka.committed == []
+    assert stored_values(mariadb_engine) == [str(number) for number in range(1, 10)]
+    assert dual_write.outcomes() == []
+
+
+@pytest.mark.mariadb
+def test_a_connection_that_is_lost_after_a_deadlock_is_the_librarys_error_on_mariadb(
+    make_dual_write: Make, mariadb_engine: Engine, kafka: FakeKafka
+) -> None:
+    with mariadb_engine.begin() as connection:
+        connection.execute(insert(events), [{"value": str(number)} for number in range(1, 10)])
+    dual_write = make_dual_write(mariadb_engine)
+
+    def run(collide: Callable[[Connection], None]) -> None:
+        with dual_write.transaction() as tx:
+            tx.produce("events", value="before")
+            with pytest.raises(OperationalError, match="Deadlock"):
+                collide(tx.connection)
+            kill_session(mariadb_engine, session_of(tx.connection.connection.dbapi_connection))
+            write(tx, "after")
+
+    with a_rival(mariadb_engine) as collide, pytest.raises(DatabaseUnavailableError, match="lost"):
         run(collide)
     assert kafka.committed == []
     assert stored_values(mariadb_engine) == [str(number) for number in range(1, 10)]

@@ -22,7 +22,6 @@ from dualwrite.errors import (
     ConfigurationError,
     DatabaseBusyError,
     DatabaseNotReadyError,
-    DatabaseUnavailableError,
     FencedError,
     InDoubtError,
     InvalidTransactionStateError,
@@ -810,38 +809,6 @@ def test_a_take_over_waits_for_the_commit_of_the_unit_that_has_stored_its_state(
         waiting[0].result(timeout=30)
     assert in_both(engine, kafka, "one")
     successor.close()
-    engine.dispose()
-
-
-@pytest.mark.postgresql
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_postgresql_connection_killed_around_commit_settles_the_unit_by_the_row(
-    make_dual_write: Make, postgresql_url: str, kafka: FakeKafka, when: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = ready_engine(postgresql_url)
-    dual_write = make_dual_write(engine)
-    dual_write.recover()
-    plain = engine.dialect.do_commit
-
-    def kill_and_commit(connection: Any) -> None:
-        monkeypatch.setattr(engine.dialect, "do_commit", plain)
-        if when == "after":
-            plain(connection)
-        backend = connection.dbapi_connection.info.backend_pid
-        with engine.connect() as other:
-            other.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": backend})
-        connection.dbapi_connection.execute("SELECT 1")
-
-    monkeypatch.setattr(engine.dialect, "do_commit", kill_and_commit)
-    if when == "after":
-        write_unit(dual_write, "one")
-        assert in_both(engine, kafka, "one")
-    else:
-        with pytest.raises(DatabaseUnavailableError):
-            write_unit(dual_write, "one")
-        assert in_both(engine, kafka)
-    write_unit(dual_write, "two")
-    dual_write.close()
     engine.dispose()
 
 
