@@ -10,6 +10,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from dualwrite.coordinator.sql.dialects.supported import EXAMPLE_URLS, database_at
+from dualwrite.coordinator.sql.engine.database_errors import first_line
 from dualwrite.coordinator.sql.engine.shown_url import shown_url
 from dualwrite.coordinator.sql.own_tables import with_schema
 from dualwrite.errors import ConfigurationError
@@ -75,11 +76,6 @@ def database(url: str, *, must_exist: bool, schema: str | None = None) -> Iterat
     try:
         yield engine
     except SQLAlchemyError as error:
-        raise ConfigurationError(f"database {name}: {_first_line(error)}") from error
+        raise ConfigurationError(f"database {name}: {first_line(error)}") from error
     finally:
         engine.dispose()
-
-
-def _first_line(error: SQLAlchemyError) -> str:
-    """The first line of the driver's message, without SQLAlchemy's statement and link."""
-    return str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
