@@ -11,6 +11,7 @@ from typing import cast
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from dualwrite.broker.core.cluster import INTERNAL_TOPICS
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.client.admin.cluster_client import ClusterClient
 from dualwrite.client.config.settings import ClientSettings
@@ -22,8 +23,6 @@ from dualwrite.wire.error_codes import ErrorCode, error_name
 _IN_TESTS = {"group.initial.rebalance.delay.ms": "0"}
 _REQUEST_SECONDS = 10.0
 _PAUSE_SECONDS = 0.02
-_INTERNAL = "__"
-"""How the names of the broker's own topics begin."""
 _FETCH_WAIT_MS = 5  # the broker waits this long at the end of a partition before it answers
 
 
@@ -106,7 +105,7 @@ class KafkaBroker(EmbeddedBroker):
         try:
             listed = admin.list_consumer_groups(request_timeout=timeout).result().valid
             groups = [group.group_id for group in listed]
-            topics = [name for name in admin.list_topics(timeout=timeout).topics if not name.startswith(_INTERNAL)]
+            topics = [name for name in admin.list_topics(timeout=timeout).topics if name not in INTERNAL_TOPICS]
             deleting = [
                 *(admin.delete_consumer_groups(groups, request_timeout=timeout).items() if groups else ()),
                 *(admin.delete_topics(topics, operation_timeout=timeout).items() if topics else ()),

@@ -105,7 +105,7 @@ def test_too_few_records_are_a_failed_assertion_that_shows_them(shared: KafkaBro
 def test_after_a_reset_the_next_test_finds_neither_topics_nor_offsets(tmp_path: Path) -> None:
     with KafkaBroker(tmp_path) as broker:
         broker.reset()  # there is nothing yet
-        for name in ("one", "two"):
+        for name in ("one", "two", "__three"):
             send(broker, broker.create_topic(name), "left over")
         consumer = Consumer({**broker.client_config, "group.id": "readers", "auto.offset.reset": "earliest"})
         consumer.subscribe(["one"])
@@ -115,7 +115,7 @@ def test_after_a_reset_the_next_test_finds_neither_topics_nor_offsets(tmp_path: 
             broker.reset()
         consumer.close()
         broker.reset()
-        assert broker.read("one") == broker.read("two") == []
+        assert broker.read("one") == broker.read("two") == broker.read("__three") == []
         admin = AdminClient(broker.client_config)
         assert [name for name in admin.list_topics(timeout=10).topics if not name.startswith("__")] == []
         assert admin.list_consumer_groups().result().valid == []
