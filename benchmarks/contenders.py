@@ -5,7 +5,7 @@
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -59,12 +59,17 @@ class Contender(Protocol):
 
 
 class Bundled:
-    """The bundled broker."""
+    """The bundled broker.
+
+    :param config: broker settings by Kafka's names.
+    """
 
     name = OURS
 
-    def __init__(self, directory: Path, durability: str) -> None:
-        self._broker = EmbeddedBroker(directory / f"{OURS}-{durability}", durability=durability, start_timeout=600)
+    def __init__(self, directory: Path, durability: str, config: Mapping[str, str] | None = None) -> None:
+        self._broker = EmbeddedBroker(
+            directory / f"{OURS}-{durability}", durability=durability, start_timeout=600, config=config
+        )
 
     @property
     def bootstrap(self) -> str:

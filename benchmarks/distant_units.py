@@ -16,48 +16,35 @@ from pathlib import Path
 
 from sqlalchemy import make_url
 
-from benchmarks.contenders import OURS
+from benchmarks.contenders import Bundled
 from benchmarks.distance import Distance, distant
 from benchmarks.rounds import Rounds, WithKafka, at_least, measure, parser_of, positive_seconds
 from benchmarks.standings import Standings
 from benchmarks.unit_contenders import BACKGROUND, CONTENDERS, DATABASE, LIBRDKAFKA, NAIVE, NATIVE, TRANSACTION
 from benchmarks.unit_places import DATABASES
 from benchmarks.units import UnitsScale, UnitsSite, standings
-from dualwrite import EmbeddedBroker
 
 _COMPARED = (NATIVE, BACKGROUND, LIBRDKAFKA, NAIVE, TRANSACTION, DATABASE)
 
 
-class DistantBroker:
-    """The bundled broker, as a Contender that its clients reach through ``distance`` only."""
-
-    name = OURS
+class DistantBroker(Bundled):
+    """The bundled broker, which its clients reach through ``distance`` only."""
 
     def __init__(self, directory: Path, distance: Distance) -> None:
-        self.bootstrap = f"127.0.0.1:{distance.port}"
-        listeners = {"advertised.listeners": f"PLAINTEXT://{self.bootstrap}"}
-        self._broker = EmbeddedBroker(directory / "distant", durability="os", config=listeners)
+        self._address = f"127.0.0.1:{distance.port}"
         self._distance = distance
+        super().__init__(directory, "os", {"advertised.listeners": f"PLAINTEXT://{self._address}"})
 
     @property
-    def pid(self) -> int:
-        """Its process."""
-        assert self._broker.pid is not None, "the broker is not running"
-        return self._broker.pid
+    def bootstrap(self) -> str:
+        """HOST:PORT of the distance."""
+        return self._address
 
     def start(self) -> None:
         """Start it."""
-        self._broker.start()
-        host, _, port = self._broker.bootstrap_servers.rpartition(":")
+        super().start()
+        host, _, port = super().bootstrap.rpartition(":")
         self._distance.leads_to((host, int(port)))
-
-    def stop(self) -> None:
-        """Stop it cleanly."""
-        self._broker.stop(timeout=120)
-
-    def kill(self) -> None:
-        """Kill it."""
-        self._broker.kill()
 
 
 def compare(options: Namespace, scale: UnitsScale, rounds: Rounds) -> Iterator[Standings]:
