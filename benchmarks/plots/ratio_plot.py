@@ -7,7 +7,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from benchmarks.figures import unit_of
 from benchmarks.plots.page_tables import PageTable, measured
-from benchmarks.plots.style import AHEAD, BEHIND, INK, panels
+from benchmarks.plots.style import AHEAD, BEHIND, INK, draw_ranges, name_bars, panels
 
 _RATIO = 3
 """The column with ours / theirs."""
@@ -76,25 +76,14 @@ def draw_ratios(table: PageTable) -> Figure:
             height=0.62,
             color=[AHEAD if each.median > 1 else BEHIND for each in found],
         )
-        axes.errorbar(
-            [each.median for each in found],
-            places,
-            xerr=[[each.median - each.lowest for each in found], [each.highest - each.median for each in found]],
-            fmt="none",
-            ecolor=INK,
-            elinewidth=0.9,
-            capsize=2.0,
-        )
-        axes.set_yticks(places, [each.line for each in found])
-        axes.invert_yaxis()
+        draw_ranges(axes, found)
+        name_bars(axes, [each.line for each in found])
         lowest, highest = min(0.8, *(each.lowest for each in found)), max(1.25, *(each.highest for each in found))
         axes.set_xlim(lowest / 1.1, highest * 1.1)
         axes.xaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0), numticks=20))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.axvline(1.0, color=INK, lw=1.0)
-        axes.grid(axis="x")
-        axes.tick_params(axis="y", length=0)
         axes.set_xlabel(f"times as good as {table.header[2]}: faster, or less time and memory; range over all rounds")
         for place, each in zip(places, found, strict=True):
             axes.text(1.01, place, f"{each.median:.2f}", transform=axes.get_yaxis_transform(), va="center")

@@ -4,7 +4,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from benchmarks.plots.page_tables import PageTable, measured
-from benchmarks.plots.style import INK, OURS, OURS_TOO, THEIRS, panels
+from benchmarks.plots.style import OURS, OURS_TOO, THEIRS, draw_ranges, name_bars, panels
 
 _COMPARED = "ours / its "
 _RATES = ("per second",)
@@ -44,25 +44,11 @@ def draw_standings(table: PageTable) -> Figure:
             values = [measured(cell) for cell in table.column(measure)]
             found = [value for value in values if value is not None]
             each.barh(places, [value.median for value in found], height=0.62, color=colours)
-            each.errorbar(
-                [value.median for value in found],
-                places,
-                xerr=[
-                    [value.median - value.lowest for value in found],
-                    [value.highest - value.median for value in found],
-                ],
-                fmt="none",
-                ecolor=INK,
-                elinewidth=0.9,
-                capsize=2.0,
-            )
-            each.set_yticks(places, contenders if each is axes[0] else [""] * len(contenders))
-            each.invert_yaxis()
+            draw_ranges(each, found)
+            name_bars(each, contenders if each is axes[0] else [""] * len(contenders))
             each.set_xlim(0, None)
             each.xaxis.set_major_locator(MaxNLocator(3))
             each.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-            each.grid(axis="x")
-            each.tick_params(axis="y", length=0)
             each.set_title(measure)
             each.set_xlabel("more is better" if measure.endswith(_RATES) else "less is better")
     return figure

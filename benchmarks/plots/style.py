@@ -9,6 +9,7 @@ import io
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -55,6 +56,43 @@ def panels(columns: int, height: float, widths: Sequence[float] | None = None) -
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
         axes = figure.subplots(1, columns, squeeze=False, width_ratios=widths)
         yield figure, list(axes[0])
+
+
+class Ranged(Protocol):
+    """A median over all rounds, with the range."""
+
+    @property
+    def median(self) -> float:
+        """Of all rounds."""
+
+    @property
+    def lowest(self) -> float:
+        """The least of any round."""
+
+    @property
+    def highest(self) -> float:
+        """The most of any round."""
+
+
+def name_bars(axes: Axes, names: Sequence[str]) -> None:
+    """Name the horizontal bars, the first one on top."""
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="x")
+
+
+def draw_ranges(axes: Axes, values: Sequence[Ranged]) -> None:
+    """Draw the range of each of the horizontal bars."""
+    axes.errorbar(
+        [each.median for each in values],
+        range(len(values)),
+        xerr=[[each.median - each.lowest for each in values], [each.highest - each.median for each in values]],
+        fmt="none",
+        ecolor=INK,
+        elinewidth=0.9,
+        capsize=2.0,
+    )
 
 
 def as_svg(figure: Figure, title: str, source: str) -> str:
