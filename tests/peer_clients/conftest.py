@@ -14,6 +14,7 @@ from tests.support.peer_clients.aio import Aio
 from tests.support.peer_clients.client import PeerAdministrator, PeerClient, PeerSender, Receiver
 from tests.support.peer_clients.confluent import Confluent
 from tests.support.peer_clients.go_module import GO_MODULE, what_is_missing
+from tests.support.peer_clients.kafka_python_sockets import leaves_sockets
 from tests.support.peer_clients.kafkapython import KafkaPython
 from tests.support.requests.calls import unique
 
@@ -42,8 +43,7 @@ def is_able(item: pytest.Item) -> bool:
     """Whether the client of ``item`` can do what it needs; true of a test that has none."""
     if not isinstance(item, pytest.Function) or "any_client" not in item.fixturenames:
         return True
-    # kafka-python 3.0.12 leaves sockets that it has shut down to the garbage collector
-    item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+    item.add_marker(leaves_sockets)
     needed = {ability for marker in item.iter_markers("needs") for ability in marker.args}
     return needed <= CLIENTS[item.callspec.params["any_client"]].can
 
@@ -69,7 +69,7 @@ def client(any_client: PeerClient) -> Iterator[PeerClient]:
     """Each client that can do what the case needs."""
     yield any_client
     if any_client.name == "kafka-python":
-        gc.collect()  # the sockets that it leaves to the collector are not to be blamed on a later test
+        gc.collect()
 
 
 @pytest.fixture

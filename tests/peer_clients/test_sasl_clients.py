@@ -16,15 +16,16 @@ from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
 from dualwrite.errors import DualWriteError
 from tests.support.client.certificate import CERTIFICATE
 from tests.support.peer_clients.consumers import consume
+from tests.support.peer_clients.kafka_python_sockets import leaves_sockets, sockets_are_collected_here
 from tests.support.peer_clients.sasl_commits import SASL_CLIENTS, librdkafkas
 from tests.support.peer_clients.secure_brokers import ENCRYPTED, MECHANISMS, SESSION_MS, secure_broker
 from tests.support.requests.calls import unique
 from tests.support.requests.sasl_calls import ALICE, BOB, OPEN, PASSWORD, SASL, log_of, unsecured_token
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:unclosed <socket:ResourceWarning"  # kafka-python 3.0.12 leaves them to the garbage collector
-)
+__all__ = ["sockets_are_collected_here"]
+
+pytestmark = leaves_sockets
 
 
 @pytest.fixture(scope="module")

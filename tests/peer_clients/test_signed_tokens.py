@@ -11,11 +11,14 @@ from dualwrite.errors import DualWriteError
 from tests.support.broker.key_servers import AUTHORITY, Serve, key_servers
 from tests.support.broker.token_makers import token
 from tests.support.peer_clients.consumers import consume
+from tests.support.peer_clients.kafka_python_sockets import leaves_sockets, sockets_are_collected_here
 from tests.support.peer_clients.sasl_commits import SASL_CLIENTS
 from tests.support.requests.sasl_calls import OPEN, SASL, log_of
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+__all__ = ["sockets_are_collected_here"]
+
+pytestmark = leaves_sockets
 AUDIENCE, ISSUER = "kafka", "https://issuer.example"
 BY_PACE = [name if name == "confluent-kafka" else pytest.param(name, marks=pytest.mark.slow) for name in SASL_CLIENTS]
 

@@ -1,7 +1,6 @@
 """What each client says, and what the log says, if the TLS of the two does not fit together."""
 
 import asyncio
-import gc
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError as AioKafkaError
 from aiokafka.helpers import create_ssl_context
-from kafka import KafkaProducer
 from kafka.errors import KafkaError as PythonKafkaError
 
 from dualwrite.broker.embedded import EmbeddedBroker
@@ -19,10 +17,17 @@ from dualwrite.broker.settings.properties import write_properties
 from tests.support.apache_kafka.single_node import java_program
 from tests.support.broker.secured import Keys
 from tests.support.peer_clients.java_programs import LOGIN
+from tests.support.peer_clients.kafka_python_sockets import (
+    kafka_python_producer,
+    leaves_sockets,
+    sockets_are_collected_here,
+)
 from tests.support.requests.sasl_calls import log_of
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")]
+__all__ = ["sockets_are_collected_here"]
+
+pytestmark = [pytest.mark.slow, leaves_sockets]
 
 EXPIRED, ELSEWHERE, PLAINTEXT = "an expired certificate", "another host's certificate", "plaintext to TLS"
 IN_LOG = {
@@ -39,13 +44,6 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
     return Keys(tmp_path_factory.mktemp("keys"))
 
 
-@pytest.fixture(autouse=True)
-def _collected() -> Iterator[None]:
-    """The sockets that kafka-python leaves to the collector are not to be blamed on a later test."""
-    yield
-    gc.collect()
-
-
 @pytest.fixture
 def broker(keys: Keys, tmp_path: Path) -> Iterator[EmbeddedBroker]:
     """A broker with a log of its own."""
@@ -55,11 +53,10 @@ def broker(keys: Keys, tmp_path: Path) -> Iterator[EmbeddedBroker]:
 
 def by_kafka_python(address: str, keys: Keys, is_tls: bool) -> None:
     secured: dict[str, Any] = keys.kafka_python() if is_tls else {}
-    producer = KafkaProducer(bootstrap_servers=address, bootstrap_timeout_ms=2000, max_block_ms=2000, **secured)
-    try:
+    with kafka_python_producer(
+        bootstrap_servers=address, bootstrap_timeout_ms=2000, max_block_ms=2000, **secured
+    ) as producer:
         producer.send("topic", b"value").get(2)
-    finally:
-        producer.close(1)
 
 
 def by_aiokafka(address: str, keys: Keys, is_tls: bool) -> None:

@@ -1,6 +1,5 @@
 """kafka-python against the broker: its administration, its producer with transactions, its consumer."""
 
-import gc
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -11,21 +10,16 @@ from kafka.errors import ProducerFencedError, TopicAlreadyExistsError
 
 from dualwrite.broker.embedded import EmbeddedBroker
 from tests.support.peer_clients.consumers import consume
+from tests.support.peer_clients.kafka_python_sockets import leaves_sockets, sockets_are_collected_here
 from tests.support.requests.calls import batch, fetch, new_topic, produce, unique
 from tests.support.requests.raw_client import RawClient
 from tests.support.waiting import PATIENCE_SECONDS
 
 Producers = Callable[..., KafkaProducer]
 
-# kafka-python 3.0.12 leaves sockets that it has shut down to the garbage collector
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+__all__ = ["sockets_are_collected_here"]
 
-
-@pytest.fixture(autouse=True)
-def sockets_are_collected_here() -> Iterator[None]:
-    """And not in a later test, which would be blamed."""
-    yield
-    gc.collect()
+pytestmark = leaves_sockets
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Consumer groups of released clients: assignment, takeover, and what survives a broker's death."""
 
-import gc
 import socket
 import threading
 import time
@@ -13,22 +12,17 @@ from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer
 
 from dualwrite.broker.embedded import EmbeddedBroker
+from tests.support.peer_clients.kafka_python_sockets import leaves_sockets, sockets_are_collected_here
 from tests.support.requests.calls import batch, new_topic, produce, unique
 from tests.support.requests.raw_client import RawClient
 from tests.support.waiting import PATIENCE_SECONDS
 
-# kafka-python 3.0.12 leaves sockets that it has shut down to the garbage collector
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+__all__ = ["sockets_are_collected_here"]
+
+pytestmark = leaves_sockets
 
 QUICK = {"group.initial.rebalance.delay.ms": "0", "group.min.session.timeout.ms": "100"}
 PARTITIONS = 4
-
-
-@pytest.fixture(autouse=True)
-def sockets_are_collected_here() -> Iterator[None]:
-    """And not in a later test, which would be blamed."""
-    yield
-    gc.collect()
 
 
 @pytest.fixture(scope="module")

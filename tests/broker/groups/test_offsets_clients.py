@@ -1,8 +1,7 @@
 """Consumers with their default settings that assign their partitions themselves: each goes on where its group was."""
 
-import gc
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
@@ -11,20 +10,15 @@ from kafka import TopicPartition as KafkaTopicPartition
 from kafka.structs import OffsetAndMetadata
 
 from dualwrite.broker.embedded import EmbeddedBroker
+from tests.support.peer_clients.kafka_python_sockets import leaves_sockets, sockets_are_collected_here
 from tests.support.requests.calls import batch, new_topic, produce, unique
 from tests.support.requests.offset_calls import committed
 from tests.support.requests.raw_client import RawClient
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
-# kafka-python 3.0.12 leaves sockets that it has shut down to the garbage collector
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+__all__ = ["sockets_are_collected_here"]
 
-
-@pytest.fixture(autouse=True)
-def sockets_are_collected_here() -> Iterator[None]:
-    """And not in a later test, which would be blamed."""
-    yield
-    gc.collect()
+pytestmark = leaves_sockets
 
 
 @pytest.fixture

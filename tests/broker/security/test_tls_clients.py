@@ -1,7 +1,6 @@
 """Transactions of every client over TLS, and over TLS with a certificate of the client's own."""
 
 import asyncio
-import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.helpers import create_ssl_context
 from confluent_kafka import Producer
-from kafka import KafkaProducer
 from sqlalchemy import create_engine
 
 from dualwrite import DualWrite
@@ -18,9 +16,16 @@ from dualwrite.cli.main import main
 from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
 from dualwrite.schema import upgrade_engine
 from tests.support.broker.secured import Keys
+from tests.support.peer_clients.kafka_python_sockets import (
+    kafka_python_producer,
+    leaves_sockets,
+    sockets_are_collected_here,
+)
 from tests.support.requests.calls import new_topic, read_all, unique
 from tests.support.requests.raw_client import RawClient
 from tests.support.waiting import PATIENCE_SECONDS
+
+__all__ = ["sockets_are_collected_here"]
 
 VALUE = b"committed over TLS"
 
@@ -58,17 +63,12 @@ def by_our_own(servers: str, keys: Keys, mutual: bool, topic: str) -> None:
 
 
 def by_kafka_python(servers: str, keys: Keys, mutual: bool, topic: str) -> None:
-    producer = KafkaProducer(
-        bootstrap_servers=servers, transactional_id=unique("tx"), **keys.kafka_python(mutual=mutual)
-    )
-    try:
+    settings = keys.kafka_python(mutual=mutual)
+    with kafka_python_producer(bootstrap_servers=servers, transactional_id=unique("tx"), **settings) as producer:
         producer.init_transactions()
         producer.begin_transaction()
         producer.send(topic, VALUE)
         producer.commit_transaction()
-    finally:
-        producer.close()
-        gc.collect()  # the sockets that it leaves to the collector are not to be blamed on a later test
 
 
 def by_aiokafka(servers: str, keys: Keys, mutual: bool, topic: str) -> None:
@@ -112,8 +112,7 @@ def test_a_dual_write_and_its_tools_pass_the_settings_on(
     assert "failure" not in capsys.readouterr().out
 
 
-@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
-@pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
+@leaves_sockets
 @pytest.mark.parametrize("mutual", [False, True], ids=["TLS", "mutual TLS"])
 @pytest.mark.parametrize("commit", [by_librdkafka, by_our_own, by_kafka_python, by_aiokafka])
 def test_a_transaction_is_committed(secured: EmbeddedBroker, keys: Keys, commit: object, mutual: bool) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 from aiokafka.abc import AbstractTokenProvider as AioTokenProvider
 from confluent_kafka import KafkaError, KafkaException, Producer
-from kafka import KafkaProducer
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
+from tests.support.peer_clients.kafka_python_sockets import kafka_python_producer
 from tests.support.peer_clients.secure_brokers import ENCRYPTED
 from tests.support.requests.calls import unique
 from tests.support.waiting import PATIENCE_SECONDS
@@ -79,7 +79,7 @@ def in_kafka_python(broker: EmbeddedBroker, protocol: str, mechanism: str, user:
             return secret
 
     topic = unique("topic")
-    producer = KafkaProducer(
+    with kafka_python_producer(
         bootstrap_servers=broker.listeners[protocol],
         security_protocol=protocol,
         sasl_mechanism=mechanism,
@@ -90,14 +90,11 @@ def in_kafka_python(broker: EmbeddedBroker, protocol: str, mechanism: str, user:
         transactional_id=unique("id"),
         max_block_ms=int(PATIENCE_SECONDS * 1000),
         bootstrap_timeout_ms=5000,
-    )
-    try:
+    ) as producer:
         producer.init_transactions()
         producer.begin_transaction()
         producer.send(topic, b"value").get(PATIENCE_SECONDS)
         producer.commit_transaction()
-    finally:
-        producer.close(1)
     return topic
 
 
