@@ -25,11 +25,15 @@ class InitProducerId(NamedTuple):
 
 
 class AddPartitions(NamedTuple):
-    """Add partitions to the transaction; begin one if none is ongoing (AddPartitionsToTxn; Produce from TV2 on)."""
+    """Add partitions to the transaction; begin one if none is ongoing (AddPartitionsToTxn; Produce from TV2 on).
+
+    :param version: TV2 if the partitions join by being written to.
+    """
 
     transactional_id: str
     producer: ProducerIdentity
     partitions: frozenset[TopicPartition]
+    version: TransactionVersion = TransactionVersion.TV1
 
 
 class VerifyPartitions(NamedTuple):

@@ -86,6 +86,11 @@ class PartitionState:
     the first offset of one."""
 
     @property
+    def has_unseen_end(self) -> bool:
+        """True if a transaction has ended whose marker is not below the high watermark yet."""
+        return bool(self._ending)
+
+    @property
     def last_stable_offset(self) -> int:
         """LSO: read_committed readers see offsets below this (KIP-98)."""
         bound = self.high_watermark

@@ -189,7 +189,7 @@ def _add_partitions(entry: TransactionRecorded, command: AddPartitions, moment: 
             started_ms=moment.now_ms,
             previous=NO_PRODUCER,
             next_producer=entry.next_producer,
-            version=entry.version,
+            version=command.version if entry.owns_epoch else TransactionVersion.TV1,
             next_timeout_ms=entry.next_timeout_ms,
         )
     return Decision(_ACCEPTED.reply, (fact,))

@@ -56,6 +56,8 @@ class TransactionRecorded(NamedTuple):
     :param started_ms: when the first partition was added; -1 if none was.
     :param next_timeout_ms: the client's timeout, for the transactions after a kept one, if the kept transaction has a
         different timeout; -1 if the two are the same. It is in a tagged field of dualwrite's own.
+    :param version: ClientTransactionVersion. Of an ongoing transaction it is TV2 only if no transaction before had its
+        epoch: see :attr:`owns_epoch`.
     """
 
     transactional_id: str
@@ -79,6 +81,12 @@ class TransactionRecorded(NamedTuple):
     def is_kept(self) -> bool:
         """True if the ongoing transaction was kept for a recovering client, which may only end it."""
         return self.status is TransactionStatus.ONGOING and self.next_producer.producer_id >= 0
+
+    @property
+    def owns_epoch(self) -> bool:
+        """True if records with the client's identity can only belong to the ongoing transaction, or else to the next
+        one: a new session and the end of a transaction of TV2 give the client a new epoch."""
+        return self.status is TransactionStatus.EMPTY or self.version is TransactionVersion.TV2
 
     @property
     def is_ended(self) -> bool:

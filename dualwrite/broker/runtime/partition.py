@@ -157,6 +157,11 @@ class Partition:
         for reader in self._readers:
             reader.set()
 
+    @property
+    def has_readers(self) -> bool:
+        """True if a reader waits for more records."""
+        return bool(self._readers)
+
     def add_reader(self, reader: asyncio.Event) -> None:
         """Set ``reader`` whenever more records become visible."""
         self._readers.add(reader)

@@ -89,17 +89,19 @@ def test_the_state_of_a_sent_reply_survives_a_power_cut() -> None:
     with_rooms(test)
 
 
-def test_an_end_is_answered_when_every_marker_is_on_disk_and_visible() -> None:
+def test_an_end_is_answered_when_the_decision_is_on_disk_and_no_power_cut_undoes_it() -> None:
     async def test(rooms: Rooms, files: MemoryFiles) -> None:
         producer = await begun(rooms, 0, 2)
         reply = await rooms.coordinator.execute(end(producer))
 
         assert reply == Reply(producer=ProducerIdentity(producer.producer_id, producer.epoch + 1))
         assert status_of(rooms) is COMMITTED
+        disks = [files.power_cut(random.Random(seed)) for seed in SEEDS]
+        await rooms.flusher.barrier()
         for index in (0, 2):
             assert rooms.partition(index).visible_before(committed_only=True) == 2
-        for seed in SEEDS:
-            recovered = await after_power_cut(files, seed)
+        for disk in disks:
+            recovered = await Rooms(disk).with_topic()
             await recovered.coordinator.finish_decided()
             assert status_of(recovered) is COMMITTED
             for index in (0, 2):
@@ -120,7 +122,7 @@ def test_a_clients_next_transaction_never_has_to_wait() -> None:
     with_rooms(test)
 
 
-def test_until_the_markers_are_durable_other_requests_get_concurrent_transactions_at_once() -> None:
+def test_until_the_decision_is_durable_other_requests_get_concurrent_transactions_at_once() -> None:
     async def test(rooms: Rooms, files: MemoryFiles) -> None:
         producer = await begun(rooms, 0)
         ending = asyncio.ensure_future(rooms.coordinator.execute(end(producer)))
@@ -143,9 +145,10 @@ def test_after_a_crash_decided_transactions_are_finished_and_open_ones_stay_open
         reply = await rooms.coordinator.execute(init("app-1"))
         await rooms.coordinator.execute(AddPartitions("app-1", reply.producer, names(0)))
         ending = asyncio.ensure_future(rooms.coordinator.execute(end(decided, Marker.ABORT)))
-        await asyncio.sleep(0)
-        await rooms.flusher.barrier()  # the decision is durable; of the markers nothing is known
-        recovered = await after_power_cut(files, 1)
+        while markers_in(rooms, 0) == []:
+            disk = files.power_cut(random.Random(1))  # the last one before the markers has the decision alone
+            await asyncio.sleep(0)
+        recovered = await Rooms(disk).with_topic()
         assert status_of(recovered) is TransactionStatus.PREPARE_ABORT
         with caplog.at_level(logging.INFO):
             assert await recovered.coordinator.finish_decided() == 1
@@ -229,6 +232,7 @@ def test_house_keeping_leaves_a_transaction_of_two_phase_commit_alone_for_ever()
         kept = await recovered.coordinator.execute(init(keep=True))
         assert kept.ongoing == producer
         assert (await recovered.coordinator.execute(end(kept.producer))).error is ErrorCode.NONE
+        await recovered.flusher.barrier()
         assert recovered.partition(0).visible_before(committed_only=True) == 2
 
     with_rooms(test, clock=clock)

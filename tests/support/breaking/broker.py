@@ -1,6 +1,7 @@
 """What negative controls of the broker replace; see tests/support/breaking/breakable.py."""
 
 from dualwrite.broker.core import transaction_rules as rules
+from dualwrite.broker.runtime import coordinator
 from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.coordinator import TransactionCoordinator
 from dualwrite.broker.runtime.flusher import Flusher
@@ -21,6 +22,12 @@ MARKERS_OF = Breakable(rules, "markers_of")
 
 WRITE_MARKERS = Breakable(TransactionCoordinator, "_write_markers")
 EXECUTE = Breakable(TransactionCoordinator, "execute")
+HAS_UNSYNCED_END = Breakable(TransactionCoordinator, "_has_unsynced_end")
+IS_TOLD_BY_RECORDS = Breakable(TransactionCoordinator, "_is_told_by_records")
+GIVES_IDENTITY = Breakable(coordinator, "_gives_identity")
+LACKS_MARKER = Breakable(coordinator, "lacks_marker")
+LOST_MARKER = Breakable(coordinator, "lost_marker")
+LOST_JOIN = Breakable(coordinator, "lost_join")
 FINISH_DECIDED = Breakable(TransactionCoordinator, "finish_decided")
 SKIP_PRODUCER_IDS = Breakable(Cluster, "skip_producer_ids")
 BARRIER = Breakable(Flusher, "barrier")

@@ -7,25 +7,37 @@ unsynced bytes a power cut leaves. ``check`` names what it finds as Jepsen does.
 import asyncio
 import errno
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
+from dualwrite.broker.api.transactions.joining import join_transaction
 from dualwrite.broker.core.commands import (
     AddPartitions,
     Command,
     EndTransaction,
     InitProducerId,
     Reply,
-    VerifyPartitions,
 )
 from dualwrite.broker.facts.transactions import TransactionStatus, TransactionVersion
 from dualwrite.broker.runtime.flusher import Flusher
-from dualwrite.ids import NO_PRODUCER, ProducerIdentity
+from dualwrite.ids import NO_PRODUCER, ProducerIdentity, TopicPartition
 from dualwrite.records.control import Marker
 from dualwrite.testing.files import MemoryFiles
 from dualwrite.wire.error_codes import ErrorCode
-from tests.support.broker.simulated import Killed, Logged, Rooms, StoppableFiles, append, end_other_tasks, read_log, run
+from tests.support.broker.simulated import (
+    Killed,
+    Logged,
+    Rooms,
+    StoppableFiles,
+    append,
+    end_other_tasks,
+    everybody_may,
+    read_log,
+    run,
+)
 
 GENERATIONS = 3
 TRANSACTIONAL_IDS = ("app-0", "app-1", "app-1")
@@ -59,6 +71,8 @@ class CrashHistory:
     """The transaction that must still be open, by transactional id."""
     identities: dict[str, list[ProducerIdentity]] = field(default_factory=dict)
     """Every identity that a client of the transactional id was told, in order."""
+    aborting: Counter[str] = field(default_factory=Counter)
+    """How many sessions are about to begin that abort what they find, by transactional id."""
     idempotent_ids: list[int] = field(default_factory=list)
     events: set[str] = field(default_factory=set)
 
@@ -67,12 +81,30 @@ class CrashHistory:
         if producer not in known:
             known.append(producer)
 
-    def let_abort(self, transactional_id: str) -> None:
-        """A session is about to begin that aborts what is open, if anything is."""
+    @contextmanager
+    def aborts(self, transactional_id: str) -> Iterator[None]:
+        """A session begins that aborts what is open, if anything is, at some moment until it is answered."""
+        self.aborting[transactional_id] += 1
         self.open.pop(transactional_id, None)
         for unit in self.units:
             if unit.transactional_id == transactional_id and unit.answered is None:
                 unit.asked.add(Marker.ABORT)
+        try:
+            yield
+        finally:
+            self.aborting[transactional_id] -= 1
+
+    def began(self, unit: CrashUnit) -> None:
+        """A client is about to begin a transaction."""
+        self.units.append(unit)
+        if self.aborting[unit.transactional_id]:
+            unit.asked.add(Marker.ABORT)
+
+    def acknowledged(self, unit: CrashUnit, record: tuple[int, int, bytes]) -> None:
+        """A client was told that its record is durable: its transaction stays open until somebody asks to end it."""
+        unit.acknowledged.append(record)
+        if not unit.asked:
+            self.open[unit.transactional_id] = unit
 
 
 class SimulatedClient:
@@ -108,9 +140,8 @@ class SimulatedClient:
     async def _introduce_itself(self) -> None:
         keep = self._rng.random() < 0.6
         expected = self._identity if self._rng.random() < 0.3 else NO_PRODUCER
-        if not keep:
-            self._history.let_abort(self._transactional_id)
-        reply = await self._execute(InitProducerId(self._transactional_id, 60_000, True, keep, expected))
+        with nullcontext() if keep else self._history.aborts(self._transactional_id):
+            reply = await self._execute(InitProducerId(self._transactional_id, 60_000, True, keep, expected))
         if reply.error is not ErrorCode.NONE:
             self._identity = NO_PRODUCER
             return
@@ -137,7 +168,7 @@ class SimulatedClient:
 
     async def _run_transaction(self) -> None:
         unit = CrashUnit(len(self._history.units), self._transactional_id, self._identity)
-        self._history.units.append(unit)
+        self._history.began(unit)
         for number in range(self._rng.randint(1, 4)):
             if not await self._produce(unit, number):
                 self._identity = NO_PRODUCER
@@ -152,19 +183,23 @@ class SimulatedClient:
         index, value = self._rng.randrange(3), b"%d/%d" % (unit.token, number)
         partition = self._rooms.partition(index)
         names = frozenset({partition.name})
-        reply = await self._execute(AddPartitions(self._transactional_id, self._identity, names))
-        if reply.error is not ErrorCode.NONE:
-            return False
-        verified = self._rooms.coordinator.check(VerifyPartitions(self._transactional_id, self._identity, names))
-        if verified.error is not ErrorCode.NONE:
+        if self._version is TransactionVersion.TV1:
+            await self._execute(AddPartitions(self._transactional_id, self._identity, names))
+        error = await self._join(names)
+        self._history.events.add(error.name)
+        if error is not ErrorCode.NONE:
             return False
         result = append(partition, value, self._identity, self._sequences.get(index, 0))
         assert result.verdict.appends, f"refused {value!r}: {result.verdict}"
         self._sequences[index] = self._sequences.get(index, 0) + 1
-        self._history.open[self._transactional_id] = unit
         await self._rooms.flusher.barrier()
-        unit.acknowledged.append((index, result.base_offset, value))
+        self._history.acknowledged(unit, (index, result.base_offset, value))
         return True
+
+    async def _join(self, names: frozenset[TopicPartition]) -> ErrorCode:
+        implicit = self._version is TransactionVersion.TV2
+        broker: Any = everybody_may(self._rooms)
+        return await join_transaction(broker, self._transactional_id, self._identity, names, implicit)
 
     async def _end(self, unit: CrashUnit) -> None:
         marker = self._rng.choice((Marker.COMMIT, Marker.COMMIT, Marker.ABORT))
@@ -367,8 +402,8 @@ async def _abort_the_rest(rooms: Rooms, history: CrashHistory) -> None:
     for transactional_id in dict.fromkeys(TRANSACTIONAL_IDS):
         if transactional_id in history.open:
             history.events.add("open at the end")
-        history.let_abort(transactional_id)
-        reply = await rooms.coordinator.execute(InitProducerId(transactional_id, 60_000))
+        with history.aborts(transactional_id):
+            reply = await rooms.coordinator.execute(InitProducerId(transactional_id, 60_000))
         history.told(transactional_id, reply.producer)
         await rooms.coordinator.execute(InitProducerId(f"new-{transactional_id}", 60_000))
     for partition in rooms.partitions():

@@ -14,6 +14,7 @@ import asyncio
 from dualwrite.broker.access.acls import AclOperation
 from dualwrite.broker.access.needs import on_topic
 from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.api.records.settled import settled_partition
 from dualwrite.broker.core.cluster import INTERNAL_TOPICS
 from dualwrite.broker.runtime.partition import Partition
 from dualwrite.ids import TopicPartition
@@ -40,17 +41,17 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     for name, offsets in requested.items():
         results = []
         for index, offset in offsets.items():
-            results.append(_delete(TopicPartition(name, index), offset, broker))
+            results.append(await _delete(TopicPartition(name, index), offset, broker))
             await asyncio.sleep(0)  # each deletion takes a few fsyncs: serve other requests between two
         topics.append(response(name=name, partitions=results))
     await broker.flusher.barrier()
     return DeleteRecordsResponse(throttle_time_ms=0, topics=topics)
 
 
-def _delete(name: TopicPartition, offset: int, broker: BrokerContext) -> Message:
+async def _delete(name: TopicPartition, offset: int, broker: BrokerContext) -> Message:
     error, watermark, partition = _DELETE.error, _NO_WATERMARK, None
     if broker.may(_DELETE, name.topic):
-        partition, error = broker.cluster.partition(name), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        partition, error = await settled_partition(name, broker), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if partition is not None:
         error = _error(partition, offset, broker)
     if partition is not None and error is ErrorCode.NONE:

@@ -4,8 +4,10 @@ A read_uncommitted client reads durable records, up to the high watermark. A rea
 stable offset, and gets the aborted transactions that it must skip. The broker returns whole batches: at least one, from
 the first partition with records, however small max_bytes is (KIP-74). An answer holds at most 55 MiB, Kafka's default
 of fetch.max.bytes. The broker waits up to max_wait_ms for min_bytes, 5 minutes at most, but answers at once while it
-stops, and if the client has gone. A client that loses READ while it waits gets no records. The broker declines fetch
-sessions (KIP-227) with session id 0, and clients then send full fetches. From v13 on topics are named by id.
+stops, and if the client has gone. If there is less than min_bytes, it first waits for the transactions that have ended
+and are not on disk yet, because their clients may have been answered. A client that loses READ while it waits gets no
+records. The broker declines fetch sessions (KIP-227) with session id 0, and clients then send full fetches. From v13 on
+topics are named by id.
 """
 
 import asyncio
@@ -74,7 +76,7 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     ]
     partitions = {id(entry.partition): entry.partition for topic in entries for entry in topic if entry.partition}
     deadline = broker.clock.monotonic() + min(request.max_wait_ms, LONGEST_WAIT_MS) / 1000
-    reader = asyncio.Event()
+    reader, is_settled = asyncio.Event(), False
     broker.polls.add(reader.set)
     for partition in partitions.values():
         partition.add_reader(reader)
@@ -85,9 +87,15 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
             _refuse_revoked(entries, broker)
             read = _read_all(request, entries, broker.memory.answer_share)
             remaining = 0 if broker.polls.must_answer else deadline - broker.clock.monotonic()
-            if read.has_error or read.size >= request.min_bytes or remaining <= 0 or not partitions:
+            if read.has_error or read.size >= request.min_bytes or not partitions:
                 break
-            await _wait(reader, remaining)
+            if not is_settled and any(partition.state.has_unseen_end for partition in partitions.values()):
+                is_settled = True
+                await broker.flusher.barrier()
+            elif remaining <= 0:
+                break
+            else:
+                await _wait(reader, remaining)
     finally:
         broker.polls.remove(reader.set)
         for partition in partitions.values():

@@ -12,6 +12,7 @@ from dualwrite.broker.access.acls import AclOperation
 from dualwrite.broker.access.needs import on_topic
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.api.records.reading_errors import reading_error
+from dualwrite.broker.api.records.settled import settled_partition
 from dualwrite.broker.api.turns import in_turns
 from dualwrite.broker.runtime.partition import LEADER_EPOCH, Partition
 from dualwrite.ids import TopicPartition
@@ -50,7 +51,8 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
         times = Counter(entry.partition_index for entry in topic.partitions)
         once = [entry for entry in topic.partitions if times[entry.partition_index] == 1]
         partitions = [
-            _look_up(topic.name, entry, committed_only, earliest_special, broker) async for entry in in_turns(once)
+            await _look_up(topic.name, entry, committed_only, earliest_special, broker)
+            async for entry in in_turns(once)
         ]
         partitions += [_refuse(index, ErrorCode.INVALID_REQUEST) for index, number in times.items() if number > 1]
         topics.append(ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
@@ -62,8 +64,10 @@ def _refuse(index: int, error: ErrorCode) -> Message:
     return response(partition_index=index, error_code=error, timestamp=-1, offset=-1, leader_epoch=-1)
 
 
-def _look_up(topic: str, entry: Message, committed_only: bool, earliest_special: int, broker: BrokerContext) -> Message:
-    partition = broker.cluster.partition(TopicPartition(topic, entry.partition_index))
+async def _look_up(
+    topic: str, entry: Message, committed_only: bool, earliest_special: int, broker: BrokerContext
+) -> Message:
+    partition = await settled_partition(TopicPartition(topic, entry.partition_index), broker)
     error = ErrorCode.NONE
     if partition is None:
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -8,6 +8,7 @@ offset that readers can see. Other epochs are unknown (-1).
 from dualwrite.broker.access.acls import AclOperation
 from dualwrite.broker.access.needs import on_cluster, on_topic
 from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.api.records.settled import settled_partition
 from dualwrite.broker.api.turns import in_turns
 from dualwrite.broker.runtime.partition import LEADER_EPOCH
 from dualwrite.ids import TopicPartition
@@ -29,17 +30,17 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     topics = [
         response(
             topic=topic.topic,
-            partitions=[_look_up(topic.topic, entry, broker) async for entry in in_turns(topic.partitions)],
+            partitions=[await _look_up(topic.topic, entry, broker) async for entry in in_turns(topic.partitions)],
         )
         async for topic in in_turns(request.topics)
     ]
     return OffsetForLeaderEpochResponse(throttle_time_ms=0, topics=topics)
 
 
-def _look_up(topic: str, entry: Message, broker: BrokerContext) -> Message:
+async def _look_up(topic: str, entry: Message, broker: BrokerContext) -> Message:
     response = OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult.EpochEndOffset
     may_know = broker.may(_CLUSTER_ACTION) or broker.may(_DESCRIBE, topic)
-    partition = broker.cluster.partition(TopicPartition(topic, entry.partition)) if may_know else None
+    partition = await settled_partition(TopicPartition(topic, entry.partition), broker) if may_know else None
     error, epoch, end_offset = ErrorCode.NONE, _UNDEFINED, _UNDEFINED
     if not may_know:
         error = _DESCRIBE.error

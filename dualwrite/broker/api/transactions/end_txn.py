@@ -1,8 +1,9 @@
 """EndTxn (26), v0-v5.
 
-Commits or aborts a transaction. The broker answers once the decision and every marker are on disk, so the client's next
-transaction never gets CONCURRENT_TRANSACTIONS. v5 is TV2 (KIP-890 part 2): it bumps the epoch and answers the identity
-for the next transaction. After a recovery the request carries the identity from InitProducerId's answer, not that of
+Commits or aborts a transaction. The broker answers once the decision is on disk and every marker is written, so the
+client's next transaction never gets CONCURRENT_TRANSACTIONS, and readers that ask after the answer see the end. Before
+v5 the markers are on disk, too. v5 is TV2 (KIP-890 part 2): it bumps the epoch and answers the identity for the next
+transaction. After a recovery the request carries the identity from InitProducerId's answer, not that of
 the ongoing transaction (KIP-939). Before v2 a fenced client gets INVALID_PRODUCER_EPOCH.
 """
 

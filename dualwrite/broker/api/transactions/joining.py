@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.core.commands import AddPartitions, VerifyPartitions
+from dualwrite.broker.facts.transactions import TransactionVersion
 from dualwrite.ids import ProducerIdentity, TopicPartition
 from dualwrite.wire.error_codes import ErrorCode
 
@@ -48,12 +49,12 @@ async def join_transaction(
     else the coordinator's own error, for :meth:`JoiningVersions.error`.
 
     The caller must append without an ``await`` in between: another task may end or fence the transaction during any
-    wait. For the same reason nothing is awaited between the last check here and the return.
+    wait. For the same reason nothing is awaited between the last check here and the return. It must wait at the
+    flusher's barrier before it replies.
 
-    :param implicit: add the partitions first, all in one fact with one fsync (TV2).
+    :param implicit: add the partitions first (TV2), all in one fact. It becomes durable with the records if possible.
     """
     if implicit:
-        reply = await broker.coordinator.execute(AddPartitions(transactional_id, producer, partitions))
-        if reply.error is not ErrorCode.NONE:
-            return reply.error
+        command = AddPartitions(transactional_id, producer, partitions, TransactionVersion.TV2)
+        return await broker.coordinator.join(command)
     return broker.coordinator.check(VerifyPartitions(transactional_id, producer, partitions)).error
