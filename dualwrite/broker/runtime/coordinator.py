@@ -131,8 +131,8 @@ class TransactionCoordinator:
 
     async def execute(self, command: Command) -> Reply:
         """Carry out ``command``. The caller may send the reply at once."""
-        while self._has_unsynced_end(command.transactional_id):  # the command may end the next transaction
-            await self._flusher.barrier()
+        if self._has_unsynced_end(command.transactional_id):  # the command may end the next transaction
+            await self._flusher.barrier()  # the markers of yet another one would need one more round
         while True:
             decision = self._decide(command)
             if self._flusher.must_wait:

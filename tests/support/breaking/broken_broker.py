@@ -90,7 +90,7 @@ BROKEN: list[tuple[Breakable, Callable[..., Any], str]] = [
     (WRITE_MARKERS, markers_for_one_partition_only, f"{ANOMALY}|{HANGS}"),
     (EXECUTE, markers_before_the_decision_is_durable, ANOMALY),
     (EXECUTE, reply_before_anything_is_durable, ANOMALY),
-    (FINISH_DECIDED, finish_nothing, "a decided transaction was left unfinished"),
+    (FINISH_DECIDED, finish_nothing, f"{ANOMALY}|a decided transaction was left unfinished"),
     (SKIP_PRODUCER_IDS, skip_nothing, "a producer id would be given out twice"),
     (APPEND_TO_JOURNAL, append_without_flushing, f"{ANOMALY}|given out twice"),
     (APPEND_TO_TOPIC, append_own_without_flushing, f"{ANOMALY}|given out twice"),
