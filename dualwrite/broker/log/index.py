@@ -91,11 +91,14 @@ class GrowingIndex(Index):
         self.positions = array("q")
         self.times = array("q")
         self.time_offsets = array("q")
+        self.indexed_to = 0
+        """The same as :attr:`last_position`, for each append."""
 
     def add(self, offset: int, position: int) -> None:
         """Add the batch that begins at ``position`` and ends with ``offset``."""
         self.offsets.append(offset)
         self.positions.append(position)
+        self.indexed_to = position
 
     def add_time(self, timestamp: int, offset: int) -> None:
         """Add ``timestamp``, of the batch that ends with ``offset``, if it is higher than the last."""

@@ -117,14 +117,14 @@ class PartitionLog:
         """
         if header is None:
             header = peek_header(batch)
+        size = len(batch)
         assert header.base_offset == self._end_offset, f"batch at {header.base_offset}, log ends at {self._end_offset}"
-        assert header.size == len(batch), f"batch of {header.size} bytes in a buffer of {len(batch)}"
-        segment = self._segments[-1]
-        if not segment.has_room(header, self.settings):
+        assert header.size == size, f"batch of {header.size} bytes in a buffer of {size}"
+        segment, settings = self._segments[-1], self.settings
+        if not segment.has_room(header, size, settings):
             segment = self._roll()
-        segment.append(header, batch, self.settings)
-        self._end_offset = header.next_offset
-        self._unplanned += len(batch) + _BYTES_LIKE_A_BATCH
+        self._end_offset = segment.append(header, batch, settings)
+        self._unplanned += size + _BYTES_LIKE_A_BATCH
 
     def read(self, offset: int, max_bytes: int, before: int, at_least_one: bool = True) -> bytes:
         """Whole batches that end at or before offset ``before``, from the batch that contains ``offset`` on, or from

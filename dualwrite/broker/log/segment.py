@@ -35,6 +35,7 @@ OnBatch = Callable[[BatchHeader, bytes | None], None]
 
 _SCAN_CHUNK = 64 * 1024
 _LOOKUP_CHUNK = 4096 + HEADER_SIZE
+_OFFSET_ENTRY_BYTES, _TIME_ENTRY_BYTES = OFFSET_ENTRY.size, TIME_ENTRY.size
 _HIGHEST_RELATIVE_OFFSET = 2**31 - 1
 
 
@@ -182,28 +183,32 @@ class Segment:
             file.truncate(self.size)
         return torn
 
-    def has_room(self, header: BatchHeader, settings: LogSettings) -> bool:
-        """False if the batch with ``header`` must go into a new segment (Kafka: LogSegment.shouldRoll)."""
-        if header.last_offset - self.base_offset > _HIGHEST_RELATIVE_OFFSET:
+    def has_room(self, header: BatchHeader, size: int, settings: LogSettings) -> bool:
+        """False if the batch with ``header``, of ``size`` bytes, must go into a new segment (Kafka:
+        LogSegment.shouldRoll)."""
+        if header.base_offset + header.last_offset_delta - self.base_offset > _HIGHEST_RELATIVE_OFFSET:
             return False
+        first, index = self.first_timestamp, self.growing_index
         return not self.size or (
-            self.size + header.size <= settings.segment_bytes
-            and not self.is_older_than(settings.segment_ms, header.max_timestamp)
-            and len(self.index.offsets) < settings.segment_index_bytes // OFFSET_ENTRY.size
-            and len(self.index.times) < settings.segment_index_bytes // TIME_ENTRY.size
+            self.size + size <= settings.segment_bytes
+            and not (first >= 0 and header.max_timestamp - first > settings.segment_ms)  # as is_older_than
+            and len(index.offsets) < settings.segment_index_bytes // _OFFSET_ENTRY_BYTES
+            and len(index.times) < settings.segment_index_bytes // _TIME_ENTRY_BYTES
         )
 
     def is_older_than(self, age_ms: int, now_ms: int) -> bool:
         """True if the first batch has a timestamp and is more than ``age_ms`` old at ``now_ms``."""
         return self.first_timestamp >= 0 and now_ms - self.first_timestamp > age_ms
 
-    def append(self, header: BatchHeader, batch: bytes | bytearray | memoryview, settings: LogSettings) -> None:
-        """Write ``batch``, whose header is ``header``, at the end.
+    def append(self, header: BatchHeader, batch: bytes | bytearray | memoryview, settings: LogSettings) -> int:
+        """Write ``batch``, whose header is ``header``, at the end. Return the offset after it.
 
         :raises OSError: if the write fails. The segment must not be used again.
         """
-        self._writer().append(batch)
-        self._add(header, settings)
+        file = self._file
+        assert file is not None, f"{self.path} is sealed"
+        file.append(batch)
+        return self._add(header, settings)
 
     def read(self, offset: int, max_bytes: int, before: int, at_least_one: bool) -> bytes:
         """As :meth:`~dualwrite.broker.log.partition_log.PartitionLog.read`, within this segment."""
@@ -285,15 +290,20 @@ class Segment:
         assert self._file is not None, f"{self.path} is sealed"
         return self._file
 
-    def _add(self, header: BatchHeader, settings: LogSettings) -> None:
-        self._update_times(header)
-        if not self.size:
-            self.first_timestamp = header.max_timestamp
-        elif self.size - self.index.last_position > settings.index_interval_bytes:
-            self.growing_index.add(header.last_offset, self.size)
+    def _add(self, header: BatchHeader, settings: LogSettings) -> int:
+        """Count the batch with ``header``, which is now the last. Return the offset after it."""
+        size, timestamp = self.size, header.max_timestamp
+        last_offset = header.base_offset + header.last_offset_delta
+        if timestamp > self.max_timestamp:
+            self._update_times(header)
+        if not size:
+            self.first_timestamp = timestamp
+        elif size - self.growing_index.indexed_to > settings.index_interval_bytes:
+            self.growing_index.add(last_offset, size)
             self.growing_index.add_time(self.max_timestamp, self._max_timestamp_offset)
-        self.size += header.size
-        self.next_offset = header.next_offset
+        self.size = size + header.size
+        self.next_offset = last_offset + 1
+        return self.next_offset
 
     def _update_times(self, header: BatchHeader) -> bool:
         """Update the timestamps by the batch. True if its timestamp is the highest so far. A batch that a cleaner

@@ -84,15 +84,16 @@ class Partition:
         marker: Marker | None = None,
         coordinator_epoch: int = LEADER_EPOCH,
     ) -> None:
+        log = self.log
         with self._critical:
-            self.log.append(batch, header)
+            log.append(batch, header)
             self.state.apply(header, marker, coordinator_epoch)
             if marker is not None and self._on_marker is not None:
                 self._on_marker(header, marker)
             self._flusher.touch(self)
-            if self.log.point_due:
+            if log.point_due:
                 self._plan_recovery_point()
-                self._flusher.in_background(self.log.write_recovery_points)
+                self._flusher.in_background(log.write_recovery_points)
 
     def _plan_recovery_point(self) -> None:
         self.log.plan_recovery_point(self.state.snapshot(), self.state.aborted_since)
