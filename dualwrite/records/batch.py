@@ -28,6 +28,8 @@ class Record(NamedTuple):
 _NULL = encode_varint(-1)
 _HEAD_OF_FIRST = bytes(3)
 """No attributes, and the timestamp and the offset of the batch itself."""
+_NO_HEADERS = b"\x00"
+_BYTES_AROUND = len(_HEAD_OF_FIRST + _NO_HEADERS)
 _PLAIN = BatchFields()
 
 
@@ -48,7 +50,7 @@ def place_records(
     fields = fields or _PLAIN
     first = records[0].timestamp
     if len(records) == 1:
-        return seal_placed(base_offset, _encode_record(records[0], 0, first), fields, 1, (first, first))
+        return seal_placed(base_offset, _encode_first(records[0]), fields, 1, (first, first))
     body = b"".join(_encode_record(record, delta, first) for delta, record in enumerate(records))
     highest = max(record.timestamp for record in records)
     return seal_placed(base_offset, body, fields, len(records), (first, highest))
@@ -76,20 +78,28 @@ def iterate_records(batch: bytes | memoryview) -> Iterator[Record]:
         raise MalformedBatchError(f"records end at byte {position} of a batch of {header.size}")
 
 
+def _encode_first(record: Record) -> bytes:
+    """The first record of a batch, whose timestamp is the batch's. Faster than :func:`_encode_record`."""
+    key, value, timestamp, _ = record
+    if key is None or value is None:
+        return _encode_record(record, 0, timestamp)
+    key_size, value_size = encode_varint(len(key)), encode_varint(len(value))
+    size = len(key) + len(value) + len(key_size) + len(value_size) + _BYTES_AROUND
+    return b"".join((encode_varint(size), _HEAD_OF_FIRST, key_size, key, value_size, value, _NO_HEADERS))
+
+
 def _encode_record(record: Record, offset_delta: int, first_timestamp: int) -> bytes:
     key, value, timestamp, _ = record
-    if timestamp == first_timestamp and not offset_delta:
-        head = _HEAD_OF_FIRST
-    else:
-        head = b"\x00" + encode_varint(timestamp - first_timestamp) + encode_varint(offset_delta)
     body = b"".join(
         (
-            head,
+            b"\x00",  # no attributes
+            encode_varint(timestamp - first_timestamp),
+            encode_varint(offset_delta),
             _NULL if key is None else encode_varint(len(key)),
             key or b"",
             _NULL if value is None else encode_varint(len(value)),
             value or b"",
-            b"\x00",  # no headers
+            _NO_HEADERS,
         )
     )
     return encode_varint(len(body)) + body

@@ -15,6 +15,8 @@ _VALUE = struct.Struct(">hi")
 class Marker(IntEnum):
     """The type of a control record, as in its key."""
 
+    __hash__ = int.__hash__  # an enum's own is Python code
+
     ABORT = 0
     COMMIT = 1
 

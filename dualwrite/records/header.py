@@ -39,6 +39,10 @@ _DELETE_HORIZON_BIT = 0x40
 NO_TIMESTAMP = -1
 
 
+_crc32c, _header_of = crc32c.crc32c, tuple.__new__
+_HEADER_LENGTH = HEADER_SIZE - _PREFIX_SIZE
+
+
 class MalformedBatchError(ValueError):
     """The bytes are not a whole record batch v2. The broker answers CORRUPT_MESSAGE or INVALID_RECORD."""
 
@@ -247,8 +251,9 @@ def seal_placed(
 
     :param timestamps: the first record's and the highest, in milliseconds since the epoch.
     """
-    attributes = (_TRANSACTIONAL_BIT if fields.transactional else 0) | (_CONTROL_BIT if fields.control else 0)
-    return _sealed(body, attributes, record_count, timestamps, fields.producer, fields.base_sequence, base_offset)
+    producer, base_sequence, transactional, control = fields
+    attributes = (_TRANSACTIONAL_BIT if transactional else 0) | (_CONTROL_BIT if control else 0)
+    return _sealed(body, attributes, record_count, timestamps, producer, base_sequence, base_offset)
 
 
 def seal_transactional(
@@ -278,6 +283,5 @@ def _sealed(
 ) -> tuple[BatchHeader, bytes]:
     checked = attributes, record_count - 1, *timestamps, *producer, base_sequence, record_count
     fields = _CHECKED.pack(*checked)
-    length = HEADER_SIZE - _PREFIX_SIZE + len(body)
-    place = base_offset, length, 0, MAGIC, crc32c.crc32c(body, crc32c.crc32c(fields))
-    return BatchHeader._make(place + checked), b"".join((_PLACE.pack(*place), fields, body))
+    place = base_offset, _HEADER_LENGTH + len(body), 0, MAGIC, _crc32c(body, _crc32c(fields))
+    return _header_of(BatchHeader, place + checked), b"".join((_PLACE.pack(*place), fields, body))

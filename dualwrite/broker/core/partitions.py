@@ -20,6 +20,11 @@ from dualwrite.wire.error_codes import ErrorCode
 RETAINED_BATCHES = 5
 """How many of a producer's last batches are kept to recognize duplicates: a client has at most five in flight."""
 
+
+# Python 3.11 looks the members of an enum up slowly.
+_NONE = ErrorCode.NONE
+_ABORT = Marker.ABORT
+
 NO_SEQUENCE = -1
 NO_COORDINATOR_EPOCH = -1
 
@@ -55,14 +60,14 @@ class BatchVerdict(NamedTuple):
     """Whether to append a batch: ``error`` refuses it. For a duplicate, ``duplicate_of`` is the offset that it already
     has, and ``duplicate_timestamp`` its MaxTimestamp."""
 
-    error: ErrorCode = ErrorCode.NONE
+    error: ErrorCode = _NONE
     duplicate_of: int = -1
     duplicate_timestamp: int = -1
 
     @property
     def appends(self) -> bool:
         """True if the batch is to be appended."""
-        return self.error is ErrorCode.NONE and self.duplicate_of < 0
+        return self.error is _NONE and self.duplicate_of < 0
 
 
 APPEND = BatchVerdict()
@@ -132,14 +137,14 @@ class PartitionState:
         """
         entry = self.producers.get(producer.producer_id)
         if entry is None:
-            return ErrorCode.NONE
+            return _NONE
         if producer.epoch < entry.epoch:
             return ErrorCode.INVALID_PRODUCER_EPOCH
         if is_tv2 and producer.epoch == entry.epoch and entry.transaction_start >= 0:
             return ErrorCode.INVALID_PRODUCER_EPOCH
         if coordinator_epoch < entry.coordinator_epoch:
             return ErrorCode.TRANSACTION_COORDINATOR_FENCED
-        return ErrorCode.NONE
+        return _NONE
 
     def has_fenced(self, producer: ProducerIdentity) -> bool:
         """True if a later epoch of ``producer``'s id has written here. No batch of a later epoch is taken while a
@@ -167,33 +172,36 @@ class PartitionState:
         :param marker: the marker of a control batch; None for other batches, and if compaction has emptied the batch.
         :param coordinator_epoch: the coordinator epoch of the marker.
         """
-        assert header.base_offset >= self.end_offset, f"batch at {header.base_offset} after {self.end_offset}"
-        self.end_offset = header.next_offset
-        if header.producer_id < 0:
+        base_offset, producer_id = header.base_offset, header.producer_id
+        assert base_offset >= self.end_offset, f"batch at {base_offset} after {self.end_offset}"
+        last_offset = base_offset + header.last_offset_delta
+        self.end_offset = last_offset + 1
+        if producer_id < 0:
             return
-        entry = self.producers.get(header.producer_id)
+        entry = self.producers.get(producer_id)
         if entry is None:
-            entry = self.producers[header.producer_id] = ProducerEntry(header.producer_id)
+            entry = self.producers[producer_id] = ProducerEntry(producer_id)
         if header.producer_epoch != entry.epoch:
             entry.epoch = header.producer_epoch
             entry.batches.clear()
         entry.last_timestamp = header.max_timestamp
         if marker is not None:
             entry.coordinator_epoch = coordinator_epoch
-            self._end_transaction(entry, header.last_offset, marker)
+            self._end_transaction(entry, last_offset, marker)
             return
         if header.is_control:  # compaction removed the marker and its transaction, and kept the producer's epoch
             return
-        batch = RetainedBatch(header.base_sequence, header.last_sequence, header.base_offset, header.max_timestamp)
+        batch = RetainedBatch(header.base_sequence, header.last_sequence, base_offset, header.max_timestamp)
         entry.batches.append(batch)
-        if header.is_transactional and entry.transaction_start < 0:
-            entry.transaction_start = header.base_offset
-            self.open_transactions[header.producer_id] = header.base_offset
+        if entry.transaction_start < 0 and header.is_transactional:
+            entry.transaction_start = base_offset
+            self.open_transactions[producer_id] = base_offset
 
     def advance(self, high_watermark: int) -> None:
         """Raise the high watermark, which never goes back. Readers can read below it."""
         assert high_watermark <= self.end_offset, f"high watermark {high_watermark} past {self.end_offset}"
-        self.high_watermark = max(self.high_watermark, high_watermark)
+        if high_watermark > self.high_watermark:
+            self.high_watermark = high_watermark
         while self._ending and self._ending[0].last_offset < self.high_watermark:
             self._ending.popleft()
 
@@ -259,7 +267,7 @@ class PartitionState:
         stable = next(iter(self.open_transactions.values()), marker_offset + 1)
         ended = IndexedTransaction(entry.producer_id, start, marker_offset, stable)
         self._ending.append(ended)
-        if marker is Marker.ABORT:
+        if marker is _ABORT:
             self.aborted.append(ended)
 
 

@@ -18,22 +18,25 @@ from dualwrite.broker.facts.transactions import (
 )
 from dualwrite.ids import MAX_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerIdentity, TopicPartition
 
-_IDLE = (TransactionStatus.EMPTY, TransactionStatus.COMPLETE_COMMIT, TransactionStatus.COMPLETE_ABORT)
+# Python 3.11 looks the members of an enum up slowly.
+_EMPTY, _ONGOING, _DEAD = TransactionStatus.EMPTY, TransactionStatus.ONGOING, TransactionStatus.DEAD
+
+_IDLE = (_EMPTY, TransactionStatus.COMPLETE_COMMIT, TransactionStatus.COMPLETE_ABORT)
 
 TRANSITIONS: Mapping[TransactionStatus, Mapping[TransactionStatus, str]] = {
-    TransactionStatus.EMPTY: dict.fromkeys(_IDLE, "InitProducerId"),
-    TransactionStatus.ONGOING: {
+    _EMPTY: dict.fromkeys(_IDLE, "InitProducerId"),
+    _ONGOING: {
         **dict.fromkeys(_IDLE, "AddPartitions"),
-        TransactionStatus.ONGOING: "AddPartitions, or InitProducerId with keepPreparedTxn",
+        _ONGOING: "AddPartitions, or InitProducerId with keepPreparedTxn",
     },
-    TransactionStatus.PREPARE_COMMIT: {TransactionStatus.ONGOING: "EndTransaction"},
+    TransactionStatus.PREPARE_COMMIT: {_ONGOING: "EndTransaction"},
     TransactionStatus.PREPARE_ABORT: {
         **dict.fromkeys(_IDLE, "EndTransaction under TV2, without partitions"),
-        TransactionStatus.ONGOING: "EndTransaction, InitProducerId, or TimeOut",
+        _ONGOING: "EndTransaction, InitProducerId, or TimeOut",
     },
     TransactionStatus.COMPLETE_COMMIT: {TransactionStatus.PREPARE_COMMIT: "MarkersWritten"},
     TransactionStatus.COMPLETE_ABORT: {TransactionStatus.PREPARE_ABORT: "MarkersWritten"},
-    TransactionStatus.DEAD: dict.fromkeys(_IDLE, "Expire"),
+    _DEAD: dict.fromkeys(_IDLE, "Expire"),
 }
 """status -> {previous status: cause of the step}. A transactional id begins as EMPTY."""
 
@@ -59,13 +62,15 @@ class TransactionTable:
         """
         before = self.entries.get(fact.transactional_id)
         if isinstance(fact, TransactionForgotten):
-            _check(before is None or before.status in TRANSITIONS[TransactionStatus.DEAD], before, fact)
+            _check(before is None or before.status in TRANSITIONS[_DEAD], before, fact)
             self.entries.pop(fact.transactional_id, None)
             self._disown(_producer_ids(before))
             return
         _check(_is_sound(fact), None, fact)
         _check(before is None or _may_follow(before, fact), before, fact)
         self.entries[fact.transactional_id] = fact
+        if before is not None and _lone_id(before) == _lone_id(fact) != NO_PRODUCER_ID:
+            return
         ids, ids_before = _producer_ids(fact), _producer_ids(before)
         if ids != ids_before:
             self._disown(ids_before)
@@ -94,7 +99,7 @@ class TransactionTable:
         return (
             entry.transactional_id
             for entry in self.entries.values()
-            if entry.status is TransactionStatus.ONGOING and has_timed_out(entry, open_ms(entry))
+            if entry.status is _ONGOING and has_timed_out(entry, open_ms(entry))
         )
 
     def idle_since(self, moment_ms: int) -> Iterator[str]:
@@ -111,12 +116,19 @@ class TransactionTable:
         entry = self.owner_of(producer_id)
         if entry is None or entry.producer.producer_id != producer_id or name not in entry.partitions:
             return False
-        is_unfinished = entry.status is TransactionStatus.ONGOING or entry.is_ended
+        is_unfinished = entry.status is _ONGOING or entry.is_ended
         return is_unfinished and (entry.timeout_ms == NO_TIMEOUT or entry.is_kept)
 
     def unfinished(self) -> Iterator[TransactionRecorded]:
         """Decided transactions whose markers may be missing. A restart completes them."""
         return (entry for entry in self.entries.values() if entry.is_ended)
+
+
+def _lone_id(entry: TransactionRecorded) -> int:
+    """The only one of :func:`_producer_ids`; NO_PRODUCER_ID if there are several."""
+    lone, following, previous = entry.producer.producer_id, entry.next_producer.producer_id, entry.previous.producer_id
+    is_alone = following in (lone, NO_PRODUCER_ID) and previous in (lone, NO_PRODUCER_ID)
+    return lone if is_alone else NO_PRODUCER_ID
 
 
 def _producer_ids(entry: TransactionRecorded | None) -> set[int]:
@@ -146,14 +158,14 @@ def _is_sound(fact: TransactionRecorded) -> bool:
     if has_next and not 0 <= fact.next_producer.epoch <= MAX_PRODUCER_EPOCH:
         return False
     status, has_partitions = fact.status, bool(fact.partitions)
-    if status is TransactionStatus.ONGOING:
+    if status is _ONGOING:
         return has_partitions and fact.started_ms >= 0
     if status in _IDLE:
-        is_new = status is TransactionStatus.EMPTY
+        is_new = status is _EMPTY
         return (
             not has_partitions and not has_next and fact.next_timeout_ms < 0 and not (is_new and fact.started_ms >= 0)
         )
-    return status is not TransactionStatus.DEAD  # on disk a dead id is a tombstone
+    return status is not _DEAD  # on disk a dead id is a tombstone
 
 
 def _may_follow(before: TransactionRecorded, fact: TransactionRecorded) -> bool:
@@ -161,14 +173,14 @@ def _may_follow(before: TransactionRecorded, fact: TransactionRecorded) -> bool:
     status = fact.status
     if before.status not in TRANSITIONS[status] or not _does_not_regress(before.client, fact.client):
         return False
-    if before.status is TransactionStatus.ONGOING and not (
+    if before.status is _ONGOING and not (
         fact.started_ms == before.started_ms and fact.timeout_ms >= before.timeout_ms
     ):
         return False
-    if status is TransactionStatus.EMPTY:
+    if status is _EMPTY:
         return fact.producer != before.producer
-    if status is TransactionStatus.ONGOING:
-        may_be_kept = before.status is TransactionStatus.ONGOING or not fact.is_kept
+    if status is _ONGOING:
+        may_be_kept = before.status is _ONGOING or not fact.is_kept
         return fact.producer == before.producer and fact.partitions >= before.partitions and may_be_kept
     if fact.is_ended:
         bump = fact.producer.epoch - before.producer.epoch

@@ -33,6 +33,10 @@ _PREVIOUS_ID, _NEXT_ID, _CLIENT_VERSION, _NEXT_EPOCH, _PREVIOUS_EPOCH, _NEXT_TIM
 
 _TAGGED_SHORT, _TAGGED_INT, _TAGGED_LONG = struct.Struct(">BBh"), struct.Struct(">BBi"), struct.Struct(">BBq")
 """A tagged field: its tag and its size, which take one byte each, and its value."""
+_ONE_TAG, _THREE_TAGS = struct.Struct(">qq3sh"), struct.Struct(">qq3sq2sh2sh")
+"""The times and the tagged fields of a fact with the version alone, and of one with the previous identity, too."""
+_VERSION_ALONE, _THEN_VERSION = bytes((1, _CLIENT_VERSION, _SHORT.size)), bytes((_CLIENT_VERSION, _SHORT.size))
+_PREVIOUS_FIRST, _THEN_EPOCH = bytes((3, _PREVIOUS_ID, _LONG.size)), bytes((_PREVIOUS_EPOCH, _SHORT.size))
 _REMEMBERED, _FEW = 256, 16
 """How many transactional ids, and how many sets of so few partitions, are remembered in their encoded form. A client
 may have transactions of a hundred thousand partitions, which would fill the memory."""
@@ -69,7 +73,22 @@ def _encode_key(transactional_id: str) -> bytes:
 
 
 def _encode_value(fact: TransactionRecorded) -> bytes:
+    few = len(fact.partitions) <= _FEW
+    partitions = encode_few_partitions(fact.partitions) if few else _encode_partitions(fact.partitions)
+    fixed = _FIXED.pack(_VALUE_VERSION, *fact.producer, fact.timeout_ms, fact.status)
+    return b"".join((fixed, partitions, _encode_rest(fact)))
+
+
+def _encode_rest(fact: TransactionRecorded) -> bytes:
+    """The times and the tagged fields. Two forms are those of almost all facts."""
     (previous_id, previous_epoch), (next_id, next_epoch) = fact.previous, fact.next_producer
+    if next_id == NO_PRODUCER_ID and fact.next_timeout_ms == -1:
+        if previous_id == NO_PRODUCER_ID:
+            return _ONE_TAG.pack(fact.updated_ms, fact.started_ms, _VERSION_ALONE, fact.version)
+        return _THREE_TAGS.pack(
+            fact.updated_ms, fact.started_ms,
+            _PREVIOUS_FIRST, previous_id, _THEN_VERSION, fact.version, _THEN_EPOCH, previous_epoch,
+        )  # fmt: skip
     tags = []
     if previous_id != NO_PRODUCER_ID:
         tags.append(_TAGGED_LONG.pack(_PREVIOUS_ID, _LONG.size, previous_id))
@@ -82,17 +101,7 @@ def _encode_value(fact: TransactionRecorded) -> bytes:
         tags.append(_TAGGED_SHORT.pack(_PREVIOUS_EPOCH, _SHORT.size, previous_epoch))
     if fact.next_timeout_ms != -1:
         tags.append(_TAGGED_INT.pack(_NEXT_TIMEOUT, _INT.size, fact.next_timeout_ms))
-    return b"".join(
-        (
-            _FIXED.pack(_VALUE_VERSION, *fact.producer, fact.timeout_ms, fact.status),
-            encode_few_partitions(fact.partitions)
-            if len(fact.partitions) <= _FEW
-            else _encode_partitions(fact.partitions),
-            _TIMES.pack(fact.updated_ms, fact.started_ms),
-            encode_unsigned_varint(len(tags)),
-            *tags,
-        )
-    )
+    return b"".join((_TIMES.pack(fact.updated_ms, fact.started_ms), encode_unsigned_varint(len(tags)), *tags))
 
 
 def _decode_value(transactional_id: str, value: bytes) -> TransactionRecorded:
