@@ -46,10 +46,13 @@ _BYTES_AT_ONCE = 16 * 1024
 """The longest request without records that the event loop decodes itself. A thread decodes a longer one and encodes its
 answer, so that other clients are served meanwhile."""
 
+# Python 3.11 looks the members of an enum up slowly.
+_PRODUCE, _API_VERSIONS = ApiKey.PRODUCE, ApiKey.API_VERSIONS
+
 _AT_ONCE = tuple(
     key.to_bytes(2, "big")
     for key in (
-        ApiKey.PRODUCE,
+        _PRODUCE,
         ApiKey.INIT_PRODUCER_ID,
         ApiKey.ADD_PARTITIONS_TO_TXN,
         ApiKey.ADD_OFFSETS_TO_TXN,
@@ -208,9 +211,9 @@ class Connection:
         is_for_handler = self._sasl is None or self._sasl.is_for_handler(key)
         if head.version not in route.versions:
             return self._refuse_version(key, head)
-        if key is not ApiKey.PRODUCE and len(frame) > MOST_BYTES_WITHOUT_RECORDS:
+        if key is not _PRODUCE and len(frame) > MOST_BYTES_WITHOUT_RECORDS:
             raise MalformedMessageError(f"{key.name} of {len(frame)} bytes; the limit is {MOST_BYTES_WITHOUT_RECORDS}")
-        takes_long = key is not ApiKey.PRODUCE and len(frame) > _BYTES_AT_ONCE
+        takes_long = key is not _PRODUCE and len(frame) > _BYTES_AT_ONCE
         if takes_long:
             make_ready(APIS[key].request, head.version)
             request = await _in_thread(lambda: _read(key, head, frame, body_position))
@@ -223,7 +226,7 @@ class Connection:
         self._meters.requests[key] += 1
         if response is None:
             return None
-        if key is ApiKey.API_VERSIONS and self._sasl is not None and not response.error_code:
+        if key is _API_VERSIONS and self._sasl is not None and not response.error_code:
             self._sasl.session.versions_answered()
         if takes_long:
             codes, parts = await _in_thread(lambda: _written(key, head, response))
@@ -267,7 +270,7 @@ class Connection:
 
     @staticmethod
     def _refuse_version(key: ApiKey, head: RequestHead) -> list[bytes]:
-        if key is ApiKey.API_VERSIONS:
+        if key is _API_VERSIONS:
             return write_response_parts(key, 0, head.correlation_id, api_versions.refuse())
         raise MalformedMessageError(f"{key.name} v{head.version} is not supported")
 

@@ -212,6 +212,8 @@ Message = Any
 class ApiKey(IntEnum):
     """Kafka's API keys (ApiKeys.java)."""
 
+    __hash__ = int.__hash__  # an enum's own is Python code, and every request looks its key up
+
     PRODUCE = 0
     FETCH = 1
     LIST_OFFSETS = 2

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 
 from dualwrite.broker.facts.transactions import TransactionFact, TransactionRecorded, TransactionStatus
 
+_ONGOING = TransactionStatus.ONGOING
+
 
 class OpenTimes:
     """When each ongoing transaction began, in steady milliseconds: on a clock of this run that never jumps.
@@ -22,12 +24,12 @@ class OpenTimes:
         self._begun_ms = {
             entry.transactional_id: steady_ms - max(0, min(wall_ms - entry.started_ms, entry.timeout_ms))
             for entry in entries
-            if entry.status is TransactionStatus.ONGOING
+            if entry.status is _ONGOING
         }
 
     def note(self, fact: TransactionFact, steady_ms: int) -> None:
         """Remember the begin of a transaction, or forget it if ``fact`` ends the transaction."""
-        if isinstance(fact, TransactionRecorded) and fact.status is TransactionStatus.ONGOING:
+        if isinstance(fact, TransactionRecorded) and fact.status is _ONGOING:
             self._begun_ms.setdefault(fact.transactional_id, steady_ms)
         else:
             self._begun_ms.pop(fact.transactional_id, None)

@@ -34,6 +34,11 @@ from dualwrite.ids import MAX_PRODUCER_EPOCH, NO_PRODUCER, TWO_PHASE_TIMEOUTS_MS
 from dualwrite.records.control import Marker
 from dualwrite.wire.error_codes import ErrorCode
 
+# Python 3.11 looks the members of an enum up slowly.
+_EMPTY, _ONGOING = TransactionStatus.EMPTY, TransactionStatus.ONGOING
+_TV1, _TV2 = TransactionVersion.TV1, TransactionVersion.TV2
+_NONE = ErrorCode.NONE
+
 _PREPARED = {Marker.COMMIT: TransactionStatus.PREPARE_COMMIT, Marker.ABORT: TransactionStatus.PREPARE_ABORT}
 _COMPLETED = {Marker.COMMIT: TransactionStatus.COMPLETE_COMMIT, Marker.ABORT: TransactionStatus.COMPLETE_ABORT}
 _OWN_COMMANDS = (TimeOut, Expire, MarkersWritten)
@@ -89,7 +94,7 @@ def decide(table: TransactionTable, command: Command, moment: Moment, settings: 
 
 
 def _refuse(error: ErrorCode) -> Decision:
-    return _ACCEPTED if error is ErrorCode.NONE else Decision(Reply(error))
+    return _ACCEPTED if error is _NONE else Decision(Reply(error))
 
 
 # --- InitProducerId
@@ -114,7 +119,7 @@ def _init_producer_id(
         return _refuse(ErrorCode.CONCURRENT_TRANSACTIONS)
     if command.expected and command.expected not in (entry.client, entry.previous):
         return _refuse(ErrorCode.PRODUCER_FENCED)
-    if entry.status is not TransactionStatus.ONGOING:
+    if entry.status is not _ONGOING:
         return _begin_session(entry, command, timeout_ms, moment)
     if command.keep_prepared:
         return _keep_prepared(entry, timeout_ms, moment)
@@ -125,7 +130,7 @@ def _init_producer_id(
 
 def _introduce(transactional_id: str, timeout_ms: int, moment: Moment) -> Decision:
     producer = ProducerIdentity(moment.fresh_producer_id, 0)
-    fact = TransactionRecorded(transactional_id, producer, TransactionStatus.EMPTY, timeout_ms, moment.now_ms)
+    fact = TransactionRecorded(transactional_id, producer, _EMPTY, timeout_ms, moment.now_ms)
     return Decision(Reply(producer=producer), (fact,))
 
 
@@ -138,7 +143,7 @@ def _begin_session(entry: TransactionRecorded, command: InitProducerId, timeout_
     fact = TransactionRecorded(
         entry.transactional_id,
         producer,
-        TransactionStatus.EMPTY,
+        _EMPTY,
         timeout_ms,
         moment.now_ms,
         previous=command.expected,
@@ -170,26 +175,26 @@ def _keep_prepared(entry: TransactionRecorded, timeout_ms: int, moment: Moment) 
 
 def _add_partitions(entry: TransactionRecorded, command: AddPartitions, moment: Moment) -> Decision:
     error = _identity_error(entry, command.producer)
-    if error is not ErrorCode.NONE:
+    if error is not _NONE:
         return _refuse(error)
     if entry.is_kept:
         return _refuse(ErrorCode.INVALID_TXN_STATE)  # a prepared transaction can only end
     if command.partitions <= entry.partitions:  # also if the command has none: the first partition begins it
         return _ACCEPTED
-    if entry.status is TransactionStatus.ONGOING:
+    if entry.status is _ONGOING:
         fact = entry._replace(partitions=entry.partitions | command.partitions, updated_ms=moment.now_ms)
     else:
         fact = TransactionRecorded(
             entry.transactional_id,
             entry.producer,
-            TransactionStatus.ONGOING,
+            _ONGOING,
             entry.timeout_ms,
             moment.now_ms,
             command.partitions,
             started_ms=moment.now_ms,
             previous=NO_PRODUCER,
             next_producer=entry.next_producer,
-            version=command.version if entry.owns_epoch else TransactionVersion.TV1,
+            version=command.version if entry.owns_epoch else _TV1,
             next_timeout_ms=entry.next_timeout_ms,
         )
     return Decision(_ACCEPTED.reply, (fact,))
@@ -206,10 +211,10 @@ def _is_verified(table: TransactionTable, command: VerifyPartitions, settings: T
 
 def _verify_partitions(entry: TransactionRecorded, command: VerifyPartitions) -> Decision:
     error = _identity_error(entry, command.producer)
-    if error is ErrorCode.NONE and entry.is_ended:
+    if error is _NONE and entry.is_ended:
         error = ErrorCode.CONCURRENT_TRANSACTIONS
-    if error is ErrorCode.NONE and not (
-        entry.status is TransactionStatus.ONGOING and not entry.is_kept and command.partitions <= entry.partitions
+    if error is _NONE and not (
+        entry.status is _ONGOING and not entry.is_kept and command.partitions <= entry.partitions
     ):
         error = ErrorCode.TRANSACTION_ABORTABLE
     return _refuse(error)
@@ -220,8 +225,8 @@ def _identity_error(entry: TransactionRecorded, producer: ProducerIdentity) -> E
 
     A client that recovered at epoch 32767 has ended its one transaction and must ask for a fresh id before the next.
     """
-    if producer == entry.client and (entry.status is TransactionStatus.ONGOING or producer.epoch < MAX_PRODUCER_EPOCH):
-        return ErrorCode.NONE
+    if producer == entry.client and (entry.status is _ONGOING or producer.epoch < MAX_PRODUCER_EPOCH):
+        return _NONE
     known = (entry.client.producer_id, entry.producer.producer_id, entry.previous.producer_id)
     return ErrorCode.PRODUCER_FENCED if producer.producer_id in known else ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
@@ -230,15 +235,15 @@ def _identity_error(entry: TransactionRecorded, producer: ProducerIdentity) -> E
 
 
 def _end_transaction(entry: TransactionRecorded, command: EndTransaction, moment: Moment) -> Decision:
-    if entry.status is not TransactionStatus.ONGOING and _is_retry(entry, command):
+    if entry.status is not _ONGOING and _is_retry(entry, command):
         if entry.status is _COMPLETED[command.result]:
             return Decision(Reply(producer=entry.producer))
         return _refuse(ErrorCode.INVALID_TXN_STATE)
     error = _identity_error(entry, command.producer)
-    if error is not ErrorCode.NONE:
+    if error is not _NONE:
         return _refuse(error)
-    without_partitions = command.version is TransactionVersion.TV2 and command.result is Marker.ABORT
-    if entry.status is not TransactionStatus.ONGOING and not without_partitions:
+    without_partitions = command.version is _TV2 and command.result is Marker.ABORT
+    if entry.status is not _ONGOING and not without_partitions:
         return _refuse(ErrorCode.INVALID_TXN_STATE)
     return _prepare(entry, command.result, command.version, moment)
 
@@ -247,18 +252,18 @@ def _is_retry(entry: TransactionRecorded, command: EndTransaction) -> bool:
     """True if ``command`` repeats the EndTxn that led to the current status. Under TV2 the client still has the
     identity from before the bump. Under TV1 it has only one identity, and no other transaction that it could be
     ending."""
-    if entry.status is TransactionStatus.EMPTY:
+    if entry.status is _EMPTY:
         return False
-    if entry.version is TransactionVersion.TV2:
+    if entry.version is _TV2:
         return command.producer == entry.previous
-    return command.producer == entry.client and command.version is TransactionVersion.TV1
+    return command.producer == entry.client and command.version is _TV1
 
 
 def _prepare(entry: TransactionRecorded, result: Marker, version: TransactionVersion, moment: Moment) -> Decision:
     """Decide the transaction. Its markers bump the epoch of its records under TV2, and also if the client has an
     identity of its own, because the partitions must fence the transaction's first owner."""
     client = entry.client
-    bumps = version is TransactionVersion.TV2
+    bumps = version is _TV2
     marker_producer = _successor(entry.producer) if bumps or entry.next_producer else entry.producer
     following = _bumped(client, moment) if bumps else client
     fact = TransactionRecorded(
@@ -274,7 +279,7 @@ def _prepare(entry: TransactionRecorded, result: Marker, version: TransactionVer
         version=version,
         next_timeout_ms=entry.next_timeout_ms,
     )
-    return Decision(Reply(ErrorCode.NONE, following, NO_PRODUCER), (fact,), (markers_of(fact),))
+    return Decision(Reply(_NONE, following, NO_PRODUCER), (fact,), (markers_of(fact),))
 
 
 def _abort_by_coordinator(
@@ -284,7 +289,7 @@ def _abort_by_coordinator(
 
     :param asked_by: the client that requested the abort; only its repeated request is answered with the new epoch.
     """
-    decision = _prepare(entry, Marker.ABORT, TransactionVersion.TV2, moment)
+    decision = _prepare(entry, Marker.ABORT, _TV2, moment)
     fact = _recorded(decision)._replace(previous=asked_by)
     return decision._replace(facts=(fact,))
 
@@ -312,10 +317,10 @@ def _house_keeping(
     if isinstance(command, MarkersWritten):
         return _complete(entry, moment) if entry.is_ended else Decision(Reply())
     if isinstance(command, TimeOut):
-        if entry.status is not TransactionStatus.ONGOING or not has_timed_out(entry, moment.open_ms):
+        if entry.status is not _ONGOING or not has_timed_out(entry, moment.open_ms):
             return Decision(Reply())
         return _abort_by_coordinator(entry, moment)
-    idle = entry.status is not TransactionStatus.ONGOING and not entry.is_ended
+    idle = entry.status is not _ONGOING and not entry.is_ended
     if idle and moment.now_ms - entry.updated_ms >= settings.id_expiration_ms:
         return Decision(Reply(), (TransactionForgotten(entry.transactional_id),))
     return Decision(Reply())

@@ -19,6 +19,8 @@ LONGEST_TRANSACTIONAL_ID = 32767
 class TransactionStatus(IntEnum):
     """Kafka's TransactionState; the numbers are those of the transaction log."""
 
+    __hash__ = int.__hash__  # an enum's own is Python code
+
     EMPTY = 0
     ONGOING = 1
     PREPARE_COMMIT = 2
@@ -34,6 +36,7 @@ class TransactionStatus(IntEnum):
 
 
 _ENDED = (TransactionStatus.PREPARE_COMMIT, TransactionStatus.PREPARE_ABORT)
+_EMPTY, _ONGOING = TransactionStatus.EMPTY, TransactionStatus.ONGOING
 
 
 class TransactionVersion(IntEnum):
@@ -41,6 +44,9 @@ class TransactionVersion(IntEnum):
 
     TV1 = 1
     TV2 = 2
+
+
+_TV2 = TransactionVersion.TV2
 
 
 class TransactionRecorded(NamedTuple):
@@ -80,13 +86,13 @@ class TransactionRecorded(NamedTuple):
     @property
     def is_kept(self) -> bool:
         """True if the ongoing transaction was kept for a recovering client, which may only end it."""
-        return self.status is TransactionStatus.ONGOING and self.next_producer.producer_id >= 0
+        return self.status is _ONGOING and self.next_producer.producer_id >= 0
 
     @property
     def owns_epoch(self) -> bool:
         """True if records with the client's identity can only belong to the ongoing transaction, or else to the next
         one: a new session and the end of a transaction of TV2 give the client a new epoch."""
-        return self.status is TransactionStatus.EMPTY or self.version is TransactionVersion.TV2
+        return self.status is _EMPTY or self.version is _TV2
 
     @property
     def is_ended(self) -> bool:

@@ -49,6 +49,12 @@ from dualwrite.wire.error_codes import ErrorCode
 
 logger = logging.getLogger(__name__)
 
+
+# Python 3.11 looks the members of an enum up slowly.
+_NONE = ErrorCode.NONE
+_EMPTY = TransactionStatus.EMPTY
+_TV2 = TransactionVersion.TV2
+
 _NO_MOMENT = Moment(0, 0)
 """For commands whose decision depends on the state alone."""
 
@@ -125,7 +131,7 @@ class TransactionCoordinator:
         for transactional_id, names in lost.items():
             logger.info("adding %d partitions to the transaction of %s", len(names), shown(transactional_id))
             client = self.table.entries[transactional_id].client
-            self._decide(AddPartitions(transactional_id, client, frozenset(names), TransactionVersion.TV2))
+            self._decide(AddPartitions(transactional_id, client, frozenset(names), _TV2))
 
     # --- commands
 
@@ -155,7 +161,7 @@ class TransactionCoordinator:
         if not self._flusher.must_wait or self._is_told_by_records(command.transactional_id):
             return reply.error
         await self._flusher.barrier()
-        if reply.error is not ErrorCode.NONE:
+        if reply.error is not _NONE:
             return reply.error
         return self.check(VerifyPartitions(command.transactional_id, command.producer, command.partitions)).error
 
@@ -203,21 +209,26 @@ class TransactionCoordinator:
 
     def _decide(self, command: Command) -> Decision:
         self._cluster.reserve_producer_ids()
-        steady_ms = self._steady_ms()
+        fresh_id, now_ms = self._cluster.next_producer_id, self._clock.wall_ms()
+        steady_ms = round(self._clock.monotonic() * 1000)
         open_ms = self._open_times.open_ms(command.transactional_id, steady_ms)
-        moment = Moment(self._clock.wall_ms(), self._cluster.next_producer_id, open_ms)
-        decision = decide(self.table, command, moment, self.settings)
+        decision = decide(self.table, command, Moment(now_ms, fresh_id, open_ms), self.settings)
         if decision.facts:
             with self._critical:
                 for fact in decision.facts:
                     self.table.apply(fact)  # first, because it checks: an illegal fact on disk prevents every restart
                     self._open_times.note(fact, steady_ms)
-                self._journal.append([Record(*encode_fact(fact), moment.now_ms) for fact in decision.facts])
-                if any(map(_gives_identity, decision.facts)):
-                    self._after_identities = self._journal.partition.end_offset
-                if decision.takes(moment.fresh_producer_id):
-                    self._cluster.take_producer_id()
+                self._journal.append([Record(*encode_fact(fact), now_ms) for fact in decision.facts])
+                if not isinstance(command, MarkersWritten):
+                    self._after_appended(decision, fresh_id)
         return decision
+
+    def _after_appended(self, decision: Decision, fresh_id: int) -> None:
+        """Note the identities that the facts of ``decision`` give."""
+        if any(map(_gives_identity, decision.facts)):
+            self._after_identities = self._journal.partition.end_offset
+        if decision.takes(fresh_id):
+            self._cluster.take_producer_id()
 
     async def _write_markers(self, effect: WriteMarkers) -> None:
         """Write the markers of a decision that is durable, and then the end of the transaction.
@@ -229,7 +240,7 @@ class TransactionCoordinator:
         The end needs neither a barrier nor its own fsync. Until it is durable, a restart finds the decision.
         """
         marked = self._append_markers(effect, lambda partition: not partition.has_fenced(effect.producer))
-        is_tv2 = self.table.entries[effect.transactional_id].version is TransactionVersion.TV2
+        is_tv2 = self.table.entries[effect.transactional_id].version is _TV2
         if not is_tv2 and self._flusher.must_wait:
             await self._flusher.barrier()
         self._decide(MarkersWritten(effect.transactional_id))
@@ -250,4 +261,4 @@ class TransactionCoordinator:
 
 def _gives_identity(fact: TransactionFact) -> bool:
     """True if ``fact`` begins a session: its client does not know its identity yet."""
-    return isinstance(fact, TransactionRecorded) and fact.status is TransactionStatus.EMPTY
+    return isinstance(fact, TransactionRecorded) and fact.status is _EMPTY

@@ -37,6 +37,10 @@ _WRITE_ID = on_transactional_id(AclOperation.WRITE, "if the request has one; all
 _WRITE = on_topic(AclOperation.WRITE)
 NEEDS = (_WRITE_ID, _WRITE)
 
+
+# Python 3.11 looks the members of an enum up slowly.
+_NONE = ErrorCode.NONE
+
 _RECORD_ERROR = ProduceResponse.TopicProduceResponse.PartitionProduceResponse.BatchIndexAndErrorMessage
 _FIRST_WITH_ZSTD = 7
 _FIRST_WITH_TOPIC_IDS = 13
@@ -69,7 +73,7 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     ]
     if request.acks == 0:
         errors = {entry.error_code for response in responses for entry in response.partition_responses}
-        if errors - {ErrorCode.NONE}:
+        if errors - {_NONE}:
             raise UnanswerableError(f"Produce with acks=0: {', '.join(map(error_name, sorted(errors)))}")
         broker.flusher.hurry()
         return None
@@ -144,7 +148,7 @@ async def _join_transaction(
         return RefusedBatchError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "transactional batches of several producers")
     implicit = version >= PRODUCE.implicit
     error = await join_transaction(broker, transactional_id, producer, frozenset(headers), implicit)
-    if error is ErrorCode.NONE:
+    if error is _NONE:
         return None
     if error is ErrorCode.CONCURRENT_TRANSACTIONS and not implicit:
         error = ErrorCode.NOT_ENOUGH_REPLICAS  # retriable for every client
@@ -170,7 +174,7 @@ def _answer(
             for index, message in refused.record_errors
         ]
         return ProducedPartition(data.index, refused.error, -1, -1, -1, errors, refused.message)
-    return ProducedPartition(data.index, ErrorCode.NONE, base_offset, append_time_ms, partition.log.start_offset)
+    return ProducedPartition(data.index, _NONE, base_offset, append_time_ms, partition.log.start_offset)
 
 
 def _append(batch: _Batch, version: int, broker: BrokerContext) -> tuple[int, int, Partition]:
@@ -184,7 +188,7 @@ def _append(batch: _Batch, version: int, broker: BrokerContext) -> tuple[int, in
         header = peek_header(records)
     is_tv2 = header.is_transactional and version >= PRODUCE.implicit
     result = partition.append(records, header, begins_at_zero=is_tv2)
-    if result.verdict.error is not ErrorCode.NONE:
+    if result.verdict.error is not _NONE:
         raise RefusedBatchError(result.verdict.error)
     if not result.verdict.appends:  # for a duplicate, Kafka always returns MaxTimestamp
         append_time_ms = result.verdict.duplicate_timestamp

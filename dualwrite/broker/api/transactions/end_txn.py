@@ -23,6 +23,11 @@ VERSIONS = range(6)
 _WRITE_ID = on_transactional_id(AclOperation.WRITE)
 NEEDS = (_WRITE_ID,)
 
+
+# Python 3.11 looks the members of an enum up slowly.
+_COMMIT, _ABORT = Marker.COMMIT, Marker.ABORT
+_TV1, _TV2 = TransactionVersion.TV1, TransactionVersion.TV2
+
 _FIRST_WITH_FENCED = 2
 _FIRST_OF_TV2 = 5
 
@@ -35,8 +40,8 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
         EndTransaction(
             request.transactional_id,
             ProducerIdentity(request.producer_id, request.producer_epoch),
-            Marker.COMMIT if request.committed else Marker.ABORT,
-            TransactionVersion.TV2 if version >= _FIRST_OF_TV2 else TransactionVersion.TV1,
+            _COMMIT if request.committed else _ABORT,
+            _TV2 if version >= _FIRST_OF_TV2 else _TV1,
         )
     )
     return EndTxnResult(0, fenced_as(reply.error, version >= _FIRST_WITH_FENCED), *reply.producer)
