@@ -150,6 +150,7 @@ async def _serve(options: BrokerOptions) -> None:
     sasl.close()
     if metrics is not None:
         await metrics.close()
+    context.coordinator.write_ends()
     await flusher.close()
     with flusher.critical():  # this may be the first fsync
         context.cluster.checkpoint()
@@ -245,8 +246,12 @@ def _chores(
             tls.renew()
 
     coordinator = context.coordinator
-    if options.durability == "fsync":
-        yield context.flusher.barrier, _LONGEST_UNSYNCED_MS
+
+    async def write_the_rest() -> None:
+        coordinator.write_ends()
+        await context.flusher.barrier()
+
+    yield write_the_rest, _LONGEST_UNSYNCED_MS
     yield expire_offsets, options.number("offsets.retention.check.interval.ms")
     yield coordinator.end_overdue, options.number("transaction.abort.timed.out.transaction.cleanup.interval.ms")
     yield coordinator.forget_idle, options.number("transaction.remove.expired.transaction.cleanup.interval.ms")

@@ -30,14 +30,15 @@ def lacks_marker(decision: TransactionRecorded, partition: PartitionState) -> bo
     """True if the marker of ``decision`` may be missing in ``partition``, and no later fact of the id is known.
 
     Under TV2 the marker's epoch is above that of the records. So a partition with that epoch has the marker already: an
-    open transaction with that epoch is the client's next one, which a second marker would end.
+    open transaction with that epoch is the client's next one, which a second marker would end. Under TV1 the next one
+    would have a fact.
     """
     writer = partition.producers.get(decision.producer.producer_id)
     if writer is None:
         return True
-    if decision.version is TransactionVersion.TV2:
-        return writer.epoch < decision.producer.epoch
-    return writer.epoch <= decision.producer.epoch  # a later epoch: an operator has ended the transaction here
+    if decision.version is TransactionVersion.TV2 or writer.epoch != decision.producer.epoch:
+        return writer.epoch < decision.producer.epoch  # a later epoch: an operator has ended the transaction here
+    return writer.transaction_start >= 0
 
 
 def lost_marker(decision: TransactionRecorded, partition: PartitionState) -> bool:

@@ -82,6 +82,8 @@ class TransactionCoordinator:
         self._unsynced_ends: dict[str, int] = {}
         """Transactional id -> the journal's offset after the end of its last transaction under TV2. Its markers are
         durable once the journal is durable up to there."""
+        self._unwritten_ends: list[Record] = []
+        """Facts that transactions are complete. They go into the journal with the next fact: see :meth:`write_ends`."""
         self._after_identities = 0
         """The journal's offset after the last fact that gave an identity to a client that did not have it yet."""
         self._journal = InternalTopic.open(
@@ -115,6 +117,7 @@ class TransactionCoordinator:
         for entry in unfinished:
             self._decide(MarkersWritten(entry.transactional_id))
         self._add_lost_partitions()
+        self.write_ends()
         await self._flusher.barrier()
         return len(unfinished) + len(lost)
 
@@ -138,6 +141,7 @@ class TransactionCoordinator:
     async def execute(self, command: Command) -> Reply:
         """Carry out ``command``. The caller may send the reply at once."""
         if self._has_unsynced_end(command.transactional_id):  # the command may end the next transaction
+            self.write_ends()
             await self._flusher.barrier()  # the markers of yet another one would need one more round
         while True:
             decision = self._decide(command)
@@ -214,14 +218,31 @@ class TransactionCoordinator:
         open_ms = self._open_times.open_ms(command.transactional_id, steady_ms)
         decision = decide(self.table, command, Moment(now_ms, fresh_id, open_ms), self.settings)
         if decision.facts:
-            with self._critical:
+            try:
                 for fact in decision.facts:
                     self.table.apply(fact)  # first, because it checks: an illegal fact on disk prevents every restart
                     self._open_times.note(fact, steady_ms)
-                self._journal.append([Record(*encode_fact(fact), now_ms) for fact in decision.facts])
-                if not isinstance(command, MarkersWritten):
+                records = [Record(*encode_fact(fact), now_ms) for fact in decision.facts]
+                if isinstance(command, MarkersWritten):
+                    self._unwritten_ends += records
+                else:
+                    self._append(records)
                     self._after_appended(decision, fresh_id)
+            except Exception as error:  # noqa: BLE001  memory and log would differ
+                self._flusher.fail(error)
         return decision
+
+    def write_ends(self) -> None:
+        """Write the ends of transactions that wait for another fact. Until then a restart finds their decisions, and
+        that their markers are there. So they need no write of their own."""
+        if self._unwritten_ends:
+            with self._critical:
+                self._append([])
+
+    def _append(self, records: list[Record]) -> None:
+        if self._unwritten_ends:
+            records, self._unwritten_ends = self._unwritten_ends + records, []
+        self._journal.append(records)
 
     def _after_appended(self, decision: Decision, fresh_id: int) -> None:
         """Note the identities that the facts of ``decision`` give."""
@@ -245,7 +266,8 @@ class TransactionCoordinator:
             await self._flusher.barrier()
         self._decide(MarkersWritten(effect.transactional_id))
         if is_tv2 and self._flusher.must_wait:
-            self._unsynced_ends[effect.transactional_id] = self._journal.partition.end_offset
+            offset = self._journal.partition.end_offset + len(self._unwritten_ends)
+            self._unsynced_ends[effect.transactional_id] = offset
             if any(partition.has_readers for partition in marked):
                 self._flusher.hurry()
 

@@ -69,6 +69,7 @@ class Flusher:
         timed: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._durable = durable
+        self._on_failure = on_failure
         self._critical = _Critical(on_failure)
         self._timed = timed
         self._dirty: dict[Flushable, None] = {}
@@ -82,6 +83,15 @@ class Flusher:
         """True if another round must follow."""
         self._background: set[asyncio.Task[None]] = set()
         self._threads = threads
+
+    @property
+    def is_durable(self) -> bool:
+        """True for ``durability=fsync``. False if an append is visible to readers at once."""
+        return self._durable
+
+    def fail(self, error: Exception) -> NoReturn:
+        """End the process because of ``error``, as :meth:`critical` does."""
+        self._on_failure(error)
 
     def critical(self) -> "_Critical":
         """A context for an append together with its change of state. It ends the process after a failure between the

@@ -42,7 +42,7 @@ class Partition:
         self.log = log
         self.state = state
         self._flusher = flusher
-        self._critical = flusher.critical()
+        self._is_durable = flusher.is_durable
         self._on_marker = on_marker
         self.is_deleted = False
         """True once the topic is deleted. Then no holder of the partition may use its log."""
@@ -85,15 +85,20 @@ class Partition:
         coordinator_epoch: int = LEADER_EPOCH,
     ) -> None:
         log = self.log
-        with self._critical:
+        try:
             log.append(batch, header)
             self.state.apply(header, marker, coordinator_epoch)
             if marker is not None and self._on_marker is not None:
                 self._on_marker(header, marker)
-            self._flusher.touch(self)
+            if self._is_durable:
+                self._flusher.touch(self)
+            else:
+                self.flushed(self.state.end_offset)
             if log.point_due:
                 self._plan_recovery_point()
                 self._flusher.in_background(log.write_recovery_points)
+        except Exception as error:  # noqa: BLE001  memory and log would differ
+            self._flusher.fail(error)
 
     def _plan_recovery_point(self) -> None:
         self.log.plan_recovery_point(self.state.snapshot(), self.state.aborted_since)

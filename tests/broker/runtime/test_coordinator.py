@@ -245,7 +245,26 @@ def test_with_durability_os_a_killed_process_loses_nothing() -> None:
         await rooms.coordinator.execute(end(producer))
         assert files.syncs.count == before
         reopened = await Rooms(files).with_topic()
+        await reopened.coordinator.finish_decided()
         assert reopened.coordinator.table == rooms.coordinator.table
+
+    with_rooms(test, flusher=Flusher(durable=False, on_failure=never))
+
+
+@pytest.mark.parametrize("version", list(TransactionVersion))
+def test_a_restart_after_a_kill_repeats_no_marker(version: TransactionVersion) -> None:
+    """The end of a transaction is written with the next fact, which may never come."""
+
+    async def test(rooms: Rooms, files: MemoryFiles) -> None:
+        producer = await begun(rooms, 0, 1)
+        await rooms.coordinator.execute(EndTransaction(TXN_ID, producer, Marker.COMMIT, version))
+        reopened = await Rooms(files).with_topic()
+        assert status_of(reopened) is TransactionStatus.PREPARE_COMMIT
+        assert await reopened.coordinator.finish_decided() == 1
+        assert status_of(reopened) is COMMITTED
+        assert [len(markers_in(reopened, index)) for index in (0, 1)] == [1, 1]
+        again = await Rooms(files).with_topic()
+        assert status_of(again) is COMMITTED
 
     with_rooms(test, flusher=Flusher(durable=False, on_failure=never))
 

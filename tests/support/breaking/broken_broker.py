@@ -31,6 +31,7 @@ async def complete_before_markers_are_durable(self: Any, effect: Any) -> None:
     for name in effect.partitions:
         self._cluster.partition(name).append_marker(effect.marker, effect.producer, 0)
     self._decide(MarkersWritten(effect.transactional_id))
+    self.write_ends()
     await self._flusher.barrier()
 
 

@@ -320,6 +320,7 @@ async def _live(files: StoppableFiles, history: AdminHistory, rng: random.Random
         clients = [SimulatedAdminClient(name, rooms, history, will()) for name in CLIENTS]
         others = [Administrator(rooms, history, will()), HouseKeeper(rooms, history, will())]
         await asyncio.gather(*(actor.work() for actor in (*clients, *others)))
+        rooms.coordinator.write_ends()
         await rooms.flusher.close()
         history.events["outlived its work"] += 1
         check(rooms, history)
