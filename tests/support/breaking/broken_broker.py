@@ -82,7 +82,10 @@ def append_own_without_flushing(self: Any, records: Any) -> int:
     return -1
 
 
-ANOMALY = "lost write|lost transaction|torn transaction|hanging transaction|was answered, and|was told epoch|was ended"
+ANOMALY = (
+    "lost write|lost transaction|another transaction|torn transaction|hanging transaction"
+    "|was answered, and|was told epoch|was ended"
+)
 HANGS = "refused .*INVALID_PRODUCER_EPOCH"
 """The next transaction cannot write where the last one is still open."""
 BROKEN: list[tuple[Breakable, Callable[..., Any], str]] = [
