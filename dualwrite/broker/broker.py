@@ -150,12 +150,17 @@ async def _serve(options: BrokerOptions) -> None:
     sasl.close()
     if metrics is not None:
         await metrics.close()
-    context.coordinator.write_ends()
-    await flusher.close()
-    with flusher.critical():  # this may be the first fsync
-        context.cluster.checkpoint()
+    await _close_logs(context)
     deadline.end()
     logger.info("stopped")
+
+
+async def _close_logs(context: BrokerContext) -> None:
+    """Make everything durable, and note the ends of the logs as recovery points."""
+    context.coordinator.write_ends()
+    await context.flusher.close()
+    with context.flusher.critical():  # this may be the first fsync
+        context.cluster.checkpoint()
 
 
 def _warn_if_readable(data_dir: Path) -> None:
