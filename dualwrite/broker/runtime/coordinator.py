@@ -214,7 +214,7 @@ class TransactionCoordinator:
     def _decide(self, command: Command) -> Decision:
         self._cluster.reserve_producer_ids()
         fresh_id, now_ms = self._cluster.next_producer_id, self._clock.wall_ms()
-        steady_ms = round(self._clock.monotonic() * 1000)
+        steady_ms = self._steady_ms()
         open_ms = self._open_times.open_ms(command.transactional_id, steady_ms)
         decision = decide(self.table, command, Moment(now_ms, fresh_id, open_ms), self.settings)
         if decision.facts:
@@ -258,7 +258,7 @@ class TransactionCoordinator:
         Readers see the end once it is durable; those that ask earlier wait. Under TV1 a restart could not tell such a
         partition from one with the client's next transaction, so the markers are durable before the end is written.
 
-        The end needs neither a barrier nor its own fsync. Until it is durable, a restart finds the decision.
+        The end needs no barrier, and no write of its own. Until it is durable, a restart finds the decision.
         """
         marked = self._append_markers(effect, lambda partition: not partition.has_fenced(effect.producer))
         is_tv2 = self.table.entries[effect.transactional_id].version is _TV2
