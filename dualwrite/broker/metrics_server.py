@@ -95,6 +95,7 @@ class MetricsServer(Collector):
         self._thread.join()
 
     async def _read(self) -> list[Family]:
+        await self._broker.flusher.barrier()  # readers see the end of every transaction that was answered
         return [_family(metric, self._broker) for metric in METRICS]
 
 
