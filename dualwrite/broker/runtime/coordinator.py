@@ -273,11 +273,13 @@ class TransactionCoordinator:
 
     def _append_markers(self, effect: WriteMarkers, is_missing: Callable[[PartitionState], bool]) -> list[Partition]:
         """Append markers to the partitions where one ``is_missing``, and return these partitions."""
-        partitions = [self._cluster.partition(name) for name in effect.partitions]
-        marked = [partition for partition in partitions if partition is not None and is_missing(partition.state)]
+        marked = []
         with self._critical:
-            for partition in marked:
-                partition.append_marker(effect.marker, effect.producer, self._clock.wall_ms())
+            for name in effect.partitions:
+                partition = self._cluster.partition(name)
+                if partition is not None and is_missing(partition.state):
+                    partition.append_marker(effect.marker, effect.producer, self._clock.wall_ms())
+                    marked.append(partition)
         return marked
 
 
