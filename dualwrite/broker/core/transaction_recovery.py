@@ -1,7 +1,7 @@
 """What a start still has to do for transactions, from their facts and from the partitions' logs.
 
 A power cut keeps of each log what was synced, and any part of the rest. So the facts of a transaction may lack what a
-partition has, and the other way round. docs/decisions/0028 proves that these rules restore all that was acknowledged.
+partition has, and the other way round. docs/decisions/0029 proves that these rules restore all that was acknowledged.
 """
 
 from collections.abc import Iterator

@@ -3,7 +3,7 @@
 The order matters. The decision of a transaction (PrepareCommit, PrepareAbort) is durable before the first marker is
 written, and its markers are durable before the next decision of its transactional id is written. Under TV1 they are
 durable before CompleteCommit or CompleteAbort is written, too. A restart completes what a crash has interrupted
-(docs/decisions/0028).
+(docs/decisions/0029).
 """
 
 import logging
