@@ -83,7 +83,8 @@ class TransactionCoordinator:
         """Transactional id -> the journal's offset after the end of its last transaction under TV2. Its markers are
         durable once the journal is durable up to there."""
         self._unwritten_ends: list[Record] = []
-        """Facts that transactions are complete. They go into the journal with the next fact: see :meth:`write_ends`."""
+        """Facts that transactions of TV2 are complete. They go into the journal with the next fact: see
+        :meth:`write_ends`."""
         self._after_identities = 0
         """The journal's offset after the last fact that gave an identity to a client that did not have it yet."""
         self._journal = InternalTopic.open(
@@ -117,7 +118,6 @@ class TransactionCoordinator:
         for entry in unfinished:
             self._decide(MarkersWritten(entry.transactional_id))
         self._add_lost_partitions()
-        self.write_ends()
         await self._flusher.barrier()
         return len(unfinished) + len(lost)
 
@@ -211,7 +211,8 @@ class TransactionCoordinator:
     def _steady_ms(self) -> int:
         return round(self._clock.monotonic() * 1000)
 
-    def _decide(self, command: Command) -> Decision:
+    def _decide(self, command: Command, *, defers: bool = False) -> Decision:
+        """Decide ``command``, and write its facts; with ``defers`` they are written with the next ones."""
         self._cluster.reserve_producer_ids()
         fresh_id, now_ms = self._cluster.next_producer_id, self._clock.wall_ms()
         steady_ms = self._steady_ms()
@@ -223,7 +224,7 @@ class TransactionCoordinator:
                     self.table.apply(fact)  # first, because it checks: an illegal fact on disk prevents every restart
                     self._open_times.note(fact, steady_ms)
                 records = [Record(*encode_fact(fact), now_ms) for fact in decision.facts]
-                if isinstance(command, MarkersWritten):
+                if defers:
                     self._unwritten_ends += records
                 else:
                     self._append(records)
@@ -234,7 +235,7 @@ class TransactionCoordinator:
 
     def write_ends(self) -> None:
         """Write the ends of transactions that wait for another fact. Until then a restart finds their decisions, and
-        that their markers are there. So they need no write of their own."""
+        that their markers are there."""
         if self._unwritten_ends:
             with self._critical:
                 self._append([])
@@ -255,16 +256,17 @@ class TransactionCoordinator:
         """Write the markers of a decision that is durable, and then the end of the transaction.
 
         Under TV2 nothing is durable on return: a restart finds the decision, and the partitions that lack its marker.
-        Readers see the end once it is durable; those that ask earlier wait. Under TV1 a restart could not tell such a
-        partition from one with the client's next transaction, so the markers are durable before the end is written.
+        Readers see the end once it is durable; those that ask earlier wait. The end needs no write of its own.
 
-        The end needs no barrier, and no write of its own. Until it is durable, a restart finds the decision.
+        Under TV1 a restart could not tell such a partition from one with the client's next transaction. So the markers
+        are durable before the end is written, and the end is written before that transaction can begin. It needs no
+        barrier: until it is durable, a restart finds the decision.
         """
         marked = self._append_markers(effect, lambda partition: not partition.has_fenced(effect.producer))
         is_tv2 = self.table.entries[effect.transactional_id].version is _TV2
         if not is_tv2 and self._flusher.must_wait:
             await self._flusher.barrier()
-        self._decide(MarkersWritten(effect.transactional_id))
+        self._decide(MarkersWritten(effect.transactional_id), defers=is_tv2)
         if is_tv2 and self._flusher.must_wait:
             offset = self._journal.partition.end_offset + len(self._unwritten_ends)
             self._unsynced_ends[effect.transactional_id] = offset

@@ -1,6 +1,6 @@
 """One round of fsyncs for a transaction's fact and its records, and none for its markers: every power cut is survived.
 
-Each safeguard of docs/decisions/0028 is taken out in turn, and some power cut must then be noticed.
+Each safeguard of docs/decisions/0029 is taken out in turn, and some power cut must then be noticed.
 """
 
 import asyncio
@@ -16,8 +16,9 @@ from dualwrite.ids import ProducerIdentity, TopicPartition
 from dualwrite.records.control import Marker
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.breaking.breakable import Breakable
-from tests.support.breaking.broken_broker import complete_before_markers_are_durable
+from tests.support.breaking.broken_broker import complete_before_markers_are_durable, finish_before_markers_are_durable
 from tests.support.breaking.broker import (
+    FINISH_DECIDED,
     GIVES_IDENTITY,
     HAS_UNSYNCED_END,
     IS_TOLD_BY_RECORDS,
@@ -125,6 +126,12 @@ def always(*_: Any) -> bool:
             complete_before_markers_are_durable,
             first_versions,
             id="no-markers-on-disk-for-the-old-version",
+        ),
+        pytest.param(
+            FINISH_DECIDED,
+            finish_before_markers_are_durable,
+            first_versions,
+            id="a-start-does-not-wait-for-the-markers-that-it-repeats",
         ),
         pytest.param(GIVES_IDENTITY, never, guesses, id="records-go-with-their-fact-under-a-lost-identity"),
     ],

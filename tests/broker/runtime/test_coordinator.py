@@ -251,22 +251,40 @@ def test_with_durability_os_a_killed_process_loses_nothing() -> None:
     with_rooms(test, flusher=Flusher(durable=False, on_failure=never))
 
 
-@pytest.mark.parametrize("version", list(TransactionVersion))
-def test_a_restart_after_a_kill_repeats_no_marker(version: TransactionVersion) -> None:
-    """The end of a transaction is written with the next fact, which may never come."""
+TV1, TV2 = TransactionVersion.TV1, TransactionVersion.TV2
+
+
+@pytest.mark.parametrize(("version", "left"), [(TV1, COMMITTED), (TV2, TransactionStatus.PREPARE_COMMIT)])
+def test_a_restart_after_a_kill_repeats_no_marker(version: TransactionVersion, left: TransactionStatus) -> None:
+    """Under TV2 the end of a transaction is written with the next fact, which may never come."""
 
     async def test(rooms: Rooms, files: MemoryFiles) -> None:
         producer = await begun(rooms, 0, 1)
         await rooms.coordinator.execute(EndTransaction(TXN_ID, producer, Marker.COMMIT, version))
         reopened = await Rooms(files).with_topic()
-        assert status_of(reopened) is TransactionStatus.PREPARE_COMMIT
-        assert await reopened.coordinator.finish_decided() == 1
+        assert status_of(reopened) is left
+        assert await reopened.coordinator.finish_decided() == (0 if left is COMMITTED else 1)
         assert status_of(reopened) is COMMITTED
         assert [len(markers_in(reopened, index)) for index in (0, 1)] == [1, 1]
         again = await Rooms(files).with_topic()
         assert status_of(again) is COMMITTED
 
     with_rooms(test, flusher=Flusher(durable=False, on_failure=never))
+
+
+def test_under_tv1_a_restart_ends_no_records_that_came_without_a_fact() -> None:
+    """As they do if transaction.partition.verification.enable is off."""
+
+    async def test(rooms: Rooms, files: MemoryFiles) -> None:
+        producer = await begun(rooms, 0)
+        await rooms.coordinator.execute(EndTransaction(TXN_ID, producer, Marker.COMMIT, TV1))
+        append(rooms.partition(0), b"next", producer, 1)
+        reopened = await Rooms(files).with_topic()
+        await reopened.coordinator.finish_decided()
+        assert len(markers_in(reopened, 0)) == 1
+        assert list(reopened.partition(0).state.open_transactions) == [producer.producer_id]
+
+    with_rooms(test)
 
 
 # --- producer ids, and what must not get to the disk

@@ -5,9 +5,12 @@ The broken functions stand in for methods of the coordinator, and use its privat
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from dualwrite.broker.core.commands import MarkersWritten
+from dualwrite.broker.core.transaction_recovery import lacks_marker
+from dualwrite.broker.core.transaction_rules import markers_of
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.records.batch import build_batch
 from dualwrite.records.header import peek_header, place_batch
@@ -27,11 +30,19 @@ async def no_barrier(self: Flusher) -> None:
     await asyncio.sleep(0)
 
 
+async def finish_before_markers_are_durable(self: Any) -> int:
+    unfinished = list(self.table.unfinished())
+    for entry in unfinished:
+        self._append_markers(markers_of(entry), partial(lacks_marker, entry))
+        self._decide(MarkersWritten(entry.transactional_id))
+    await self._flusher.barrier()
+    return len(unfinished)
+
+
 async def complete_before_markers_are_durable(self: Any, effect: Any) -> None:
     for name in effect.partitions:
         self._cluster.partition(name).append_marker(effect.marker, effect.producer, 0)
     self._decide(MarkersWritten(effect.transactional_id))
-    self.write_ends()
     await self._flusher.barrier()
 
 

@@ -130,6 +130,8 @@ class StoppableFiles:
         raise Killed
 
     def open(self, path: Path) -> File:
+        if self.stopped.is_set():
+            raise Killed
         return _StoppableFile(self, self.beneath.open(path))
 
     def reader(self, path: Path) -> File:

@@ -113,19 +113,46 @@ async def _check_at(script: PowerCutHistory, stop_at: int, known: set[tuple[obje
     files = StoppableFiles(disk, random.Random(stop_at))
     client = PowerCutClient(await Rooms(files, MortalFlusher(files, durable=True)).with_topic())
     files.stop_before(stop_at)
-    working, stopped = asyncio.ensure_future(script(client)), asyncio.ensure_future(files.stopped.wait())
-    await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
-    is_over = not files.stopped.is_set()
-    await end_other_tasks()
-    if not working.cancelled() and not isinstance(working.exception(), Killed):
-        working.result()
+    is_over = await _until_stopped(script(client), files)
     seen = _visible(client.rooms)
     for key, after in _power_cuts(disk):
         key = (key, len(client.history.units), *(unit.answered for unit in client.history.units), len(seen))
         if key not in known:
             known.add(key)
+            await _check_starts(after, client.history, seen)
             await _check(after, client.history, seen)
     return is_over
+
+
+async def _until_stopped(work: Coroutine[Any, Any, None], files: StoppableFiles) -> bool:
+    """Do ``work`` until it is over, or the disk stops. Return True if it is over."""
+    working, stopped = asyncio.ensure_future(work), asyncio.ensure_future(files.stopped.wait())
+    await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    is_over = not files.stopped.is_set()
+    await end_other_tasks()
+    if not working.cancelled() and not isinstance(working.exception(), Killed):
+        working.result()
+    return is_over
+
+
+async def _start(files: StoppableFiles) -> None:
+    rooms = await Rooms(files, MortalFlusher(files, durable=True)).with_topic()
+    await rooms.coordinator.finish_decided()
+
+
+async def _check_starts(disk: MemoryFiles, history: CrashHistory, seen: set[tuple[int, int, Marker | None]]) -> None:
+    """Cut the power before each operation of a start on ``disk``, and check every disk that this leaves."""
+    known: set[object] = set()
+    stop_at, is_over = 0, False
+    while not is_over:
+        stop_at += 1
+        began = disk.power_cut(random.Random(0))  # a copy: all of it is synced
+        files = StoppableFiles(began, random.Random(stop_at), stop_at)
+        is_over = await _until_stopped(_start(files), files)
+        for key, after in _power_cuts(began):
+            if key not in known:
+                known.add(key)
+                await _check(after, history, seen)
 
 
 def _visible(rooms: Rooms) -> set[tuple[int, int, Marker | None]]:

@@ -87,12 +87,12 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
             _refuse_revoked(entries, broker)
             read = _read_all(request, entries, broker.memory.answer_share)
             remaining = 0 if broker.polls.must_answer else deadline - broker.clock.monotonic()
-            if read.has_error or read.size >= request.min_bytes or not partitions:
+            if read.has_error or read.size >= max(1, request.min_bytes) or not partitions:
                 break
             if not is_settled and any(partition.state.has_unseen_end for partition in partitions.values()):
                 is_settled = True
                 await broker.flusher.barrier()
-            elif remaining <= 0:
+            elif remaining <= 0 or request.min_bytes <= 0:
                 break
             else:
                 await _wait(reader, remaining)

@@ -71,6 +71,7 @@ def test_a_decision_with_epoch_5_looks_for_its_marker(
         (recorded(ONGOING, 5, TV1), 5, SECOND, False),
         (recorded(EMPTY, 5, TV1), 4, FIRST, False),
         (recorded(ONGOING, 5, TV2, next_epoch=6), 5, SECOND, False),  # kept: it can only end
+        (recorded(ONGOING, 5, TV2, next_epoch=6), 6, SECOND, False),
         (recorded(PREPARED, 5, TV2), 5, SECOND, False),
     ],
 )
