@@ -4,10 +4,10 @@ A read_uncommitted client reads durable records, up to the high watermark. A rea
 stable offset, and gets the aborted transactions that it must skip. The broker returns whole batches: at least one, from
 the first partition with records, however small max_bytes is (KIP-74). An answer holds at most 55 MiB, Kafka's default
 of fetch.max.bytes. The broker waits up to max_wait_ms for min_bytes, 5 minutes at most, but answers at once while it
-stops, and if the client has gone. If there is less than min_bytes, it first waits for the transactions that have ended
-and are not on disk yet, because their clients may have been answered. A client that loses READ while it waits gets no
-records. The broker declines fetch sessions (KIP-227) with session id 0, and clients then send full fetches. From v13 on
-topics are named by id.
+stops, and if the client has gone. If there is less than min_bytes, or nothing, it first waits for the transactions that
+have ended and are not on disk yet, because their clients may have been answered. A client that loses READ while it
+waits gets no records. The broker declines fetch sessions (KIP-227) with session id 0, and clients then send full
+fetches. From v13 on topics are named by id.
 """
 
 import asyncio
