@@ -89,6 +89,17 @@ def flush_all(sessions: Iterable[Session]) -> None:
     )
 
 
+def end_session(session: Session, *, is_committed: bool) -> None:
+    """End ``session`` with its unit of work, whose transaction is over.
+
+    After a rollback its new objects are new again, as after a rollback of their own: an object that looked stored would
+    not be written if another unit of work adds it.
+    """
+    if not is_committed:
+        Session.rollback(session)
+    Session.close(session)  # UnitSession's would flush
+
+
 def watch_sessions() -> None:
     """Let units of work find the sessions on their connections; called once per process. Adding an object to a session
     then costs a fraction of a microsecond more."""

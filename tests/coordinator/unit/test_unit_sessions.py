@@ -1,5 +1,6 @@
 """ORM sessions in a unit of work: no row is lost whose record is kept."""
 
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,10 +14,11 @@ from sqlalchemy.orm import DeclarativeBase, Session, scoped_session, sessionmake
 from dualwrite.coordinator.aio.transaction import AsyncTransaction
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.unit.transaction import Transaction
-from dualwrite.errors import InvalidTransactionStateError
+from dualwrite.errors import InvalidTransactionStateError, KafkaUnavailableError
 from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run
 from tests.support.coordinator.event_table import events, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
+from tests.support.coordinator.usual_unit import fail_at, in_both
 
 Act = Callable[[Transaction], object]
 
@@ -316,3 +318,62 @@ def test_an_error_out_of_the_async_sessions_block_dooms_the_unit_though_it_is_ca
     with pytest.raises(InvalidTransactionStateError, match=r"session raised ValueError\('no'\)"):
         run_async(sqlite_place, fail)
     assert sqlite_place.in_both()
+
+
+# --- the objects after a unit of work that failed
+
+
+@pytest.mark.parametrize("request_name", ["prepare", None], ids=["Kafka fails", "the block fails"])
+def test_objects_of_a_unit_that_failed_are_written_by_the_next(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka, request_name: str | None
+) -> None:
+    """They were flushed, and rolled back."""
+    one, runs = SessionEvent(value="one"), iter(range(2))
+
+    @dual_write.transactional(retries=1)
+    def put(tx: Transaction) -> None:
+        tx.session.add(one)
+        tx.session.flush()
+        tx.produce("events", value="one")
+        if next(runs) == 0 and request_name is None:
+            raise KafkaUnavailableError("not now")
+
+    if request_name is not None:
+        fail_at(kafka, request_name)
+    put()
+    assert in_both(sqlite_engine, kafka, "one")
+
+
+def test_objects_of_an_async_unit_that_failed_are_written_by_the_next(place: AsyncPlace) -> None:
+    async def main() -> None:
+        one = SessionEvent(value="one")
+        fail_at(place.kafka, "prepare")
+        async with place.dual_write() as dual_write:
+
+            @dual_write.transactional(retries=1)
+            async def put(tx: AsyncTransaction) -> None:
+                tx.session.add(one)
+                await tx.produce("events", value="one")
+
+            await put()
+
+    run(main())
+    assert place.in_both("one")
+
+
+def test_objects_of_a_block_that_is_never_left_can_be_added_again(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    def begin() -> None:
+        block = dual_write.transaction()
+        tx = block.__enter__()
+        tx.session.add(one)
+        tx.session.flush()
+
+    one = SessionEvent(value="one")
+    begin()
+    gc.collect()
+    with dual_write.transaction() as tx:
+        tx.session.add(one)
+        tx.produce("events", value="one")
+    assert in_both(sqlite_engine, kafka, "one")
