@@ -68,11 +68,17 @@ class ReplayStore(SqlDecisionStore):
     """A DecisionStore that keeps the records with the state.
 
     :param keeper: where the records are until then.
-    :param database_timeout: see SqlDecisionStore.
+    :param database_timeout: see SqlDecisionStore, as for lease_timeout.
     """
 
-    def __init__(self, engine: Engine, keeper: RecordKeeper, database_timeout: float = math.inf) -> None:
-        super().__init__(engine, checks_lease=True, database_timeout=database_timeout)
+    def __init__(
+        self,
+        engine: Engine,
+        keeper: RecordKeeper,
+        database_timeout: float = math.inf,
+        lease_timeout: float | None = None,
+    ) -> None:
+        super().__init__(engine, checks_lease=True, database_timeout=database_timeout, lease_timeout=lease_timeout)
         self._keeper = keeper
         self.replayed: dict[str, LostUnit] = {}
         """By transactional id, what a replay that is under way sees to."""
@@ -154,7 +160,7 @@ class Replayer:
 
     :param config: of the Kafka side.
     :param observe: called with each step's name.
-    :param database_timeout: see SqlDecisionStore.
+    :param database_timeout: see SqlDecisionStore, as for lease_timeout.
     """
 
     def __init__(
@@ -163,17 +169,23 @@ class Replayer:
         config: Mapping[str, Any],
         observe: Callable[[str], None],
         database_timeout: float = math.inf,
+        lease_timeout: float | None = None,
     ) -> None:
         self._keeper = RecordKeeper(config)
         self._database_timeout = database_timeout
-        self.store = ReplayStore(engine, self._keeper, database_timeout)
+        self._lease_timeout = lease_timeout
+        self.store = ReplayStore(engine, self._keeper, database_timeout, lease_timeout)
         """Keeps records with the states of their transactions."""
         self._engine = engine
         self._observe = observe
 
     def store_in(self, engine: Engine) -> ReplayStore:
         """A store that does the same in transactions of ``engine``: the user's may be another."""
-        return self.store if engine is self._engine else ReplayStore(engine, self._keeper, self._database_timeout)
+        return (
+            self.store
+            if engine is self._engine
+            else ReplayStore(engine, self._keeper, self._database_timeout, self._lease_timeout)
+        )
 
     def watching(self, make: Callable[[str], KafkaParticipant]) -> Callable[[str], KafkaParticipant]:
         """``make``, so that what its participants produce is noted."""

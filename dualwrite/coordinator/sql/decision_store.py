@@ -77,6 +77,7 @@ class SqlDecisionStore:
         engine's ``timeout``.
     :param checks_lease: see DecisionStore.checks_lease.
     :param database_timeout: seconds that each of the library's own transactions may wait for the database.
+    :param lease_timeout: seconds for which storing a state renews the lease; None not to.
     :raises ConfigurationError: if the database is not supported, or is SQLite in memory, which is lost with the
         process; or if the engine's pool gives one connection to several users.
     """
@@ -88,6 +89,7 @@ class SqlDecisionStore:
         *,
         checks_lease: bool = False,
         database_timeout: float = math.inf,
+        lease_timeout: float | None = None,
     ) -> None:
         self.checks_lease = checks_lease
         self._database = database_of(engine.dialect)
@@ -95,6 +97,7 @@ class SqlDecisionStore:
         self._engine = engine
         self._lock_timeout = lock_timeout
         self._database_timeout = database_timeout
+        self._lease_timeout = lease_timeout
         self._store: CompiledUpdate | None = None
         self._is_suitable = False
         self._is_closed = False
@@ -177,7 +180,9 @@ class SqlDecisionStore:
             **self._database.store_values(connection),
         }
         if self._store is None:  # the dialect knows its server once there is a connection
-            self._store = CompiledUpdate(store_statement(self._database), connection.dialect, schema_of(connection))
+            self._store = CompiledUpdate(
+                store_statement(self._database, self._lease_timeout), connection.dialect, schema_of(connection)
+            )
         return self._store.run(connection, values) == 1
 
     def record(self, lease: Lease, outcome: Outcome) -> None:

@@ -3,20 +3,28 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Dialect, Update, bindparam, func, or_, update
+from sqlalchemy import ColumnElement, Connection, Dialect, Update, bindparam, case, func, or_, update
 
 from dualwrite.coordinator.sql.dialects.base import Database
 from dualwrite.coordinator.sql.fencing import is_under_token
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 
 
-def store_statement(database: Database) -> Update:
+def store_statement(database: Database, lease_timeout: float | None = None) -> Update:
     """The one statement that a unit of work costs: a compare-and-set.
 
     It finds the row of_id if that is still of_token's, has of_version or or_version (the lease is being renewed), and
     holds of_state with of_anchor ("" for none). It writes new_state, new_anchor and new_first_record.
+
+    :param lease_timeout: seconds for which it also renews a lease that is valid; None not to. The heartbeat passes over
+        locked rows, so it may miss a busy slot, whose units lock the row, again and again.
     """
     version = func.coalesce(table.c.lease_version, 0)
+    expiry: dict[str, ColumnElement[Any]] = {}
+    if lease_timeout is not None:
+        is_valid = database.seconds_until(table.c.lease_expires_at) > 0
+        renewed = database.from_now(lease_timeout)
+        expiry["lease_expires_at"] = case((is_valid, renewed), else_=table.c.lease_expires_at)
     return (
         update(table)
         .where(is_under_token(bindparam("of_id"), bindparam("of_token")))
@@ -29,6 +37,7 @@ def store_statement(database: Database) -> Update:
             anchor=bindparam("new_anchor"),
             first_record=bindparam("new_first_record"),
             updated_at=database.now(),
+            **expiry,
         )
     )
 
