@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dualwrite.coordinator.sql.dialects.unit_transactions import TransactionEndedError
     from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome
     from dualwrite.coordinator.steps.observers import Observer, UnitObserver
+    from dualwrite.coordinator.unit.late_binding import transactional
     from dualwrite.coordinator.unit.transaction import Transaction
     from dualwrite.errors import (
         AnswerLostError,
@@ -97,6 +98,7 @@ __all__ = [
     "UnitCommitted",
     "UnitObserver",
     "__version__",
+    "transactional",
 ]
 
 _OF_EXTRAS = frozenset({"AsyncDualWrite", "AsyncTransaction"})
@@ -116,6 +118,7 @@ _ELSEWHERE = {
     "Observer": "dualwrite.coordinator.steps.observers",
     "OutgoingRecord": "dualwrite.records.outgoing",
     "PreparedTxnState": "dualwrite.ids",
+    "transactional": "dualwrite.coordinator.unit.late_binding",
     "TransactionEndedError": "dualwrite.coordinator.sql.dialects.unit_transactions",
     "Transaction": "dualwrite.coordinator.unit.transaction",
     "AsyncTwoPhaseProducer": "dualwrite.client.producer.async_two_phase_producer",
