@@ -9,6 +9,7 @@ from dualwrite.coordinator.ports.kafka import KafkaParticipant
 from dualwrite.coordinator.rules.slot_rules import slot_id
 from dualwrite.coordinator.rules.two_phase import RESUME, TwoPhase, completed_config, require_mode
 from dualwrite.coordinator.slots.usage import PoolSettings
+from dualwrite.coordinator.unit.serializers import Serializers, serializers_of
 from dualwrite.errors import ConfigurationError
 
 Completion = Literal["await", "background"]
@@ -39,6 +40,8 @@ class ManagerSettings:
     observe: Callable[[str], None]
     """``on_step``."""
     completion: Completion = "await"
+    serializers: Serializers | None = field(init=False, default=None)
+    """Those in ``kafka``, which has none then."""
 
     def __post_init__(self) -> None:
         self.pool.check()
@@ -46,8 +49,9 @@ class ManagerSettings:
             raise ConfigurationError(f"producer {self.producer!r} and a participant of your own: give one of the two")
         require_mode(self.two_phase, replay=self.replay)
         self._require_completion()
-        config = {**completed_config(self.kafka, self.two_phase), "transactional.id": slot_id(self.application, 0)}
-        object.__setattr__(self, "kafka", config)
+        serializers, kafka = serializers_of(completed_config(self.kafka, self.two_phase))
+        object.__setattr__(self, "serializers", serializers)
+        object.__setattr__(self, "kafka", {**kafka, "transactional.id": slot_id(self.application, 0)})
 
     @property
     def application(self) -> str:

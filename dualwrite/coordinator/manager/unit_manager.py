@@ -65,7 +65,9 @@ class UnitManager:
         self._observers: tuple[Observer, ...] = ()
         timeout = settings.pool.database_timeout
         self.replayer = (
-            Replayer(self._own_engine, settings.kafka, settings.observe, timeout) if settings.replay else None
+            Replayer(self._own_engine, settings.kafka, settings.observe, timeout, settings.pool.lease_timeout)
+            if settings.replay
+            else None
         )
         self.store = self._make_store(self._own_engine)
         self._begin_process()
@@ -76,7 +78,10 @@ class UnitManager:
             return self.replayer.store_in(engine)
         settings = self.settings
         return SqlDecisionStore(
-            engine, checks_lease=settings.checks_lease, database_timeout=settings.pool.database_timeout
+            engine,
+            checks_lease=settings.checks_lease,
+            database_timeout=settings.pool.database_timeout,
+            lease_timeout=settings.pool.lease_timeout,
         )
 
     def _begin_process(self) -> None:
@@ -116,6 +121,7 @@ class UnitManager:
         self.check_process()
         unit.watch = UnitObservers(self._observers, THIS_PROCESS.is_interrupt) if self._observers else None
         unit.offsets = UnitOffsets(self.process.consuming)
+        unit.serializers = self.settings.serializers
         try:
             slot = self.acquire(unit)
         except Exception as error:

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from types import TracebackType
 from typing import Any
+from weakref import WeakSet
 
-from sqlalchemy import Connection, event
-from sqlalchemy.orm import Session, object_mapper
+from sqlalchemy import Connection, event, inspect
+from sqlalchemy.orm import InstanceState, Session, make_transient, object_mapper
 
 from dualwrite.coordinator.unit.unit_transaction import LEAVE_TO_END, UnitTransaction
 from dualwrite.errors import InvalidTransactionStateError
@@ -23,7 +24,27 @@ _CLOSING = ("close", "reset", "invalidate")
 
 
 class UnitSession(Session):
-    """An ORM session inside a unit of work. Only the unit commits."""
+    """An ORM session inside a unit of work. Only the unit commits.
+
+    :param connection: the unit's.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(bind=connection, join_transaction_mode="rollback_only")
+        self.inserted: WeakSet[InstanceState[Any]] = WeakSet()
+        """The states of the objects whose rows it has inserted."""
+
+    def end(self, *, is_undone: bool) -> None:
+        """Forget every object, without a flush.
+
+        :param is_undone: the rows are gone, so the objects are new again: an object that looks stored is not written
+            if the unit is run again with it, and its record would be.
+        """
+        super().close()
+        for state in self.inserted if is_undone else ():
+            instance = state.obj()
+            if instance is not None and state.detached:
+                make_transient(instance)
 
     def commit(self) -> None:
         """Refuse, and change nothing.
@@ -89,23 +110,16 @@ def flush_all(sessions: Iterable[Session]) -> None:
     )
 
 
-def end_session(session: Session, *, is_committed: bool) -> None:
-    """End ``session`` with its unit of work, whose transaction is over.
-
-    After a rollback its new objects are new again, as after a rollback of their own: an object that looked stored would
-    not be written if another unit of work adds it.
-    """
-    if not is_committed:
-        Session.rollback(session)
-    Session.close(session)  # UnitSession's would flush
+def _after_insert(session: UnitSession, instance: object) -> None:
+    session.inserted.add(inspect(instance))
 
 
 def watch_sessions() -> None:
     """Let units of work find the sessions on their connections; called once per process. Adding an object to a session
     then costs a fraction of a microsecond more."""
-    for name, listener in (("after_attach", _after_attach), ("after_begin", _after_begin)):
-        if not event.contains(Session, name, listener):
-            event.listen(Session, name, listener)
+    for target, name, listener in _LISTENERS:
+        if not event.contains(target, name, listener):
+            event.listen(target, name, listener)
 
 
 def forget_sessions(unit: UnitTransaction) -> None:
@@ -186,3 +200,10 @@ def _uses_savepoint(session: Session, connection: Connection) -> bool:
     """True if closing ``session`` rolls a savepoint back."""
     mode = session.join_transaction_mode
     return mode == "create_savepoint" or (mode == "conditional_savepoint" and connection.in_nested_transaction())
+
+
+_LISTENERS: tuple[tuple[type[Session], str, Callable[..., None]], ...] = (
+    (Session, "after_attach", _after_attach),
+    (Session, "after_begin", _after_begin),
+    (UnitSession, "pending_to_persistent", _after_insert),
+)

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from dualwrite.coordinator.offsets.consumers import KafkaConsumer
 from dualwrite.coordinator.steps.driver import UnitDriver
 from dualwrite.coordinator.unit.offsets import UnitOffsets
+from dualwrite.coordinator.unit.serializers import RecordGiven
 from dualwrite.coordinator.unit.unit_of_work import Unit
 from dualwrite.errors import InvalidTransactionStateError
 from dualwrite.records.outgoing import HeadersGiven, OnDelivery, OutgoingRecord
@@ -60,7 +61,8 @@ class Transaction(BaseTransaction):
     def session(self) -> Session:
         """An ORM Session on the same connection and transaction, made at first use; flushed at the block's end.
 
-        Its ``commit()`` raises; its ``rollback()`` makes the whole unit of work fail.
+        Its ``commit()`` raises; its ``rollback()`` makes the whole unit of work fail. With ``transaction(session=…)``
+        it is that session, whose ``commit()`` writes its objects and commits nothing.
         """
         return self._driver.session
 
@@ -79,8 +81,8 @@ class Transaction(BaseTransaction):
     def produce(
         self,
         topic: str,
-        value: str | bytes | None = None,
-        key: str | bytes | None = None,
+        value: Any = None,
+        key: Any = None,
         partition: int = -1,
         timestamp: int = 0,
         headers: HeadersGiven | None = None,
@@ -88,6 +90,8 @@ class Transaction(BaseTransaction):
     ) -> None:
         """Add a record to this unit's Kafka transaction, like confluent-kafka's ``Producer.produce``.
 
+        :param value: bytes, text, or None for none, as the key is; with ``value.serializer`` and ``key.serializer`` in
+            the DualWrite's configuration whatever these take.
         :param partition: -1 lets the partitioner choose by key.
         :param timestamp: milliseconds since the epoch; 0 is now.
         :param on_delivery: called as ``on_delivery(error, message)`` when the record is acknowledged, which is before
@@ -97,7 +101,11 @@ class Transaction(BaseTransaction):
             unit of work; if you catch the error, the rest may still be committed.
         """
         try:
-            record = OutgoingRecord(topic, value, key, partition, timestamp, headers, on_delivery)
+            if (serializers := self._unit.serializers) is None:
+                record = OutgoingRecord(topic, value, key, partition, timestamp, headers, on_delivery)
+            else:
+                given = RecordGiven(topic, value, key, partition, timestamp, headers, on_delivery)
+                record = serializers.record(given)
         except BaseException:  # the headers may be the user's iterator, which may raise anything
             self._driver.refuse_record()
             raise

@@ -10,7 +10,7 @@ from dualwrite.coordinator.concurrency.step_errors import is_step_error
 from dualwrite.coordinator.process.this_process import THIS_PROCESS
 from dualwrite.coordinator.process.watchdog import Limit, within_limit
 from dualwrite.coordinator.rules.lease import Lease
-from dualwrite.coordinator.rules.machine import DualWriteMachine, UnitState
+from dualwrite.coordinator.rules.machine import DualWriteMachine, Result, UnitState
 from dualwrite.coordinator.slots.lent_slot import LentSlot
 from dualwrite.coordinator.slots.unmatched import UnmatchedUnits
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
@@ -19,7 +19,7 @@ from dualwrite.coordinator.sql.engine.database_errors import connected
 from dualwrite.coordinator.sql.engine.engine_checks import discard, require_idle
 from dualwrite.coordinator.steps.driver import UnitDriver
 from dualwrite.coordinator.unit.beginning import begin_transaction
-from dualwrite.coordinator.unit.session import UnitSession, end_session, flush_all, forget_sessions, is_pending
+from dualwrite.coordinator.unit.session import UnitSession, flush_all, forget_sessions, is_pending
 from dualwrite.coordinator.unit.unit_fate import UnitFate
 from dualwrite.coordinator.unit.unit_transaction import LEAVE_TO_END, UnitTransaction
 from dualwrite.errors import DatabaseUnavailableError, InvalidTransactionStateError
@@ -54,7 +54,7 @@ class SqlUnit:
         self._transaction: UnitTransaction | None = None
         self._has_begun = False
         """True once the transaction has begun: from then on the block may end it."""
-        self._session: Session | None = None
+        self._session: UnitSession | None = None
         self._fate = UnitFate(unmatched)
 
     @property
@@ -92,7 +92,7 @@ class SqlUnit:
     def session(self) -> Session:
         """An ORM Session on it, made at first use, for the block; see UnitDatabase."""
         if self._session is None:
-            self._session = UnitSession(bind=self._connection, join_transaction_mode="rollback_only")
+            self._session = UnitSession(self.connection)
         return self._session
 
     def begin(self, machine: DualWriteMachine) -> None:
@@ -182,34 +182,31 @@ class SqlUnit:
     def release(self) -> None:
         """Give back the connection; see UnitDatabase."""
         try:
-            self.limit.begin()  # the pool may roll back
-            for act in (self._close_connection, self._end_session):
-                try:
-                    act()
-                except Exception as error:
-                    if not is_step_error(error):
-                        raise  # a time limit: it must reach the caller, and release() is called again
-                    # The unit of work has ended; a caller that got this error might run it again.
-                    _LOG.exception("%s: releasing the connection failed", self._lease.transactional_id)
+            self.limit.begin()  # the session, or the pool, may roll back
+            if self._transaction is not None:
+                if self._machine.in_user_code:  # the block was never left: its open transaction ends here
+                    self._ask_fate()
+                forget_sessions(self._transaction)
+            if self._session is not None:
+                self._session.end(is_undone=self._is_undone)
+            if self._connection is not None:
+                if self._connection.get_transaction() is not None:
+                    # For example after a COMMIT that raised. SQLAlchemy would pool the connection with it open.
+                    discard(self._connection)
+                detach_if_pool_disposed(self._connection)
+                self._connection.close()
+        except Exception as error:
+            if not is_step_error(error):
+                raise  # a time limit: it must reach the caller, and release() is called again
+            # The unit of work has ended; a caller that got this error might run it again.
+            _LOG.exception("%s: releasing the connection failed", self._lease.transactional_id)
         finally:
             self.limit.rest()
 
-    def _close_connection(self) -> None:
-        if self._transaction is not None:
-            if self._machine.in_user_code:  # the block was never left: its open transaction ends here
-                self._ask_fate()
-            forget_sessions(self._transaction)
-        if self._connection is not None:
-            if self._connection.get_transaction() is not None:
-                # For example after a COMMIT that raised. SQLAlchemy would pool the connection with it open.
-                discard(self._connection)
-            detach_if_pool_disposed(self._connection)
-            self._connection.close()
-
-    def _end_session(self) -> None:
-        """End the session once its connection is closed: it can send nothing."""
-        if self._session is not None:
-            end_session(self._session, is_committed=self.was_committed)
+    @property
+    def _is_undone(self) -> bool:
+        """True if the transaction has ended, or ends now, without any effect."""
+        return not self.was_committed and self._machine.result not in (Result.SUCCEEDED, Result.IN_DOUBT)
 
     def _ask_fate(self) -> None:
         if self._transaction is not None and self._has_begun:

@@ -85,8 +85,6 @@ class UnitTransaction(RootTransaction):
 
     def rollback(self) -> None:
         """Roll back. Inside the block that ends the unit of work: later statements are not committed."""
-        if self.connection.closed:
-            return  # the unit of work is over, and its session ends
         if not self._machine.in_user_code:
             super().rollback()
         elif self.is_active:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event, insert, select
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import Engine, event, insert, inspect, select
+from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Session, scoped_session, sessionmaker
 
@@ -323,17 +323,36 @@ def test_an_error_out_of_the_async_sessions_block_dooms_the_unit_though_it_is_ca
 # --- the objects after a unit of work that failed
 
 
+def add_flushed(tx: Transaction, made: SessionEvent) -> None:
+    tx.session.add(made)
+    tx.session.flush()
+
+
+def add_in_its_block(tx: Transaction, made: SessionEvent) -> None:
+    with tx.session as session:
+        session.add(made)
+
+
+def add_in_an_open_savepoint(tx: Transaction, made: SessionEvent) -> None:
+    tx.session.begin_nested()
+    add_flushed(tx, made)
+
+
 @pytest.mark.parametrize("request_name", ["prepare", None], ids=["Kafka fails", "the block fails"])
+@pytest.mark.parametrize("add", [add_flushed, add_in_its_block, add_in_an_open_savepoint])
 def test_objects_of_a_unit_that_failed_are_written_by_the_next(
-    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka, request_name: str | None
+    dual_write: DualWrite,
+    sqlite_engine: Engine,
+    kafka: FakeKafka,
+    request_name: str | None,
+    add: Callable[[Transaction, SessionEvent], None],
 ) -> None:
     """They were flushed, and rolled back."""
     one, runs = SessionEvent(value="one"), iter(range(2))
 
     @dual_write.transactional(retries=1)
     def put(tx: Transaction) -> None:
-        tx.session.add(one)
-        tx.session.flush()
+        add(tx, one)
         tx.produce("events", value="one")
         if next(runs) == 0 and request_name is None:
             raise KafkaUnavailableError("not now")
@@ -366,9 +385,7 @@ def test_objects_of_a_block_that_is_never_left_can_be_added_again(
 ) -> None:
     def begin() -> None:
         block = dual_write.transaction()
-        tx = block.__enter__()
-        tx.session.add(one)
-        tx.session.flush()
+        add_flushed(block.__enter__(), one)
 
     one = SessionEvent(value="one")
     begin()
@@ -376,4 +393,56 @@ def test_objects_of_a_block_that_is_never_left_can_be_added_again(
     with dual_write.transaction() as tx:
         tx.session.add(one)
         tx.produce("events", value="one")
+    assert in_both(sqlite_engine, kafka, "one")
+
+
+def test_an_object_that_a_unit_has_loaded_can_be_read_after_it_failed(
+    dual_write: DualWrite, sqlite_engine: Engine
+) -> None:
+    loaded: list[SessionEvent] = []
+
+    def fail(tx: Transaction) -> None:
+        loaded.append(tx.session.scalars(select(SessionEvent)).one())
+        raise KafkaUnavailableError("not now")
+
+    with sqlite_engine.begin() as connection:
+        connection.execute(insert(events).values(value="there"))
+    with pytest.raises(KafkaUnavailableError), dual_write.transaction() as tx:
+        fail(tx)
+    assert [each.value for each in loaded] == ["there"]
+
+
+def test_objects_of_a_unit_that_was_committed_stay_stored(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    one = SessionEvent(value="one")
+    with dual_write.transaction() as tx:
+        add_flushed(tx, one)
+        tx.produce("events", value="one")
+    with dual_write.transaction() as tx:
+        one.value = "changed"
+        tx.session.add(one)
+        tx.produce("events", value="changed")
+    assert stored_values(sqlite_engine) == ["changed"]
+    assert kafka.committed == ["one", "changed"]
+
+
+def test_objects_stay_stored_if_the_answer_to_the_commit_was_lost(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library finds that the database has committed."""
+    one, commit = SessionEvent(value="one"), sqlite_engine.dialect.do_commit
+
+    def lose_the_answer(connection: Any) -> None:
+        commit(connection)
+        if kafka.ongoing is not None:
+            monkeypatch.undo()
+            raise OperationalError("COMMIT", {}, ConnectionError("lost"))
+
+    monkeypatch.setattr(sqlite_engine.dialect, "do_commit", lose_the_answer)
+    with dual_write.transaction() as tx:
+        add_flushed(tx, one)
+        tx.produce("events", value="one")
+    assert inspect(one).detached
+    assert dual_write.wait_idle()
     assert in_both(sqlite_engine, kafka, "one")
