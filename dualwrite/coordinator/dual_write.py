@@ -55,13 +55,14 @@ class DualWrite(SeekingConsumers):
     :param engine: a SQLAlchemy Engine on SQLite (a file), PostgreSQL, MariaDB or MySQL, after ``dualwrite db upgrade``.
         The decision is stored in the same database as the user's rows.
     :param kafka: configuration by librdkafka's names; ``bootstrap.servers`` is required. See two_phase.OWNED_SETTINGS.
+        ``key.serializer`` and ``value.serializer`` are those of confluent-kafka's SerializingProducer.
     :param application: name of this application, unique among all that use the cluster and the database.
     :param pool_size: number of slots: units of work that may run at once in all processes of the application together.
         SQLite allows one writer at a time, so a process uses one slot there. Use the same value in all processes.
     :param acquire_timeout: seconds that a unit of work waits for a slot.
     :param lease_timeout: seconds after which other processes may take the slots of a process that is dead or cannot
-        reach the database. Leases are renewed three times in that time. After a death on the same machine, other
-        processes do not wait for it.
+        reach the database. Leases are renewed three times in that time, and by each unit with records. After a death on
+        the same machine, other processes do not wait for it.
     :param database_timeout: limit in seconds for each of the library's own steps and transactions in the database; then
         the connection is cut. A unit whose COMMIT is not answered ends within twice that: with InDoubtError, if
         the database does not answer on a new connection. Statements of the block, and SQLite, are not limited.

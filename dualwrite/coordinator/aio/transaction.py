@@ -15,29 +15,20 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, Protocol, TypeVar, cast
 
 from sqlalchemy import CursorResult, Executable, ScalarResult
-from sqlalchemy.ext.asyncio import (
-    AsyncConnection,
-    AsyncEngine,
-    AsyncSession,
-    async_scoped_session,
-    async_sessionmaker,
-)
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from dualwrite.coordinator.offsets.consumers import KafkaConsumer
 from dualwrite.coordinator.process.greenlets import current_task, greenlet_spawn
 from dualwrite.coordinator.rules.machine import Result
 from dualwrite.coordinator.unit.block import BaseBlock
-from dualwrite.coordinator.unit.joined_session import FreeSession
 from dualwrite.coordinator.unit.serializers import RecordGiven, Serializers
 from dualwrite.coordinator.unit.session import UnitSession
 from dualwrite.coordinator.unit.transaction import BaseTransaction, Parameters, driver_of
 from dualwrite.coordinator.unit.unit_of_work import Unit, UnitLifecycle
-from dualwrite.errors import ConfigurationError, InDoubtError, InvalidTransactionStateError
+from dualwrite.errors import InDoubtError, InvalidTransactionStateError
 from dualwrite.records.outgoing import HeadersGiven, OnDelivery, OutgoingRecord
 
-AsyncSessionGiven = AsyncSession | async_scoped_session[Any] | async_sessionmaker[Any]
-"""A session, or what makes one."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -90,12 +81,11 @@ class AsyncTransaction(BaseTransaction):
     (``begin_nested()``) are allowed; rolling one back does not remove records.
     """
 
-    def __init__(self, unit: Unit, units: AsyncUnitsOfWork, session: AsyncSession | None = None) -> None:
+    def __init__(self, unit: Unit, units: AsyncUnitsOfWork) -> None:
         super().__init__(unit)
         self._units = units
         self._connection: AsyncConnection | None = None
-        self._session = session
-        """The application's own, which it has given to the unit; or the unit's, once it was asked for."""
+        self._session: AsyncSession | None = None
         self._call: asyncio.Future[None] | None = None
         """The call in progress."""
         self._made: list[tuple[str, Coroutine[Any, Any, Any]]] = []
@@ -113,12 +103,10 @@ class AsyncTransaction(BaseTransaction):
     def session(self) -> AsyncSession:
         """An ORM AsyncSession on the same connection and transaction, made at first use; flushed at the block's end.
 
-        Its ``commit()`` raises; its ``rollback()`` makes the whole unit of work fail. With ``transaction(session=…)``
-        it is that session; see Transaction.session.
+        Its ``commit()`` raises; its ``rollback()`` makes the whole unit of work fail.
         """
-        self._driver.require_user_code()
+        session = self._driver.session
         if self._session is None:
-            session = self._driver.session
             self._session = UnitAsyncSession(sync_session_class=cast(type[Session], lambda **_: session))
         return self._session
 
@@ -250,15 +238,10 @@ class AsyncBlock(BaseBlock[AsyncTransaction]):
     AsyncTransaction, leaving it commits nothing, and an exception that leaves it rolls back the whole unit.
     """
 
-    def __init__(
-        self, units: AsyncUnitsOfWork, *, is_repeated: bool = False, session: AsyncSessionGiven | None = None
-    ) -> None:
+    def __init__(self, units: AsyncUnitsOfWork, *, is_repeated: bool = False) -> None:
         super().__init__(units)
         self._async_units = units
         self._is_repeated = is_repeated
-        if session is not None:
-            _require_async_session(session)
-        self._given = session
 
     @staticmethod
     def _current_context() -> object:
@@ -275,24 +258,16 @@ class AsyncBlock(BaseBlock[AsyncTransaction]):
     async def __aenter__(self) -> AsyncTransaction:
         units = self._async_units
         units.check_loop()
-        joined, session = self._join(), self._session_given()
+        joined = self._join()
         if joined is not None:
-            if session is not None:
-                self._require_outer_session(joined, session.sync_session)
             return joined
-        free = None
-        if session is not None:
-            free = FreeSession(session.sync_session, is_own=isinstance(self._given, async_sessionmaker))
-            free.require_free()
         self._unit = unit = Unit(self._current_context(), is_repeated=self._is_repeated)
         try:
             await greenlet_spawn(units.enter, unit)
-            if free is not None:
-                self._take(unit, free)
         except BaseException as error:
             await self._let_go(unit, error)
             raise
-        transaction = AsyncTransaction(unit, units, session)
+        transaction = AsyncTransaction(unit, units)
         self._register(transaction)
         unit.has_run = True
         return transaction
@@ -312,11 +287,6 @@ class AsyncBlock(BaseBlock[AsyncTransaction]):
                 await self._end(unit, error)
         finally:
             self._unregister()
-
-    def _session_given(self) -> AsyncSession | None:
-        """Ask a registry for the session of this task, and a sessionmaker for a new one."""
-        given = self._given
-        return given() if isinstance(given, async_sessionmaker | async_scoped_session) else given
 
     async def _let_go(self, unit: Unit, error: BaseException) -> None:
         if isinstance(error, GeneratorExit):  # the coroutine is being closed, perhaps without a loop: it cannot await
@@ -364,18 +334,6 @@ class AsyncBlock(BaseBlock[AsyncTransaction]):
                 # All tasks were cancelled, as by a loop that ends, and this one had hardly begun.
                 unit.ending = ending = asyncio.ensure_future(greenlet_spawn(self._units.force_end, unit, interrupt))
         return ending, cancelled
-
-
-def _require_async_session(given: object) -> None:
-    """Pass for what ``transaction(session=…)`` takes.
-
-    :raises ConfigurationError: for anything else.
-    """
-    if not isinstance(given, AsyncSession | async_scoped_session | async_sessionmaker):
-        raise ConfigurationError(
-            f"transaction(session=…): a {type(given).__name__} is no ORM session for asyncio: give an AsyncSession, an "
-            "async_scoped_session or an async_sessionmaker"
-        )
 
 
 def _interrupt_of(ending: "asyncio.Future[None]") -> BaseException | None:

@@ -61,8 +61,7 @@ class Transaction(BaseTransaction):
     def session(self) -> Session:
         """An ORM Session on the same connection and transaction, made at first use; flushed at the block's end.
 
-        Its ``commit()`` raises; its ``rollback()`` makes the whole unit of work fail. With ``transaction(session=…)``
-        it is that session, whose ``commit()`` writes its objects and commits nothing.
+        Its ``commit()`` raises; its ``rollback()`` makes the whole unit of work fail.
         """
         return self._driver.session
 

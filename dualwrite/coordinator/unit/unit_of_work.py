@@ -6,6 +6,7 @@ from typing import Protocol
 from dualwrite.coordinator.steps.driver import UnitDriver
 from dualwrite.coordinator.steps.observers import UnitObservers
 from dualwrite.coordinator.unit.offsets import UnitOffsets
+from dualwrite.coordinator.unit.serializers import Serializers
 
 
 class Unit:
@@ -22,6 +23,7 @@ class Unit:
         """Its observers; None without any."""
         self.offsets: UnitOffsets | None = None
         """The consumers' offsets in it; None before it begins."""
+        self.serializers: Serializers | None = None
         self.is_repeated = is_repeated
         self.has_run = False
         self.is_over = False
