@@ -174,18 +174,17 @@ class Replayer:
         self._keeper = RecordKeeper(config)
         self._database_timeout = database_timeout
         self._lease_timeout = lease_timeout
-        self.store = ReplayStore(engine, self._keeper, database_timeout, lease_timeout)
+        self.store = self._store_on(engine)
         """Keeps records with the states of their transactions."""
         self._engine = engine
         self._observe = observe
 
     def store_in(self, engine: Engine) -> ReplayStore:
         """A store that does the same in transactions of ``engine``: the user's may be another."""
-        return (
-            self.store
-            if engine is self._engine
-            else ReplayStore(engine, self._keeper, self._database_timeout, self._lease_timeout)
-        )
+        return self.store if engine is self._engine else self._store_on(engine)
+
+    def _store_on(self, engine: Engine) -> ReplayStore:
+        return ReplayStore(engine, self._keeper, self._database_timeout, self._lease_timeout)
 
     def watching(self, make: Callable[[str], KafkaParticipant]) -> Callable[[str], KafkaParticipant]:
         """``make``, so that what its participants produce is noted."""
