@@ -89,8 +89,8 @@ class Transaction(BaseTransaction):
     ) -> None:
         """Add a record to this unit's Kafka transaction, like confluent-kafka's ``Producer.produce``.
 
-        :param value: bytes, text, or None for none, as the key is; with ``value.serializer`` and ``key.serializer`` in
-            the DualWrite's configuration whatever these take.
+        :param value: bytes, text, or None for none, and so is the key. If the DualWrite's configuration has
+            ``value.serializer`` or ``key.serializer``: the content that this serializer takes.
         :param partition: -1 lets the partitioner choose by key.
         :param timestamp: milliseconds since the epoch; 0 is now.
         :param on_delivery: called as ``on_delivery(error, message)`` when the record is acknowledged, which is before

@@ -108,19 +108,28 @@ def test_what_cannot_be_called_is_no_serializer(sqlite_engine: Any, name: str) -
         DualWrite(sqlite_engine, {**CONFIG, name: "json"}, application="a")
 
 
-@pytest.mark.parametrize("serializer", [as_json, as_json_later])
-def test_an_async_unit_takes_both_kinds(sqlite_place: AsyncPlace, serializer: Any) -> None:
+def run_async_unit(place: AsyncPlace, serializer: Any, act: Callable[[AsyncTransaction], Awaitable[None]]) -> None:
+    """A unit of work that does ``act``, of an AsyncDualWrite with ``serializer`` for its values."""
+
     async def main() -> None:
         config = {**CONFIG, "value.serializer": serializer}
-        options: Any = {"application": "a", "pool_size": 1, "participant": sqlite_place.kafka.participant}
+        options: Any = {"application": "a", "pool_size": 1, "participant": place.kafka.participant}
         async with (
-            sqlite_place.engine() as engine,
+            place.engine() as engine,
             AsyncDualWrite(engine, config, **options) as dual_write,
             dual_write.transaction() as tx,
         ):
-            await tx.produce("events", {"item": "tea"})
+            await act(tx)
 
     run(main())
+
+
+@pytest.mark.parametrize("serializer", [as_json, as_json_later])
+def test_an_async_unit_takes_both_kinds(sqlite_place: AsyncPlace, serializer: Any) -> None:
+    async def produce(tx: AsyncTransaction) -> None:
+        await tx.produce("events", {"item": "tea"})
+
+    run_async_unit(sqlite_place, serializer, produce)
     assert sqlite_place.kafka.committed == ['{"item": "tea"}']
 
 
@@ -132,19 +141,12 @@ def with_slow_serializer(sqlite_place: AsyncPlace, act: Callable[[AsyncTransacti
             await asyncio.Event().wait()
         return str(content).encode()
 
-    async def main() -> None:
-        config = {**CONFIG, "value.serializer": never}
-        options: Any = {"application": "a", "pool_size": 1, "participant": sqlite_place.kafka.participant}
-        async with (
-            sqlite_place.engine() as engine,
-            AsyncDualWrite(engine, config, **options) as dual_write,
-            dual_write.transaction() as tx,
-        ):
-            await tx.produce("events", "one")
-            await act(tx)
+    async def produce_and_act(tx: AsyncTransaction) -> None:
+        await tx.produce("events", "one")
+        await act(tx)
 
     with pytest.raises(InvalidTransactionStateError, match=r"in progress when the block|was caught"):
-        run(main())
+        run_async_unit(sqlite_place, never, produce_and_act)
     assert sqlite_place.kafka.committed == []
 
 
