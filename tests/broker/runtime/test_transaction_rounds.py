@@ -36,10 +36,12 @@ class CountedFlusher(Flusher):
         yield
 
 
-def with_client(test: Callable[[PowerCutClient, CountedFlusher], Awaitable[None]]) -> None:
+def with_client(
+    test: Callable[[PowerCutClient, CountedFlusher], Awaitable[None]], files: MemoryFiles | None = None
+) -> None:
     async def main() -> None:
         flusher = CountedFlusher()
-        client = PowerCutClient(await Rooms(MemoryFiles(), flusher).with_topic())
+        client = PowerCutClient(await Rooms(files or MemoryFiles(), flusher).with_topic())
         await client.begin_session()
         flusher.rounds = 0
         await test(client, flusher)
@@ -56,6 +58,21 @@ def test_transactions_one_after_another_wait_for_so_many_rounds(version: Transac
         assert flusher.rounds == 10 * rounds
 
     with_client(test)
+
+
+@pytest.mark.parametrize(("version", "writes"), [(TV1, 5), (TV2, 4)])
+def test_a_transaction_of_one_record_is_so_many_writes(version: TransactionVersion, writes: int) -> None:
+    """Three facts, the record and the marker; under TV2 the last fact goes with the next transaction's first."""
+    files = MemoryFiles()
+
+    async def test(client: PowerCutClient, _: CountedFlusher) -> None:
+        await client.end(await client.transaction((0,), version=version), Marker.COMMIT, version)
+        before = files.appends.count
+        for _number in range(10):
+            await client.end(await client.transaction((0,), version=version), Marker.COMMIT, version)
+        assert files.appends.count - before == 10 * writes
+
+    with_client(test, files)
 
 
 def test_the_markers_go_with_the_next_round_unless_a_reader_waits() -> None:
