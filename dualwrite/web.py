@@ -47,8 +47,9 @@ def unit_of_work(dual_write: Units | Callable[[HTTPConnection], Units]) -> Any:
 
     :param dual_write: a DualWrite, for plain handlers (``def``); an AsyncDualWrite, for ``async def`` handlers; or a
         function of the request that returns one of them, like ``lambda request: request.app.state.dual_write``.
-    :raises ConfigurationError: for any other argument, or if FastAPI is older than 0.121 and would send the response
-        first.
+    :raises ConfigurationError: for any other argument; if FastAPI is older than 0.121 and would send the response
+        first; or for a DualWrite whose ``session_factory`` is a scoped_session, at the first request: a handler runs in
+        another thread than the beginning of its unit, so it would find another session.
     """
     if not isinstance(dual_write, DualWrite | AsyncDualWrite) and not callable(dual_write):
         raise ConfigurationError(f"unit_of_work({dual_write!r:.80}): pass a DualWrite, or a function that returns one")
@@ -61,7 +62,14 @@ def unit_of_work(dual_write: Units | Callable[[HTTPConnection], Units]) -> Any:
             return
         if not isinstance(units, DualWrite):
             raise ConfigurationError(f"unit_of_work: the function has returned {units!r:.80}, which is not a DualWrite")
-        block = _RequestBlock(manager_of(units))
+        manager = manager_of(units)
+        if manager.settings.sessions.registry is not None:
+            raise ConfigurationError(
+                "unit_of_work: the session_factory is a scoped_session, and FastAPI runs a handler in another thread "
+                "than the beginning of its unit: give the DualWrite the scoped_session's own session_factory, and use "
+                "tx.session"
+            )
+        block = _RequestBlock(manager)
         block.announce()
         try:
             yield await to_thread.run_sync(block.__enter__, limiter=_limiter())

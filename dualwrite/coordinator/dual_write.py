@@ -22,6 +22,7 @@ from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome, acknowledg
 from dualwrite.coordinator.steps.observers import Observer, no_observer
 from dualwrite.coordinator.steps.retry import Retrying, require_plain, with_tx
 from dualwrite.coordinator.unit.block import Block, open_unit
+from dualwrite.coordinator.unit.session_factory import SessionFactory, unit_sessions
 from dualwrite.coordinator.unit.transaction import Transaction, unit_of
 from dualwrite.errors import ConfigurationError
 
@@ -82,6 +83,8 @@ class DualWrite(SeekingConsumers):
     :param schema: schema of the library's tables (on MariaDB and MySQL: the database). The default is the one that
         the engine's ``schema_translate_map`` gives for tables without a schema; else the schema where the tables are
         found, once for the engine, by the ``search_path`` that its sessions begin with.
+    :param session_factory: makes ``tx.session``: a sessionmaker, or a subclass of Session (SQLModel's, for example).
+        With a scoped_session (Flask-SQLAlchemy's ``db.session``), that is the unit's session inside the block.
     :param participant: makes the Kafka participant from its configuration, instead of a ``producer``.
     :param on_step: called right before each Step (machine.py) but RUN, and each step of recovery ("RECOVER_…"), with
         its name; possibly in a background thread. For tests that kill the process at an exact place. An exception that
@@ -104,6 +107,7 @@ class DualWrite(SeekingConsumers):
         replay: bool = False,
         completion: Completion = "await",
         schema: str | None = None,
+        session_factory: SessionFactory | None = None,
         participant: Callable[[Mapping[str, Any]], KafkaParticipant] | None = None,
         on_step: Callable[[str], None] | None = None,
     ) -> None:
@@ -111,7 +115,18 @@ class DualWrite(SeekingConsumers):
         observe = on_step or no_observer
         self._manager = UnitManager(
             _blocking(engine),
-            ManagerSettings(kafka, pool, producer, two_phase, replay, schema, participant, observe, completion),
+            ManagerSettings(
+                kafka,
+                pool,
+                producer,
+                two_phase,
+                replay,
+                schema,
+                participant,
+                observe,
+                completion,
+                sessions=unit_sessions(session_factory),
+            ),
         )
 
     @property

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from dualwrite.coordinator.aio.consumers import AsyncSeekingConsumers
 from dualwrite.coordinator.aio.manager import AsyncUnitManager
+from dualwrite.coordinator.aio.session import AsyncSessionFactory, async_unit_sessions
 from dualwrite.coordinator.aio.transaction import AsyncBlock, AsyncTransaction
 from dualwrite.coordinator.kafka.choice import ProducerName
 from dualwrite.coordinator.manager.settings import Completion, ManagerSettings
@@ -66,6 +67,7 @@ class AsyncDualWrite(AsyncSeekingConsumers):
     :param engine: an AsyncEngine on SQLite (aiosqlite, a file), PostgreSQL (asyncpg or psycopg), MariaDB or MySQL
         (aiomysql or asyncmy), after ``dualwrite db upgrade``. The library's own threads open connections with the same
         settings, outside the engine's pool.
+    :param session_factory: makes ``tx.session``: an async_sessionmaker, or a subclass of AsyncSession.
 
     All other parameters are DualWrite's.
     """
@@ -85,14 +87,28 @@ class AsyncDualWrite(AsyncSeekingConsumers):
         replay: bool = False,
         completion: Completion = "await",
         schema: str | None = None,
+        session_factory: AsyncSessionFactory | None = None,
         participant: Callable[[Mapping[str, Any]], KafkaParticipant] | None = None,
         on_step: Callable[[str], None] | None = None,
     ) -> None:
         pool = PoolSettings(application, pool_size, acquire_timeout, lease_timeout, database_timeout)
         observe = on_step or no_observer
+        session_class, sessions = async_unit_sessions(session_factory)
         self._manager = AsyncUnitManager(
             _asynchronous(engine),
-            ManagerSettings(kafka, pool, producer, two_phase, replay, schema, participant, observe, completion),
+            ManagerSettings(
+                kafka,
+                pool,
+                producer,
+                two_phase,
+                replay,
+                schema,
+                participant,
+                observe,
+                completion,
+                sessions=sessions,
+            ),
+            session_class,
         )
 
     @property

@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from dualwrite.coordinator.aio.awaited_slot import AwaitedSlot
 from dualwrite.coordinator.aio.consumers import awaited
+from dualwrite.coordinator.aio.session import UnitAsyncSession
 from dualwrite.coordinator.manager.settings import ManagerSettings
 from dualwrite.coordinator.manager.unit_manager import UnitManager
 from dualwrite.coordinator.offsets.consumers import KafkaConsumer
@@ -38,11 +39,18 @@ class AsyncUnitManager(UnitManager):
     """The UnitManager of an AsyncDualWrite. It belongs to one event loop, that of its first use.
 
     :ivar async_engine: the user's AsyncEngine.
+    :ivar session_class: of ``tx.session``.
     """
 
-    def __init__(self, engine: AsyncEngine, settings: ManagerSettings) -> None:
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        settings: ManagerSettings,
+        session_class: type[UnitAsyncSession] = UnitAsyncSession,
+    ) -> None:
         super().__init__(engine.sync_engine, settings)
         self.async_engine = engine
+        self.session_class = session_class
         self._unit_store = self._make_store(self.engine)
         """For the transactions of units of work, in the event loop."""
 
@@ -194,6 +202,7 @@ class AsyncUnitManager(UnitManager):
             observe,
             self.process.pool.unmatched,
             sends_commit=self.settings.sends_commit,
+            sessions=self.settings.sessions,
         )
 
     def close(self, timeout: float) -> None:

@@ -18,12 +18,12 @@ from sqlalchemy import CursorResult, Executable, ScalarResult
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
+from dualwrite.coordinator.aio.session import UnitAsyncSession
 from dualwrite.coordinator.offsets.consumers import KafkaConsumer
 from dualwrite.coordinator.process.greenlets import current_task, greenlet_spawn
 from dualwrite.coordinator.rules.machine import Result
 from dualwrite.coordinator.unit.block import BaseBlock
 from dualwrite.coordinator.unit.serializers import RecordGiven, Serializers
-from dualwrite.coordinator.unit.session import UnitSession
 from dualwrite.coordinator.unit.transaction import BaseTransaction, Parameters, driver_of
 from dualwrite.coordinator.unit.unit_of_work import Unit, UnitLifecycle
 from dualwrite.errors import InDoubtError, InvalidTransactionStateError
@@ -37,6 +37,7 @@ class AsyncUnitsOfWork(UnitLifecycle, Protocol):
     """The AsyncUnitManager, as its AsyncBlocks use it; all methods but check_loop() run in a greenlet."""
 
     async_engine: AsyncEngine
+    session_class: type[UnitAsyncSession]
 
     def awaited(self, consumer: Any) -> KafkaConsumer:
         """``consumer``, for use in a greenlet."""
@@ -61,15 +62,6 @@ def _to_be_awaited(
         return made
 
     return call
-
-
-class UnitAsyncSession(AsyncSession):
-    """An AsyncSession over a UnitSession."""
-
-    async def __aexit__(self, kind: Any, error: BaseException | None, traceback: TracebackType | None) -> None:
-        if error is not None and isinstance(self.sync_session, UnitSession):
-            self.sync_session.left_by(error)
-        await super().__aexit__(kind, error, traceback)
 
 
 class AsyncTransaction(BaseTransaction):
@@ -107,7 +99,7 @@ class AsyncTransaction(BaseTransaction):
         """
         session = self._driver.session
         if self._session is None:
-            self._session = UnitAsyncSession(sync_session_class=cast(type[Session], lambda **_: session))
+            self._session = self._units.session_class(sync_session_class=cast(type[Session], lambda **_: session))
         return self._session
 
     @_to_be_awaited

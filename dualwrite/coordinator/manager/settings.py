@@ -10,6 +10,7 @@ from dualwrite.coordinator.rules.slot_rules import slot_id
 from dualwrite.coordinator.rules.two_phase import RESUME, TwoPhase, completed_config, require_mode
 from dualwrite.coordinator.slots.usage import PoolSettings
 from dualwrite.coordinator.unit.serializers import Serializers, serializers_of
+from dualwrite.coordinator.unit.session_factory import UnitSessions
 from dualwrite.errors import ConfigurationError
 
 Completion = Literal["await", "background"]
@@ -40,6 +41,8 @@ class ManagerSettings:
     observe: Callable[[str], None]
     """``on_step``."""
     completion: Completion = "await"
+    sessions: UnitSessions = UnitSessions()  # noqa: RUF009 - immutable
+    """From ``session_factory``."""
     serializers: Serializers | None = field(init=False, default=None)
     """Those in ``kafka``, which has none then."""
 

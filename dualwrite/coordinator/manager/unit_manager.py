@@ -33,7 +33,7 @@ from dualwrite.coordinator.steps.outgoing_error import OutgoingErrors
 from dualwrite.coordinator.steps.retry import Retrying
 from dualwrite.coordinator.unit.block import open_unit
 from dualwrite.coordinator.unit.offsets import UnitOffsets
-from dualwrite.coordinator.unit.session import watch_sessions
+from dualwrite.coordinator.unit.session_tracking import watch_sessions
 from dualwrite.coordinator.unit.transaction import BaseTransaction, unit_of
 from dualwrite.coordinator.unit.unit_database import unit_driver
 from dualwrite.coordinator.unit.unit_of_work import Unit
@@ -276,6 +276,7 @@ class UnitManager:
             settings.observe,
             self.process.pool.unmatched,
             sends_commit=settings.sends_commit,
+            sessions=settings.sessions,
         )
 
     def _keep_inherited(self, driver: UnitDriver) -> bool:

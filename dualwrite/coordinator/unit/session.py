@@ -1,50 +1,66 @@
-"""ORM sessions on the connection of a unit of work: the unit's own session, and the application's.
+"""The ORM session of a unit of work: ``tx.session``.
 
-A session's pending objects are flushed when the block ends, or when the session is closed before that: otherwise rows
-would be lost whose records are kept. If an object cannot be flushed then, the unit of work fails.
+Its pending objects are flushed when the block ends, or when it is closed before that: otherwise rows would be lost
+whose records are kept. If an object cannot be flushed then, the unit of work fails.
 """
 
-import sys
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
-from weakref import WeakSet
 
-from sqlalchemy import Connection, event, inspect
-from sqlalchemy.orm import InstanceState, Session, make_transient, object_mapper
+from sqlalchemy import Connection
+from sqlalchemy.orm import Session
 
-from dualwrite.coordinator.unit.unit_transaction import LEAVE_TO_END, UnitTransaction
+from dualwrite.coordinator.unit.flushed_objects import FlushedObjects
+from dualwrite.coordinator.unit.unit_transaction import LEAVE_TO_END, UnitTransaction, unit_on
 from dualwrite.errors import InvalidTransactionStateError
 
 _MOST_FLUSHES = 100
 """The limit of SQLAlchemy's own commit(): listeners of a flush may leave more to flush."""
-_CLOSING = ("close", "reset", "invalidate")
-"""Methods of a session that drop pending objects."""
 
 
 class UnitSession(Session):
     """An ORM session inside a unit of work. Only the unit commits.
 
     :param connection: the unit's.
+    :param options: of SQLAlchemy's Session, or of the application's subclass of it.
     """
 
-    def __init__(self, connection: Connection) -> None:
-        super().__init__(bind=connection, join_transaction_mode="rollback_only")
-        self.inserted: WeakSet[InstanceState[Any]] = WeakSet()
-        """The states of the objects whose rows it has inserted."""
+    def __init__(self, connection: Connection, **options: Any) -> None:
+        self.unit_connection = connection
+        self.is_over = False
+        """True once its unit of work has ended."""
+        self._flushed_in_unit = FlushedObjects()
+        super().__init__(**{**options, "bind": connection, **_JOINED})
+
+    def get_bind(self, *args: Any, **options: Any) -> Any:
+        """The unit's connection, wherever the session finds the unit's database.
+
+        :raises InvalidTransactionStateError: for another database.
+        """
+        bind = super().get_bind(*args, **options)
+        if bind is not self.unit_connection and not _is_same_database(bind, self.unit_connection):
+            raise InvalidTransactionStateError(
+                f"{bind.engine.url!r}: a unit of work writes through the engine of its DualWrite alone, "
+                f"{self.unit_connection.engine.url!r}: give the DualWrite the engine that its sessions have, and use a "
+                "session outside the unit of work for another database"
+            )
+        return self.unit_connection
 
     def end(self, *, is_undone: bool) -> None:
         """Forget every object, without a flush.
 
-        :param is_undone: the rows are gone, so the objects are new again: an object that looks stored is not written
-            if the unit is run again with it, and its record would be.
+        :param is_undone: the rows are gone. Inserted objects are new again, and the others are expired, as after
+            SQLAlchemy's rollback; see FlushedObjects for those that no later unit of work accepts.
         """
-        super().close()
-        for state in self.inserted if is_undone else ():
-            instance = state.obj()
-            if instance is not None and state.detached:
-                make_transient(instance)
+        try:
+            if is_undone:
+                self._flushed_in_unit.note_changes(self)
+                self._flushed_in_unit.undo()
+                self.expire_all()
+        finally:
+            super().close()
+        self.is_over = True
 
     def commit(self) -> None:
         """Refuse, and change nothing.
@@ -59,18 +75,16 @@ class UnitSession(Session):
         """Roll the unit's whole database transaction back; the unit of work fails at its end."""
         super().rollback()
         # A session that was not used yet would roll back nothing.
-        bind = self.get_bind()
-        if isinstance(bind, Connection):
-            bind.rollback()
+        self.unit_connection.rollback()
 
     def close(self) -> None:
         """Flush pending objects, and close."""
-        _flush_in_block(self, _unit_of(self.bind))
+        self._flush_in_block()
         super().close()
 
     def reset(self) -> None:
         """Flush pending objects, and forget every object."""
-        _flush_in_block(self, _unit_of(self.bind))
+        self._flush_in_block()
         super().reset()
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: TracebackType | None) -> None:
@@ -82,7 +96,7 @@ class UnitSession(Session):
 
     def left_by(self, error: BaseException) -> None:
         """Note that ``error`` left a ``with`` block of this session: the unit of work fails, even if it is caught."""
-        unit = _unit_of(self.bind)
+        unit = unit_on(self.unit_connection)
         if unit is not None:
             refusal = InvalidTransactionStateError(
                 f"the block of this unit's session raised {error!r}, and the error was caught: all of the unit is "
@@ -90,6 +104,41 @@ class UnitSession(Session):
             )
             refusal.__cause__ = error
             unit.refuse(refusal)
+
+    def note_insert(self, instance: object) -> None:
+        """SQLAlchemy's event ``pending_to_persistent``."""
+        self._flushed_in_unit.note_insert(self, instance)
+
+    def note_changes(self, *_: Any) -> None:
+        """SQLAlchemy's event ``before_flush``."""
+        self._flushed_in_unit.note_changes(self)
+
+    def note_rollback(self) -> None:
+        """SQLAlchemy's event ``after_rollback``."""
+        unit = unit_on(self.unit_connection)
+        if unit is not None and not self.in_nested_transaction():
+            require_rolled_back(unit)
+
+    def _flush_in_block(self) -> None:
+        unit = unit_on(self.unit_connection)
+        if unit is not None and unit.is_active:
+            flush_all([self])
+
+
+def require_rolled_back(unit: UnitTransaction) -> None:
+    """Let ``unit`` fail: a session on its connection was rolled back. If a savepoint of the connection has ended since
+    the session was first used inside it, the session has rolled back nothing."""
+    if unit.is_active:
+        unit.refuse(
+            InvalidTransactionStateError(
+                "a session of this unit of work was rolled back, perhaps by a flush that failed: all of the unit is "
+                "rolled back; to try something, use a savepoint of the session (session.begin_nested())"
+            )
+        )
+
+
+_JOINED: dict[str, Any] = {"join_transaction_mode": "rollback_only", "twophase": False, "autobegin": True}
+"""The options of Session that belong to the unit of work."""
 
 
 def flush_all(sessions: Iterable[Session]) -> None:
@@ -110,100 +159,14 @@ def flush_all(sessions: Iterable[Session]) -> None:
     )
 
 
-def _after_insert(session: UnitSession, instance: object) -> None:
-    session.inserted.add(inspect(instance))
-
-
-def watch_sessions() -> None:
-    """Let units of work find the sessions on their connections; called once per process. Adding an object to a session
-    then costs a fraction of a microsecond more."""
-    for target, name, listener in _LISTENERS:
-        if not event.contains(target, name, listener):
-            event.listen(target, name, listener)
-
-
-def forget_sessions(unit: UnitTransaction) -> None:
-    """Forget the sessions that :func:`watch_sessions` has found."""
-    while unit.sessions:
-        session = unit.sessions.pop()
-        for name in _CLOSING:
-            vars(session).pop(name, None)
-
-
-def _after_attach(session: Session, instance: object) -> None:
-    for bind in _binds(session, instance):
-        _track(session, bind)
-
-
-def _after_begin(session: Session, _: Any, connection: Connection) -> None:
-    _track(session, connection)
-
-
-def _binds(session: Session, instance: object) -> list[Any]:
-    """The engines and connections that ``session`` may use for ``instance``."""
-    if type(session).get_bind is not Session.get_bind:
-        try:
-            return [session.get_bind(object_mapper(instance))]
-        except Exception:  # noqa: BLE001 - the application's own error: its flush will raise it
-            return []
-    # SQLAlchemy 2.1 calls it binds; in 2.0 it is private.
-    others = vars(session).get("binds") or vars(session).get("_Session__binds") or {}
-    return [session.bind, *others.values()]
-
-
-def _unit_of(bind: object) -> UnitTransaction | None:
-    """The transaction of the unit of work whose block runs on ``bind``."""
-    transaction = bind.get_transaction() if isinstance(bind, Connection) else None
-    return transaction if isinstance(transaction, UnitTransaction) and transaction.in_user_code else None
-
-
-def _track(session: Session, bind: object) -> None:
-    unit = _unit_of(bind)
-    if unit is None or isinstance(session, UnitSession) or any(known is session for known in unit.sessions):
-        return
-    unit.sessions.append(session)
-    for name in _CLOSING:
-        plain = getattr(session, name, None)
-        if plain is not None:
-            setattr(session, name, partial(_close, session, unit, plain))
-
-
-def _close(session: Session, unit: UnitTransaction, plain: Callable[[], None]) -> None:
-    """Close an application's own session on a unit's connection without losing pending objects."""
-    if unit.in_user_code and is_pending(session):
-        error = sys.exc_info()[1]
-        if error is not None or _uses_savepoint(session, unit.connection):
-            where = "inside a savepoint" if error is None else f"after {error!r}"
-            unit.refuse(
-                InvalidTransactionStateError(
-                    f"a session on tx.connection was closed {where} with objects that were never flushed: their rows "
-                    "are lost, so the unit of work is rolled back; call its commit(), or expunge() what is not to be "
-                    "kept"
-                )
-            )
-        else:
-            flush_all([session])
-    plain()
-
-
-def _flush_in_block(session: Session, unit: UnitTransaction | None) -> None:
-    if unit is not None and unit.is_active:
-        flush_all([session])
-
-
 def is_pending(session: Session) -> bool:
     """True if ``session`` has objects to flush."""
     return bool(session.new or session.deleted or session.dirty)
 
 
-def _uses_savepoint(session: Session, connection: Connection) -> bool:
-    """True if closing ``session`` rolls a savepoint back."""
-    mode = session.join_transaction_mode
-    return mode == "create_savepoint" or (mode == "conditional_savepoint" and connection.in_nested_transaction())
-
-
-_LISTENERS: tuple[tuple[type[Session], str, Callable[..., None]], ...] = (
-    (Session, "after_attach", _after_attach),
-    (Session, "after_begin", _after_begin),
-    (UnitSession, "pending_to_persistent", _after_insert),
-)
+def _is_same_database(bind: Any, connection: Connection) -> bool:
+    """True if ``bind`` leads to the database of ``connection``, with the same names of schemas."""
+    translated = bind.get_execution_options().get("schema_translate_map")
+    return bind.engine.pool is connection.engine.pool and (
+        translated is None or translated == connection.get_execution_options().get("schema_translate_map")
+    )

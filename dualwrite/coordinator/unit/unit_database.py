@@ -19,7 +19,9 @@ from dualwrite.coordinator.sql.engine.database_errors import connected
 from dualwrite.coordinator.sql.engine.engine_checks import discard, require_idle
 from dualwrite.coordinator.steps.driver import UnitDriver
 from dualwrite.coordinator.unit.beginning import begin_transaction
-from dualwrite.coordinator.unit.session import UnitSession, flush_all, forget_sessions, is_pending
+from dualwrite.coordinator.unit.session import UnitSession, flush_all, is_pending
+from dualwrite.coordinator.unit.session_factory import UnitSessions
+from dualwrite.coordinator.unit.session_scope import SessionScope
 from dualwrite.coordinator.unit.unit_fate import UnitFate
 from dualwrite.coordinator.unit.unit_transaction import LEAVE_TO_END, UnitTransaction
 from dualwrite.errors import DatabaseUnavailableError, InvalidTransactionStateError
@@ -39,10 +41,17 @@ class SqlUnit:
     :param store: stores the state, in this transaction.
     :param limit: time limit for each step.
     :param unmatched: keeps a record that must wait; None to log it only.
+    :param sessions: makes the ORM session.
     """
 
     def __init__(
-        self, engine: Engine, store: SqlDecisionStore, lease: Lease, limit: Limit, unmatched: UnmatchedUnits | None
+        self,
+        engine: Engine,
+        store: SqlDecisionStore,
+        lease: Lease,
+        limit: Limit,
+        unmatched: UnmatchedUnits | None,
+        sessions: UnitSessions,
     ) -> None:
         self.limit = limit
         """See UnitDatabase."""
@@ -54,7 +63,9 @@ class SqlUnit:
         self._transaction: UnitTransaction | None = None
         self._has_begun = False
         """True once the transaction has begun: from then on the block may end it."""
+        self._sessions = sessions
         self._session: UnitSession | None = None
+        self._scope: SessionScope | None = None
         self._fate = UnitFate(unmatched)
 
     @property
@@ -89,21 +100,26 @@ class SqlUnit:
         return self._connection
 
     @property
-    def session(self) -> Session:
+    def session(self) -> UnitSession:
         """An ORM Session on it, made at first use, for the block; see UnitDatabase."""
         if self._session is None:
-            self._session = UnitSession(self.connection)
+            self._session = self._sessions.make(self.connection)
         return self._session
 
     def begin(self, machine: DualWriteMachine) -> None:
         """Begin the transaction; see UnitDatabase."""
         self._machine = machine
+        registry = self._sessions.registry
+        scope = None if registry is None else SessionScope(registry)
         with self.limit:
             self._connection = connected(self._engine)
             self.limit.watch(self._connection.connection)
             require_idle(self._connection)
             begin_transaction(self._connection, self._make_transaction, self._lease, checked=self._store.checks_lease)
         self._has_begun = True
+        if scope is not None:
+            self._scope = scope
+            scope.enter(self.session)
 
     def _make_transaction(self) -> UnitTransaction:
         assert self._connection is not None
@@ -113,17 +129,18 @@ class SqlUnit:
     @property
     def has_unflushed(self) -> bool:
         """True if a session has objects whose rows are not written yet; see UnitDatabase."""
-        return any(is_pending(session) for session in self._sessions())
+        return any(is_pending(session) for session in self._used_sessions())
 
-    def _sessions(self) -> list[Session]:
-        sessions = [] if self._transaction is None else self._transaction.sessions
+    def _used_sessions(self) -> list[Session]:
+        sessions = [] if self._transaction is None else [tracked.session for tracked in self._transaction.sessions]
         return [*sessions, self._session] if self._session is not None else sessions
 
     def failure(self) -> BaseException | None:
         """Flush the sessions, and return the error that prevents a commit, if any; see UnitDatabase."""
         try:
             transaction = self._transaction
-            if sessions := self._sessions():
+            is_refused = transaction is not None and transaction.refused is not None
+            if not is_refused and (sessions := self._used_sessions()):
                 flush_all(sessions)
             if transaction is None:
                 return InvalidTransactionStateError(f"this unit of work has no database transaction: {LEAVE_TO_END}")
@@ -131,6 +148,8 @@ class SqlUnit:
                 return DatabaseUnavailableError(_LOST) if transaction.is_lost else transaction.end()
             if transaction.refused is not None:
                 return transaction.refused
+            if self._scope is not None and (failure := self._scope.failure()) is not None:
+                return failure
             if self._machine.state is UnitState.RUNNING:  # with records, STORE_STATE makes this check
                 self.limit.begin()
                 self._fate.require_open(transaction, storing=False)
@@ -183,10 +202,14 @@ class SqlUnit:
         """Give back the connection; see UnitDatabase."""
         try:
             self.limit.begin()  # the session, or the pool, may roll back
+            if self._scope is not None:
+                self._scope.leave()
             if self._transaction is not None:
                 if self._machine.in_user_code:  # the block was never left: its open transaction ends here
                     self._ask_fate()
-                forget_sessions(self._transaction)
+                while self._transaction.sessions:
+                    self._transaction.sessions[-1].let_go(is_undone=self._is_undone)
+                    self._transaction.sessions.pop()
             if self._session is not None:
                 self._session.end(is_undone=self._is_undone)
             if self._connection is not None:
@@ -230,7 +253,8 @@ def unit_driver(
     unmatched: UnmatchedUnits | None = None,
     *,
     sends_commit: bool = False,
+    sessions: UnitSessions = UnitSessions(),  # noqa: B008 - immutable
 ) -> UnitDriver:
     """The driver of a unit of work that uses ``slot`` and a connection of ``engine``; see UnitDriver and SqlUnit."""
-    database = SqlUnit(engine, store, slot.lease, store.limit(slot.transactional_id), unmatched)
+    database = SqlUnit(engine, store, slot.lease, store.limit(slot.transactional_id), unmatched, sessions)
     return UnitDriver(store, database, slot, observe, THIS_PROCESS.process_id(), sends_commit=sends_commit)

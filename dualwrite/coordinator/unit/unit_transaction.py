@@ -2,11 +2,11 @@
 
 import secrets
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import Connection, Engine, RootTransaction, event
 from sqlalchemy.engine import ExceptionContext, ExecutionContext
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, SessionTransaction
 
 from dualwrite.coordinator.rules.machine import DualWriteMachine, Step
 from dualwrite.coordinator.rules.transaction_statements import ends_transaction
@@ -19,6 +19,20 @@ _HARMLESS = frozenset(
     word for name in ("SELECT", "INSERT", "UPDATE", "DELETE") for word in (name, name.lower(), name.capitalize())
 )
 """The first six letters of most statements, and of no statement that ends a transaction."""
+
+
+class SessionInUnit(Protocol):
+    """An application's own session on the connection; see session_tracking.TrackedSession."""
+
+    @property
+    def session(self) -> Session:
+        """The session."""
+
+    def note_begin(self, transaction: SessionTransaction) -> None:
+        """Note that ``transaction`` of the session has begun on the connection."""
+
+    def let_go(self, *, is_undone: bool) -> None:
+        """Leave the session to the application."""
 
 
 class UnitTransaction(RootTransaction):
@@ -54,7 +68,7 @@ class UnitTransaction(RootTransaction):
         """True if SQLAlchemy has found that the connection was lost."""
         self.ended_by: str | None = None
         """The call in the block that rolled the transaction back."""
-        self.sessions: list[Session] = []
+        self.sessions: list[SessionInUnit] = []
         """The application's own sessions on the connection."""
         self.was_asked = False
         """True once the database may have received the COMMIT."""
@@ -92,7 +106,7 @@ class UnitTransaction(RootTransaction):
             self._before_end()
             super().rollback()
             # SQLAlchemy would begin another transaction, and the unit would not notice its commit().
-            UnitTransaction(self.connection, self._machine, self._before_end)
+            UnitTransaction(self.connection, self._machine, self._before_end).sessions = self.sessions
 
     def close(self) -> None:
         """Roll back; ``Connection.close()`` calls it."""
@@ -114,6 +128,12 @@ class UnitTransaction(RootTransaction):
         if self.refused is None:
             self.refused = error
         return error
+
+
+def unit_on(bind: object) -> UnitTransaction | None:
+    """The transaction of the unit of work whose block runs on ``bind``."""
+    transaction = bind.get_transaction() if isinstance(bind, Connection) else None
+    return transaction if isinstance(transaction, UnitTransaction) and transaction.in_user_code else None
 
 
 def watch_statements(engine: Engine) -> None:

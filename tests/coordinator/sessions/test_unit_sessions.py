@@ -1,24 +1,22 @@
 """ORM sessions in a unit of work: no row is lost whose record is kept."""
 
-import gc
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event, insert, inspect, select
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy import Engine, create_engine, event, insert, select
+from sqlalchemy.exc import IntegrityError, SAWarning
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Session, scoped_session, sessionmaker
 
 from dualwrite.coordinator.aio.transaction import AsyncTransaction
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.unit.transaction import Transaction
-from dualwrite.errors import InvalidTransactionStateError, KafkaUnavailableError
+from dualwrite.errors import InvalidTransactionStateError
 from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run
 from tests.support.coordinator.event_table import events, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
-from tests.support.coordinator.usual_unit import fail_at, in_both
 
 Act = Callable[[Transaction], object]
 
@@ -320,129 +318,57 @@ def test_an_error_out_of_the_async_sessions_block_dooms_the_unit_though_it_is_ca
     assert sqlite_place.in_both()
 
 
-# --- the objects after a unit of work that failed
-
-
-def add_flushed(tx: Transaction, made: SessionEvent) -> None:
-    tx.session.add(made)
-    tx.session.flush()
-
-
-def add_in_its_block(tx: Transaction, made: SessionEvent) -> None:
-    with tx.session as session:
-        session.add(made)
-
-
-def add_in_an_open_savepoint(tx: Transaction, made: SessionEvent) -> None:
-    tx.session.begin_nested()
-    add_flushed(tx, made)
-
-
-@pytest.mark.parametrize("request_name", ["prepare", None], ids=["Kafka fails", "the block fails"])
-@pytest.mark.parametrize("add", [add_flushed, add_in_its_block, add_in_an_open_savepoint])
-def test_objects_of_a_unit_that_failed_are_written_by_the_next(
-    dual_write: DualWrite,
-    sqlite_engine: Engine,
-    kafka: FakeKafka,
-    request_name: str | None,
-    add: Callable[[Transaction, SessionEvent], None],
+@pytest.mark.parametrize("made", ["unit", "rollback_only"])
+def test_a_flush_that_failed_after_its_savepoint_has_ended_dooms_the_unit_though_it_is_caught(
+    unit: Callable[..., list[str]], sqlite_engine: Engine, kafka: FakeKafka, made: str
 ) -> None:
-    """They were flushed, and rolled back."""
-    one, runs = SessionEvent(value="one"), iter(range(2))
-
-    @dual_write.transactional(retries=1)
-    def put(tx: Transaction) -> None:
-        add(tx, one)
-        tx.produce("events", value="one")
-        if next(runs) == 0 and request_name is None:
-            raise KafkaUnavailableError("not now")
-
-    if request_name is not None:
-        fail_at(kafka, request_name)
-    put()
-    assert in_both(sqlite_engine, kafka, "one")
-
-
-def test_objects_of_an_async_unit_that_failed_are_written_by_the_next(place: AsyncPlace) -> None:
-    async def main() -> None:
-        one = SessionEvent(value="one")
-        fail_at(place.kafka, "prepare")
-        async with place.dual_write() as dual_write:
-
-            @dual_write.transactional(retries=1)
-            async def put(tx: AsyncTransaction) -> None:
-                tx.session.add(one)
-                await tx.produce("events", value="one")
-
-            await put()
-
-    run(main())
-    assert place.in_both("one")
-
-
-def test_objects_of_a_block_that_is_never_left_can_be_added_again(
-    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
-) -> None:
-    def begin() -> None:
-        block = dual_write.transaction()
-        add_flushed(block.__enter__(), one)
-
-    one = SessionEvent(value="one")
-    begin()
-    gc.collect()
-    with dual_write.transaction() as tx:
-        tx.session.add(one)
-        tx.produce("events", value="one")
-    assert in_both(sqlite_engine, kafka, "one")
-
-
-def test_an_object_that_a_unit_has_loaded_can_be_read_after_it_failed(
-    dual_write: DualWrite, sqlite_engine: Engine
-) -> None:
-    loaded: list[SessionEvent] = []
+    """The session has joined the savepoint, so its own rollback rolls nothing back."""
 
     def fail(tx: Transaction) -> None:
-        loaded.append(tx.session.scalars(select(SessionEvent)).one())
-        raise KafkaUnavailableError("not now")
+        session = tx.session if made == "unit" else Session(tx.connection, join_transaction_mode="rollback_only")
+        with tx.connection.begin_nested():
+            session.add(SessionEvent(value="one"))
+            session.flush()
+        session.add(SessionEvent(value="there"))
+        with pytest.raises(IntegrityError), pytest.warns(SAWarning, match="already deassociated"):
+            session.flush()
 
-    with sqlite_engine.begin() as connection:
-        connection.execute(insert(events).values(value="there"))
-    with pytest.raises(KafkaUnavailableError), dual_write.transaction() as tx:
-        fail(tx)
-    assert [each.value for each in loaded] == ["there"]
+    with pytest.raises(InvalidTransactionStateError, match="was rolled back, perhaps by a flush that failed"):
+        unit(fail)
+    assert in_neither(sqlite_engine, kafka)
 
 
-def test_objects_of_a_unit_that_was_committed_stay_stored(
-    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
+def test_a_savepoint_of_a_session_can_be_rolled_back_alone(unit: Callable[..., list[str]]) -> None:
+    def try_out(tx: Transaction) -> None:
+        tx.session.add(SessionEvent(value="one"))
+        with pytest.raises(IntegrityError), tx.session.begin_nested():
+            tx.session.add(SessionEvent(value="there"))
+        own_session = own(tx)
+        own_session.add(SessionEvent(value="there"))
+        with pytest.raises(IntegrityError), tx.connection.begin_nested():
+            own_session.flush()
+        own_session.rollback()
+
+    assert unit(try_out) == ["there", "one"]
+
+
+def test_the_units_session_writes_no_other_database(
+    unit: Callable[..., list[str]], sqlite_engine: Engine, kafka: FakeKafka
 ) -> None:
-    one = SessionEvent(value="one")
-    with dual_write.transaction() as tx:
-        add_flushed(tx, one)
-        tx.produce("events", value="one")
-    with dual_write.transaction() as tx:
-        one.value = "changed"
-        tx.session.add(one)
-        tx.produce("events", value="changed")
-    assert stored_values(sqlite_engine) == ["changed"]
-    assert kafka.committed == ["one", "changed"]
+    other = create_engine("sqlite://")
+
+    def write_elsewhere(tx: Transaction) -> None:
+        tx.session.execute(insert(events).values(value="one"), bind_arguments={"bind": other})
+
+    with pytest.raises(InvalidTransactionStateError, match="writes through the engine of its DualWrite alone"):
+        unit(write_elsewhere)
+    assert in_neither(sqlite_engine, kafka)
 
 
-def test_objects_stay_stored_if_the_answer_to_the_commit_was_lost(
-    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
+def test_the_engine_of_the_dual_write_stands_for_the_units_connection(
+    unit: Callable[..., list[str]], sqlite_engine: Engine
 ) -> None:
-    """The library finds that the database has committed."""
-    one, commit = SessionEvent(value="one"), sqlite_engine.dialect.do_commit
+    def write(tx: Transaction) -> None:
+        tx.session.execute(insert(events).values(value="one"), bind_arguments={"bind": sqlite_engine})
 
-    def lose_the_answer(connection: Any) -> None:
-        commit(connection)
-        if kafka.ongoing is not None:
-            monkeypatch.undo()
-            raise OperationalError("COMMIT", {}, ConnectionError("lost"))
-
-    monkeypatch.setattr(sqlite_engine.dialect, "do_commit", lose_the_answer)
-    with dual_write.transaction() as tx:
-        add_flushed(tx, one)
-        tx.produce("events", value="one")
-    assert inspect(one).detached
-    assert dual_write.wait_idle()
-    assert in_both(sqlite_engine, kafka, "one")
+    assert unit(write) == ["there", "one"]

@@ -1,0 +1,81 @@
+"""An application's ``scoped_session`` (Flask-SQLAlchemy's ``db.session``) during a unit of work: it is the unit's.
+
+The scope had perhaps another session before. Nothing that is done with the objects of that session during the block is
+part of the unit: so the unit fails if they are changed, as its records would be committed without these changes.
+"""
+
+from typing import Any
+
+from sqlalchemy import event
+from sqlalchemy.orm import Session
+from sqlalchemy.util import ScopedRegistry
+
+from dualwrite.coordinator.unit.session import UnitSession, is_pending
+from dualwrite.errors import InvalidTransactionStateError
+
+
+class SessionScope:
+    """The scope of a unit of work: the thread, or what else the application's scoped_session distinguishes.
+
+    :param registry: of the scoped_session.
+    :raises InvalidTransactionStateError: if its session has objects that were never flushed.
+    """
+
+    def __init__(self, registry: ScopedRegistry[Any]) -> None:
+        self._registry = registry
+        self._session: Session | None = None
+        self._refused: InvalidTransactionStateError | None = None
+        previous = registry() if registry.has() else None
+        self._previous: Session | None = None if isinstance(previous, UnitSession) and previous.is_over else previous
+        if self._previous is not None and is_pending(self._previous):
+            raise InvalidTransactionStateError(
+                "the session of the session_factory has changes from before this unit of work: commit them or roll "
+                "them back before it begins"
+            )
+
+    def enter(self, session: UnitSession) -> None:
+        """Make ``session`` that of the scope."""
+        if self._previous is not None:
+            event.listen(self._previous, "before_flush", self._refuse_flush)
+        self._session = session
+        self._registry.set(session)
+
+    def failure(self) -> InvalidTransactionStateError | None:
+        """The error that prevents a commit, if any."""
+        if self._refused is not None or self._session is None:
+            return self._refused
+        if not self._is_entered:
+            return InvalidTransactionStateError(
+                "the session of the session_factory was removed or replaced inside a unit of work: what was done since "
+                "is not part of the unit, which is rolled back; leave remove() to the time after it"
+            )
+        return self._changes_elsewhere() if self._previous is not None and is_pending(self._previous) else None
+
+    def leave(self) -> None:
+        """Give the scope back the session that it had before; not from another scope."""
+        if self._previous is not None and event.contains(self._previous, "before_flush", self._refuse_flush):
+            event.remove(self._previous, "before_flush", self._refuse_flush)
+        if self._is_entered:
+            if self._previous is None:
+                self._registry.clear()
+            else:
+                self._registry.set(self._previous)
+
+    @property
+    def _is_entered(self) -> bool:
+        """True if the unit's session is that of the scope that asks. A scope that is gone has no session."""
+        try:
+            return self._registry.has() and self._registry() is self._session
+        except RuntimeError:  # Flask-SQLAlchemy's, without an application context
+            return False
+
+    def _refuse_flush(self, *_: Any) -> None:
+        self._refused = self._changes_elsewhere()
+        raise self._refused
+
+    @staticmethod
+    def _changes_elsewhere() -> InvalidTransactionStateError:
+        return InvalidTransactionStateError(
+            "objects that were loaded before this unit of work were changed inside it: their session is not part of "
+            "the unit, which is rolled back; load them inside the block"
+        )

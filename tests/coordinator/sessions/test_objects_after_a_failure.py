@@ -1,0 +1,403 @@
+"""The ORM objects of a unit of work that failed: none may look stored, or its row would be missing the next time."""
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import Column, Engine, ForeignKey, Table, func, insert, inspect, select, update
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, WriteOnlyMapped, mapped_column, relationship
+from sqlalchemy.orm.exc import DetachedInstanceError
+
+from dualwrite.coordinator.aio.transaction import AsyncTransaction
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.unit.transaction import Transaction
+from dualwrite.errors import InvalidTransactionStateError, KafkaUnavailableError
+from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run
+from tests.support.coordinator.event_table import events, stored_values
+from tests.support.coordinator.fake_kafka import FakeKafka
+from tests.support.coordinator.usual_unit import EventModel, fail_at, in_both
+
+
+class ShopBase(DeclarativeBase):
+    pass
+
+
+order_tags = Table(
+    "order_tags",
+    ShopBase.metadata,
+    Column("order_id", ForeignKey("orders.id")),
+    Column("tag_id", ForeignKey("tags.id")),
+)
+
+
+class ShopTag(ShopBase):
+    __tablename__ = "tags"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+class ShopItem(ShopBase):
+    __tablename__ = "items"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    order_id: Mapped[int | None] = mapped_column(ForeignKey("orders.id"))
+    order: Mapped["ShopOrder | None"] = relationship(back_populates="items")
+
+
+class ShopNote(ShopBase):
+    __tablename__ = "notes"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    customer_id: Mapped[int | None] = mapped_column(ForeignKey("customers.id"))
+
+
+class ShopCustomer(ShopBase):
+    __tablename__ = "customers"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    notes: WriteOnlyMapped[ShopNote] = relationship()
+
+
+class ShopOrder(ShopBase):
+    __tablename__ = "orders"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    city: Mapped[str | None]
+    state: Mapped[str] = mapped_column(server_default="new")
+    version: Mapped[int] = mapped_column(default=func.abs(-1))
+    items: Mapped[list[ShopItem]] = relationship(back_populates="order")
+    tags: Mapped[list[ShopTag]] = relationship(secondary=order_tags)
+
+
+@pytest.fixture
+def shop(sqlite_engine: Engine) -> Engine:
+    ShopBase.metadata.create_all(sqlite_engine)
+    return sqlite_engine
+
+
+def fail_after(dual_write: DualWrite, act: Callable[[Transaction], object]) -> None:
+    """A unit that does ``act`` and fails."""
+
+    def fail(tx: Transaction) -> None:
+        act(tx)
+        raise KafkaUnavailableError("not now")
+
+    with pytest.raises(KafkaUnavailableError), dual_write.transaction() as tx:
+        fail(tx)
+
+
+def fail_with(dual_write: DualWrite, *instances: object) -> None:
+    """A unit that writes ``instances`` and fails."""
+
+    def act(tx: Transaction) -> None:
+        tx.session.add_all(instances)
+        tx.session.flush()
+
+    fail_after(dual_write, act)
+
+
+def refuse(dual_write: DualWrite, kafka: FakeKafka, instance: object) -> None:
+    """The next unit does not accept ``instance``, even if its error is caught."""
+
+    def act(tx: Transaction) -> None:
+        tx.produce("events", value="one")
+        with pytest.raises(InvalidTransactionStateError, match="object: a unit of work that failed has written it"):
+            tx.session.add(instance)
+
+    with pytest.raises(InvalidTransactionStateError, match="make or load the object"), dual_write.transaction() as tx:
+        act(tx)
+    assert (kafka.committed, kafka.ongoing) == ([], None)
+
+
+def test_an_object_with_its_children_and_the_databases_values_is_written_by_the_next_unit(
+    dual_write: DualWrite, shop: Engine
+) -> None:
+    order = ShopOrder(city="Rome", items=[ShopItem(), ShopItem()])
+    fail_with(dual_write, order)
+    with dual_write.transaction() as tx:
+        tx.session.add(order)
+    with Session(shop) as session:
+        found = session.scalars(select(ShopOrder)).one()
+        assert (found.city, found.state, found.version, len(found.items)) == ("Rome", "new", 1, 2)
+
+
+def changed_after_a_savepoint(dual_write: DualWrite) -> object:
+    order = ShopOrder(city="Rome")
+
+    def act(tx: Transaction) -> None:
+        tx.session.add(order)
+        tx.session.flush()
+        savepoint = tx.session.begin_nested()
+        order.city = "Oslo"
+        tx.session.flush()
+        savepoint.rollback()
+
+    fail_after(dual_write, act)
+    return order
+
+
+def with_an_expression(dual_write: DualWrite) -> object:
+    order = ShopOrder(city=func.upper("Rome"))
+    fail_with(dual_write, order)
+    return order
+
+
+def with_a_tag(dual_write: DualWrite) -> object:
+    order = ShopOrder(city="Rome", tags=[ShopTag()])
+    fail_with(dual_write, order)
+    return order
+
+
+def with_an_item_that_was_there(dual_write: DualWrite) -> object:
+    item = ShopItem()
+    with dual_write.transaction() as tx:
+        tx.session.add(item)
+    order = ShopOrder(city="Rome", items=[item])
+    fail_with(dual_write, order)
+    return order
+
+
+def with_notes_that_it_does_not_hold(dual_write: DualWrite) -> object:
+    customer = ShopCustomer()
+    customer.notes.add(ShopNote())
+    fail_with(dual_write, customer)
+    return customer
+
+
+def a_stored_order(dual_write: DualWrite) -> ShopOrder:
+    order = ShopOrder(city="Rome")
+    with dual_write.transaction() as tx:
+        tx.session.add(order)
+    return order
+
+
+def changed(dual_write: DualWrite) -> object:
+    order = a_stored_order(dual_write)
+    order.city = "Oslo"
+    fail_with(dual_write, order)
+    return order
+
+
+def changed_in_a_session_that_was_closed(dual_write: DualWrite) -> object:
+    order = a_stored_order(dual_write)
+
+    def act(tx: Transaction) -> None:
+        with tx.session as session:
+            session.add(order)
+            order.city = "Oslo"
+
+    fail_after(dual_write, act)
+    return order
+
+
+def changed_and_not_flushed(dual_write: DualWrite) -> object:
+    order = a_stored_order(dual_write)
+    order.city = "Oslo"
+
+    def act(tx: Transaction) -> None:
+        tx.session.add(order)
+
+    fail_after(dual_write, act)
+    return order
+
+
+def deleted(dual_write: DualWrite) -> object:
+    order = a_stored_order(dual_write)
+
+    def act(tx: Transaction) -> None:
+        tx.session.delete(order)
+        tx.session.flush()
+
+    fail_after(dual_write, act)
+    return order
+
+
+def expired_by_a_commit(dual_write: DualWrite) -> object:
+    order = ShopOrder(city="Rome")
+
+    def act(tx: Transaction) -> None:
+        with Session(tx.connection) as session, session.begin():
+            session.add(order)
+
+    fail_after(dual_write, act)
+    return order
+
+
+def changed_in_a_session_of_the_application(dual_write: DualWrite) -> object:
+    order = a_stored_order(dual_write)
+
+    def act(tx: Transaction) -> None:
+        with Session(tx.connection) as session:
+            session.add(order)
+            order.city = "Oslo"
+
+    fail_after(dual_write, act)
+    return order
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        with_an_expression,
+        changed_after_a_savepoint,
+        with_a_tag,
+        with_an_item_that_was_there,
+        with_notes_that_it_does_not_hold,
+        changed,
+        changed_in_a_session_that_was_closed,
+        changed_and_not_flushed,
+        changed_in_a_session_of_the_application,
+        deleted,
+        expired_by_a_commit,
+    ],
+)
+def test_an_object_that_would_not_be_written_as_it_was_is_refused(
+    dual_write: DualWrite, shop: Engine, kafka: FakeKafka, write: Callable[[DualWrite], object]
+) -> None:
+    instance = write(dual_write)
+    kafka.committed.clear()
+    refuse(dual_write, kafka, instance)
+
+
+def test_objects_of_an_applications_own_session_are_new_again(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    one, runs = EventModel(value="one"), iter(range(2))
+
+    @dual_write.transactional(retries=1)
+    def put(tx: Transaction) -> None:
+        with Session(tx.connection) as session:
+            session.add(one)
+        tx.produce("events", value="one")
+        if next(runs) == 0:
+            raise KafkaUnavailableError("not now")
+
+    put()
+    assert in_both(sqlite_engine, kafka, "one")
+
+
+def add_flushed(tx: Transaction, made: EventModel) -> None:
+    tx.session.add(made)
+    tx.session.flush()
+
+
+def add_in_its_block(tx: Transaction, made: EventModel) -> None:
+    with tx.session as session:
+        session.add(made)
+
+
+def add_in_an_open_savepoint(tx: Transaction, made: EventModel) -> None:
+    tx.session.begin_nested()
+    add_flushed(tx, made)
+
+
+@pytest.mark.parametrize("request_name", ["prepare", None], ids=["Kafka fails", "the block fails"])
+@pytest.mark.parametrize("add", [add_flushed, add_in_its_block, add_in_an_open_savepoint])
+def test_objects_of_a_unit_that_failed_are_written_by_the_next(
+    dual_write: DualWrite,
+    sqlite_engine: Engine,
+    kafka: FakeKafka,
+    request_name: str | None,
+    add: Callable[[Transaction, EventModel], None],
+) -> None:
+    """They were flushed, and rolled back."""
+    one, runs = EventModel(value="one"), iter(range(2))
+
+    @dual_write.transactional(retries=1)
+    def put(tx: Transaction) -> None:
+        add(tx, one)
+        tx.produce("events", value="one")
+        if next(runs) == 0 and request_name is None:
+            raise KafkaUnavailableError("not now")
+
+    if request_name is not None:
+        fail_at(kafka, request_name)
+    put()
+    assert in_both(sqlite_engine, kafka, "one")
+
+
+def test_objects_of_an_async_unit_that_failed_are_written_by_the_next(place: AsyncPlace) -> None:
+    async def main() -> None:
+        one = EventModel(value="one")
+        fail_at(place.kafka, "prepare")
+        async with place.dual_write() as dual_write:
+
+            @dual_write.transactional(retries=1)
+            async def put(tx: AsyncTransaction) -> None:
+                tx.session.add(one)
+                await tx.produce("events", value="one")
+
+            await put()
+
+    run(main())
+    assert place.in_both("one")
+
+
+def test_objects_of_a_block_that_is_never_left_can_be_added_again(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    def begin() -> None:
+        block = dual_write.transaction()
+        add_flushed(block.__enter__(), one)
+
+    one = EventModel(value="one")
+    begin()
+    gc.collect()
+    with dual_write.transaction() as tx:
+        tx.session.add(one)
+        tx.produce("events", value="one")
+    assert in_both(sqlite_engine, kafka, "one")
+
+
+def test_an_object_that_a_failed_unit_has_loaded_is_read_anew(dual_write: DualWrite, sqlite_engine: Engine) -> None:
+    """What the unit has read may be its own, and was never committed."""
+    loaded: list[EventModel] = []
+
+    def fail(tx: Transaction) -> None:
+        tx.execute(update(events).values(value="never"))
+        loaded.append(tx.session.scalars(select(EventModel)).one())
+        assert loaded[0].value == "never"
+        raise KafkaUnavailableError("not now")
+
+    with sqlite_engine.begin() as connection:
+        connection.execute(insert(events).values(value="there"))
+    with pytest.raises(KafkaUnavailableError), dual_write.transaction() as tx:
+        fail(tx)
+    with pytest.raises(DetachedInstanceError):
+        _ = loaded[0].value
+    with dual_write.transaction() as tx:
+        tx.session.add(loaded[0])
+        assert loaded[0].value == "there"
+
+
+def test_objects_of_a_unit_that_was_committed_stay_stored(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    one = EventModel(value="one")
+    with dual_write.transaction() as tx:
+        add_flushed(tx, one)
+        tx.produce("events", value="one")
+    with dual_write.transaction() as tx:
+        one.value = "changed"
+        tx.session.add(one)
+        tx.produce("events", value="changed")
+    assert stored_values(sqlite_engine) == ["changed"]
+    assert kafka.committed == ["one", "changed"]
+
+
+def test_objects_stay_stored_if_the_answer_to_the_commit_was_lost(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library finds that the database has committed."""
+    one, commit = EventModel(value="one"), sqlite_engine.dialect.do_commit
+
+    def lose_the_answer(connection: Any) -> None:
+        commit(connection)
+        if kafka.ongoing is not None:
+            monkeypatch.undo()
+            raise OperationalError("COMMIT", {}, ConnectionError("lost"))
+
+    monkeypatch.setattr(sqlite_engine.dialect, "do_commit", lose_the_answer)
+    with dual_write.transaction() as tx:
+        add_flushed(tx, one)
+        tx.produce("events", value="one")
+    assert inspect(one).detached
+    assert dual_write.wait_idle()
+    assert in_both(sqlite_engine, kafka, "one")

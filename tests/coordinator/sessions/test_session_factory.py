@@ -1,0 +1,226 @@
+"""``session_factory``: the unit's session is of the application's own kind."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import sqlmodel
+from sqlalchemy import Engine, create_engine, event, insert, select
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.orm import Session, sessionmaker
+from sqlmodel.ext.asyncio.session import AsyncSession as SQLModelAsyncSession
+
+from dualwrite.coordinator.aio.transaction import AsyncTransaction
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.unit.transaction import Transaction
+from dualwrite.errors import ConfigurationError, InvalidTransactionStateError, KafkaUnavailableError
+from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run
+from tests.support.coordinator.event_table import events, stored_values
+from tests.support.coordinator.fake_kafka import FakeKafka
+from tests.support.coordinator.usual_unit import EventModel, in_both
+
+Make = Callable[..., DualWrite]
+
+
+class Hero(sqlmodel.SQLModel, table=True):
+    __tablename__ = "heroes"
+    id: int | None = sqlmodel.Field(default=None, primary_key=True)
+    name: str
+
+
+class ShopSession(Session):
+    """A session with verbs, and a connection for each model."""
+
+    def __init__(self, tenant: str = "none", **options: Any) -> None:
+        super().__init__(**options)
+        self.tenant = tenant
+        self.closed = 0
+
+    def order(self, value: str) -> EventModel:
+        made = EventModel(value=f"{self.tenant}: {value}")
+        self.add(made)
+        return made
+
+    def close(self) -> None:
+        self.closed += 1
+        super().close()
+
+    def commit(self) -> None:
+        raise AssertionError("the unit commits")
+
+
+def test_the_units_session_has_the_class_and_the_options_of_the_sessionmaker(
+    make_dual_write: Make, sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    factory = sessionmaker(sqlite_engine, class_=ShopSession, tenant="a", expire_on_commit=False, info={"who": "shop"})
+    with make_dual_write(session_factory=factory).transaction() as tx:
+        session = tx.session
+        assert isinstance(session, ShopSession)
+        assert type(session).__name__ == "ShopSession"
+        assert (session.info["who"], session.expire_on_commit) == ("shop", False)
+        session.order("tea")
+        tx.produce("events", value="a: tea")
+    assert session.closed > 0
+    assert in_both(sqlite_engine, kafka, "a: tea")
+
+
+@pytest.mark.parametrize("is_class", [True, False])
+def test_sqlmodels_session_joins(
+    make_dual_write: Make, sqlite_engine: Engine, kafka: FakeKafka, is_class: bool
+) -> None:
+    sqlmodel.SQLModel.metadata.create_all(sqlite_engine)
+    factory: Any = sqlmodel.Session if is_class else sessionmaker(sqlite_engine, class_=sqlmodel.Session)
+    hero, runs = Hero(name="Ada"), iter(range(2))
+    dual_write = make_dual_write(session_factory=factory)
+
+    @dual_write.transactional(retries=1)
+    def put(tx: Transaction) -> None:
+        session = tx.session
+        assert isinstance(session, sqlmodel.Session)
+        session.add(hero)
+        assert session.exec(sqlmodel.select(Hero)).one().name == "Ada"
+        tx.produce("heroes", value="Ada")
+        if next(runs) == 0:
+            raise KafkaUnavailableError("not now")
+
+    put()
+    with sqlmodel.Session(sqlite_engine) as session:
+        assert [each.name for each in session.exec(sqlmodel.select(Hero))] == ["Ada"]
+    assert kafka.committed == ["Ada"]
+
+
+def test_listeners_of_the_sessionmaker_hear_the_units_session(make_dual_write: Make, sqlite_engine: Engine) -> None:
+    factory = sessionmaker(sqlite_engine)
+    heard: list[object] = []
+    event.listen(factory, "after_flush", lambda *_: heard.append("flush"))
+    with make_dual_write(session_factory=factory).transaction() as tx:
+        tx.session.add(EventModel(value="one"))
+    assert heard == ["flush"]
+
+
+@pytest.mark.parametrize(
+    "options", [{"twophase": True}, {"autobegin": False}, {"join_transaction_mode": "control_fully"}]
+)
+def test_options_that_are_the_units_own_do_not_matter(
+    make_dual_write: Make, sqlite_engine: Engine, kafka: FakeKafka, options: dict[str, Any]
+) -> None:
+    with make_dual_write(session_factory=sessionmaker(sqlite_engine, **options)).transaction() as tx:
+        tx.session.add(EventModel(value="one"))
+        tx.produce("events", value="one")
+    assert in_both(sqlite_engine, kafka, "one")
+
+
+def test_its_commit_is_refused(make_dual_write: Make, sqlite_engine: Engine, kafka: FakeKafka) -> None:
+    """The application's own commit() is not called."""
+    with make_dual_write(session_factory=ShopSession).transaction() as tx:
+        tx.session.add(EventModel(value="one"))
+        tx.produce("events", value="one")
+        with pytest.raises(InvalidTransactionStateError, match=r"commit\(\) of tx.session is refused"):
+            tx.session.commit()
+    assert in_both(sqlite_engine, kafka, "one")
+
+
+def test_a_model_that_the_sessionmaker_binds_to_the_units_engine_is_written_by_the_unit(
+    make_dual_write: Make, sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    factory = sessionmaker(binds={EventModel: sqlite_engine.execution_options(stream_results=True)})
+    with make_dual_write(session_factory=factory).transaction() as tx:
+        tx.session.add(EventModel(value="one"))
+        tx.produce("events", value="one")
+    assert in_both(sqlite_engine, kafka, "one")
+
+
+@pytest.mark.parametrize("is_schema", [True, False], ids=["another schema", "another database"])
+def test_a_model_that_the_sessionmaker_binds_elsewhere_is_refused(
+    make_dual_write: Make, sqlite_engine: Engine, kafka: FakeKafka, is_schema: bool
+) -> None:
+    other = create_engine(sqlite_engine.url)  # the same URL says little: it may have connect_args
+    if is_schema:
+        other = sqlite_engine.execution_options(schema_translate_map={None: "other"})
+    factory = sessionmaker(sqlite_engine, binds={EventModel: other})
+
+    def write(tx: Transaction) -> None:
+        tx.produce("events", value="one")
+        tx.session.add(EventModel(value="one"))
+
+    dual_write = make_dual_write(session_factory=factory)
+    with pytest.raises(InvalidTransactionStateError, match="writes through the engine of its DualWrite alone"):  # noqa: SIM117
+        with dual_write.transaction() as tx:
+            write(tx)
+    assert in_both(sqlite_engine, kafka)
+
+
+@pytest.mark.parametrize("factory", [Session, lambda: Session(), "Session", int, async_sessionmaker()])
+def test_what_makes_no_session_of_sqlalchemys_is_refused(make_dual_write: Make, factory: Any) -> None:
+    if factory is Session:
+        make_dual_write(session_factory=factory)
+        return
+    with pytest.raises(ConfigurationError, match=r"session_factory .*: give a sessionmaker, a scoped_session"):
+        make_dual_write(session_factory=factory)
+
+
+class AsyncShopSession(AsyncSession):
+    sync_session_class = ShopSession
+
+    async def order(self, value: str) -> EventModel:
+        return await self.run_sync(lambda session: session.order(value))  # type: ignore[attr-defined]
+
+
+ASYNC_FACTORIES = [
+    AsyncShopSession,
+    async_sessionmaker(class_=AsyncShopSession, expire_on_commit=False, tenant="none"),
+    async_sessionmaker(class_=AsyncShopSession, sync_session_class=ShopSession),
+]
+
+
+@pytest.mark.parametrize("factory", ASYNC_FACTORIES)
+def test_an_async_session_of_the_applications_own_kind(sqlite_place: AsyncPlace, factory: Any) -> None:
+    async def main() -> None:
+        async with sqlite_place.dual_write(session_factory=factory) as dual_write, dual_write.transaction() as tx:
+            session = tx.session
+            assert isinstance(session, AsyncShopSession)
+            await session.order("tea")
+            await tx.produce("events", "none: tea")
+            assert (await session.scalars(select(EventModel.value))).all() == ["none: tea"]
+
+    run(main())
+    assert sqlite_place.in_both("none: tea")
+
+
+def test_sqlmodels_async_session_joins(sqlite_place: AsyncPlace) -> None:
+    sqlmodel.SQLModel.metadata.create_all(sqlite_place.seen)
+
+    async def put(tx: AsyncTransaction) -> None:
+        assert isinstance(tx.session, SQLModelAsyncSession)
+        tx.session.add(Hero(name="Ada"))
+        assert (await tx.session.exec(sqlmodel.select(Hero.name))).all() == ["Ada"]
+        await tx.produce("heroes", "Ada")
+
+    async def main() -> None:
+        factory = async_sessionmaker(class_=SQLModelAsyncSession)
+        async with sqlite_place.dual_write(session_factory=factory) as dual_write, dual_write.transaction() as tx:
+            await put(tx)
+
+    run(main())
+    assert sqlite_place.kafka.committed == ["Ada"]
+    with sqlmodel.Session(sqlite_place.seen) as session:
+        assert session.exec(sqlmodel.select(Hero.name)).all() == ["Ada"]
+
+
+def test_what_makes_no_async_session_is_refused(sqlite_place: AsyncPlace) -> None:
+    async def main() -> None:
+        async with sqlite_place.dual_write(session_factory=sessionmaker()):
+            raise AssertionError("not reached")
+
+    with pytest.raises(ConfigurationError, match="give an async_sessionmaker, or a subclass of AsyncSession"):
+        run(main())
+
+
+def test_a_unit_without_its_session_makes_none(make_dual_write: Make, sqlite_engine: Engine) -> None:
+    class Never(Session):
+        def __init__(self, **_: Any) -> None:
+            raise AssertionError("not needed")
+
+    with make_dual_write(session_factory=Never).transaction() as tx:
+        tx.execute(insert(events).values(value="one"))
+    assert stored_values(sqlite_engine) == ["one"]

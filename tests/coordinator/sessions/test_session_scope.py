@@ -1,0 +1,204 @@
+"""A scoped_session as ``session_factory``: inside a unit of work it is the unit's session."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import Engine, insert, select
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.unit.transaction import Transaction
+from dualwrite.errors import InvalidTransactionStateError, KafkaUnavailableError
+from tests.support.coordinator.event_table import events, ready_engine, stored_values
+from tests.support.coordinator.fake_kafka import FakeKafka
+from tests.support.coordinator.usual_unit import EventModel, in_both
+
+Make = Callable[..., DualWrite]
+
+
+@pytest.fixture
+def scoped(sqlite_engine: Engine) -> scoped_session[Session]:
+    return scoped_session(sessionmaker(sqlite_engine))
+
+
+@pytest.fixture
+def dual_write(make_dual_write: Make, scoped: scoped_session[Session]) -> DualWrite:
+    return make_dual_write(session_factory=scoped)
+
+
+def put(scoped: scoped_session[Session], value: str) -> None:
+    """A function of the application's that knows nothing of units of work."""
+    scoped.add(EventModel(value=value))
+
+
+def run_unit(dual_write: DualWrite, act: Callable[[Transaction], object]) -> None:
+    with dual_write.transaction() as tx:
+        tx.produce("events", value="one")
+        act(tx)
+
+
+def test_it_is_the_units_session_inside_and_what_it_was_outside(
+    dual_write: DualWrite, scoped: scoped_session[Session], sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    before = scoped()
+    with dual_write.transaction() as tx:
+        assert scoped() is tx.session
+        put(scoped, "one")
+        tx.produce("events", value="one")
+    assert scoped() is before
+    assert in_both(sqlite_engine, kafka, "one")
+
+
+def test_a_scope_without_a_session_has_none_afterwards(dual_write: DualWrite, scoped: scoped_session[Session]) -> None:
+    with dual_write.transaction():
+        assert scoped.registry.has()
+    assert not scoped.registry.has()
+
+
+def test_what_it_has_added_is_undone_with_the_unit(
+    dual_write: DualWrite, scoped: scoped_session[Session], sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    def fail(tx: Transaction) -> None:
+        put(scoped, "one")
+        raise KafkaUnavailableError("not now")
+
+    with pytest.raises(KafkaUnavailableError):
+        run_unit(dual_write, fail)
+    assert not scoped.registry.has()
+    assert in_both(sqlite_engine, kafka)
+
+
+def test_a_scope_with_unflushed_changes_is_refused_and_keeps_them(
+    dual_write: DualWrite, scoped: scoped_session[Session], sqlite_engine: Engine
+) -> None:
+    put(scoped, "before")
+    with pytest.raises(InvalidTransactionStateError, match="changes from before this unit of work"):
+        dual_write.transaction().__enter__()
+    scoped.commit()
+    assert stored_values(sqlite_engine) == ["before"]
+    with dual_write.transaction() as tx:
+        assert scoped() is tx.session
+    scoped.remove()
+
+
+def loaded(scoped: scoped_session[Session], engine: Engine) -> EventModel:
+    with engine.begin() as connection:
+        connection.execute(insert(events).values(value="there"))
+    return scoped.scalars(select(EventModel)).one()
+
+
+@pytest.mark.parametrize("flushes", [True, False])
+def test_objects_from_before_that_are_changed_inside_doom_the_unit(
+    dual_write: DualWrite, scoped: scoped_session[Session], sqlite_engine: Engine, kafka: FakeKafka, flushes: bool
+) -> None:
+    """They belong to another session: the unit's records would be committed without the change."""
+    there, before = loaded(scoped, sqlite_engine), scoped()
+
+    def change(tx: Transaction) -> None:
+        there.value = "one"
+        if flushes:
+            with pytest.raises(InvalidTransactionStateError, match="loaded before this unit of work"):
+                before.flush()
+
+    with pytest.raises(InvalidTransactionStateError, match="loaded before this unit of work were changed inside"):
+        run_unit(dual_write, change)
+    assert (stored_values(sqlite_engine), kafka.committed) == (["there"], [])
+    assert scoped() is before
+    before.commit()  # outside a unit it is the application's again
+    assert stored_values(sqlite_engine) == ["one"]
+    scoped.remove()
+
+
+def test_objects_from_before_can_be_read_inside(
+    dual_write: DualWrite, scoped: scoped_session[Session], sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    there = loaded(scoped, sqlite_engine)
+    run_unit(dual_write, lambda tx: put(scoped, f"after {there.value}"))
+    assert stored_values(sqlite_engine) == ["there", "after there"]
+    assert kafka.committed == ["one"]
+    scoped.remove()
+
+
+def test_its_removal_inside_dooms_the_unit(
+    dual_write: DualWrite, scoped: scoped_session[Session], sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    """The next session of the scope would be no part of the unit."""
+
+    def remove(tx: Transaction) -> None:
+        put(scoped, "one")
+        scoped.remove()
+
+    with pytest.raises(InvalidTransactionStateError, match="removed or replaced inside a unit of work"):
+        run_unit(dual_write, remove)
+    assert in_both(sqlite_engine, kafka)
+
+
+def test_other_scopes_keep_their_sessions(dual_write: DualWrite, scoped: scoped_session[Session]) -> None:
+    seen: list[Session] = []
+
+    def look() -> None:
+        seen.append(scoped())
+        scoped.remove()
+
+    with dual_write.transaction() as tx:
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+        assert seen != [tx.session]
+        assert type(seen[0]) is not type(tx.session)
+
+
+def test_a_block_that_is_never_left_does_not_keep_the_scope(
+    dual_write: DualWrite, scoped: scoped_session[Session], sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    """Another thread has ended it; the scope still has its session, which is over."""
+
+    def abandon(blocks: list[Any]) -> None:
+        block = dual_write.transaction()
+        block.__enter__()
+        blocks.append(block)
+
+    blocks: list[Any] = []
+    abandon(blocks)
+    thread = threading.Thread(target=blocks.clear)
+    thread.start()
+    thread.join()
+    with dual_write.transaction() as tx:
+        assert scoped() is tx.session
+        put(scoped, "one")
+        tx.produce("events", value="one")
+    assert not scoped.registry.has()
+    assert in_both(sqlite_engine, kafka, "one")
+
+
+def test_flask_sqlalchemys_session_joins(sqlite_url: str, make_dual_write: Make, kafka: FakeKafka) -> None:
+    app, db = Flask(__name__), SQLAlchemy()
+    app.config["SQLALCHEMY_DATABASE_URI"] = sqlite_url
+    db.init_app(app)
+
+    class FlaskEvent(db.Model):  # type: ignore[name-defined, misc]
+        __tablename__ = "events"
+        id = db.Column(db.Integer, primary_key=True)
+        value = db.Column(db.String(100))
+
+    engine = ready_engine(sqlite_url)
+    with app.app_context():
+        dual_write = make_dual_write(db.engine, session_factory=db.session)
+
+    @app.post("/events/<value>")
+    def post(value: str) -> str:
+        with dual_write.transaction() as tx:
+            db.session.add(FlaskEvent(value=value))
+            assert db.session.scalar(db.select(db.func.count()).select_from(FlaskEvent)) == 1
+            tx.produce("events", value=value)
+        return str(db.session.scalar(db.select(FlaskEvent.value)))
+
+    assert app.test_client().post("/events/one").text == "one"
+    assert in_both(engine, kafka, "one")
+    with app.app_context():
+        db.engine.dispose()
+    engine.dispose()
