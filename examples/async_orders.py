@@ -18,7 +18,7 @@ from sqlalchemy import Column, Integer, MetaData, String, Table, insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from dualwrite import AsyncDualWrite, AsyncTransaction, DualWriteError
+from dualwrite import AsyncDualWrite, AsyncTransaction, DualWriteError, KafkaUnavailableError
 
 metadata = MetaData()
 orders = Table(
@@ -56,7 +56,11 @@ def create_app() -> FastAPI:
         async with engine.begin() as connection:
             await connection.run_sync(metadata.create_all)
         async with AsyncDualWrite(engine, kafka, application="order-service", acquire_timeout=2) as dual_write:
-            await dual_write.recover()  # what a predecessor left is finished before the first request
+            # What a predecessor left is finished before the first request; if Kafka is down, as soon as it is up again.
+            try:
+                await dual_write.recover()
+            except KafkaUnavailableError:
+                await dual_write.recover(wait=False)
             app.state.place = dual_write.transactional(retries=2)(place)
             yield
         await engine.dispose()

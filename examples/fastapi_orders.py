@@ -19,7 +19,7 @@ from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_
 from sqlalchemy.exc import IntegrityError
 from starlette.concurrency import run_in_threadpool
 
-from dualwrite import DualWrite, DualWriteError, InDoubtError, Transaction
+from dualwrite import DualWrite, DualWriteError, InDoubtError, KafkaUnavailableError, Transaction
 from dualwrite.web import unit_of_work
 
 metadata = MetaData()
@@ -55,8 +55,11 @@ def create_app(engine: Engine | None = None, kafka: dict[str, str] | None = None
         # Made here, in the worker's own process, and closed when the server stops.
         metadata.create_all(engine)
         dual_write = DualWrite(engine, kafka, application="order-service", acquire_timeout=2)
-        # What a predecessor left is finished before the first request. Without this the first order would do it.
-        await run_in_threadpool(dual_write.recover)
+        # What a predecessor left is finished before the first request; if Kafka is down, as soon as it is up again.
+        try:
+            await run_in_threadpool(dual_write.recover)
+        except KafkaUnavailableError:
+            dual_write.recover(wait=False)
         app.state.dual_write = dual_write
         yield
         await run_in_threadpool(dual_write.close)
@@ -70,6 +73,12 @@ def create_app(engine: Engine | None = None, kafka: dict[str, str] | None = None
             return JSONResponse({"detail": str(error)}, 503, headers={"Retry-After": "1"})
         in_doubt = isinstance(error, InDoubtError)
         return JSONResponse({"detail": "ask for the order before you send it again" if in_doubt else str(error)}, 500)
+
+    @app.get("/readyz")
+    def ready() -> JSONResponse:
+        """Whether orders can be accepted: 503 until recovery has succeeded."""
+        is_ready = app.state.dual_write.is_recovered
+        return JSONResponse({"ready": is_ready}, 200 if is_ready else 503)
 
     @app.post("/orders", status_code=201)
     def place_order(order: Order, tx: UnitOfWork) -> Order:

@@ -153,7 +153,8 @@ class DualWrite(SeekingConsumers):
         """Make a unit of work, for ``with dw.transaction() as tx``. Entering it runs recovery first, if needed.
 
         Entering raises NoFreeSlotError if every slot is in use, KafkaUnavailableError or DatabaseUnavailableError if
-        Kafka or the database cannot be reached, DatabaseNotReadyError before ``dualwrite db upgrade``. Inside a unit of
+        Kafka or the database does not answer, DatabaseNotReadyError before ``dualwrite db upgrade``. If no broker
+        accepts a connection, entering succeeds, and the first record raises KafkaUnavailableError. Inside a unit of
         work of this DualWrite, in the same thread, it joins that one. If the unit cannot be committed, it is rolled
         back on both sides, and leaving the block raises the cause. Leaving may also raise InDoubtError or a
         UnitCommitted: then do not run the unit again.
@@ -215,18 +216,30 @@ class DualWrite(SeekingConsumers):
 
         return unit_of_work
 
-    def recover(self) -> dict[str, Outcome]:
+    @property
+    def is_recovered(self) -> bool:
+        """True once :meth:`recover` has succeeded in this process: for a readiness probe."""
+        return self._manager.is_recovered
+
+    def recover(self, *, wait: bool = True) -> dict[str, Outcome]:
         """Complete or abort the transactions of processes that ended or are silent, and make a slot ready.
 
         Recovery covers every slot of the application that no process holds, those beyond ``pool_size`` included. The
         first unit of work does the same in the background, and so does every heartbeat.
+
+        :param wait: False to return at once, so that a service starts while Kafka or the database is down: recovery
+            goes on in the background until it has succeeded (:attr:`is_recovered`), and logs each failure. The result
+            is empty then.
 
         Returns the outcome of each slot by transactional id: what was open and how it ended; mostly Outcome.NOTHING.
         Raises the same errors as entering ``transaction()``, after trying every slot that it can.
 
         :raises InvalidTransactionStateError: inside a unit of work.
         """
-        return self._manager.recover()
+        if wait:
+            return self._manager.recover()
+        self._manager.recover_in_background()
+        return {}
 
     def pending(self) -> int:
         """Count the earlier units of work that the database has committed, and that are not known to be committed in

@@ -68,6 +68,22 @@ def test_in_an_outage_of_kafka_an_order_can_be_sent_again_afterwards(
     assert rows(dualwrite_engine) == records(broker) == ["o-1", "o-2"]
 
 
+def test_it_starts_while_kafka_is_down_and_says_so(
+    dualwrite_engine: Engine, broker: KafkaBroker, tmp_path: Path
+) -> None:
+    environment = {"DATABASE_URL": str(dualwrite_engine.url), "KAFKA": broker.bootstrap_servers}
+    broker.stop()
+    with Service(COMMAND, environment, tmp_path / "uvicorn.log") as service:
+        assert service.get("/readyz")[:2] == (503, {"ready": False})
+        assert service.get("/orders/o-1").status == 404
+        assert service.post("/orders", TEA).status == 503
+        broker.start()
+        while service.get("/readyz").status == 503:
+            pass  # recovery tries again within five seconds
+        assert service.post("/orders", TEA).status == 201
+    assert rows(dualwrite_engine) == records(broker) == ["o-1"]
+
+
 @pytest.mark.crash
 def test_after_kill_9_the_next_start_has_both_places_equal_before_its_first_answer(
     service: Service, dualwrite_engine: Engine, broker: KafkaBroker

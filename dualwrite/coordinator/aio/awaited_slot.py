@@ -39,6 +39,8 @@ end does not block the loop."""
 class AwaitedSlot:
     """A LentSlot over ``slot`` whose participant is awaited."""
 
+    is_leased = True
+
     def __init__(self, slot: Slot, threads: ThreadPoolExecutor) -> None:
         self._slot = slot
         self._threads = threads

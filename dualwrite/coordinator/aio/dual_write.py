@@ -183,12 +183,21 @@ class AsyncDualWrite(AsyncSeekingConsumers):
 
         return unit_of_work
 
-    async def recover(self) -> dict[str, Outcome]:
-        """Recover now; see DualWrite.recover. If the call is cancelled, recovery goes on in its thread."""
+    @property
+    def is_recovered(self) -> bool:
+        """True once :meth:`recover` has succeeded in this process: for a readiness probe."""
+        return self._manager.is_recovered
+
+    async def recover(self, *, wait: bool = True) -> dict[str, Outcome]:
+        """Recover; see DualWrite.recover. If the call is cancelled, recovery goes on in its thread. The database must
+        be up, with ``wait=False`` too."""
         self._manager.check_loop()
         self._manager.require_outside()
         await greenlet_spawn(self._manager.know_database)
-        return await greenlet_spawn(self._manager.in_thread, self._manager.recover)
+        if wait:
+            return await greenlet_spawn(self._manager.in_thread, self._manager.recover)
+        self._manager.recover_in_background()
+        return {}
 
     def pending(self) -> int:
         """Count the units of work being completed in the background; see DualWrite.pending."""

@@ -169,6 +169,8 @@ class AsyncUnitManager(UnitManager):
     def acquire(self, unit: Unit) -> LentSlot:
         """Acquire a slot and make it ready, without blocking the event loop."""
         self.know_database()
+        if self.process.pool.is_cold and (refusal := self.in_thread(self.process.kafka_refusal)) is not None:
+            return self._begin_without_slot(unit, refusal)
         slot = None if self.waiting else self.process.pool.acquire_now(unit)
         if slot is None:
             deadline = time.monotonic() + self.settings.pool.acquire_timeout

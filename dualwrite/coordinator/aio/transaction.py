@@ -26,7 +26,7 @@ from dualwrite.coordinator.unit.block import BaseBlock
 from dualwrite.coordinator.unit.serializers import RecordGiven, Serializers
 from dualwrite.coordinator.unit.transaction import BaseTransaction, Parameters, driver_of
 from dualwrite.coordinator.unit.unit_of_work import Unit, UnitLifecycle
-from dualwrite.errors import InDoubtError, InvalidTransactionStateError
+from dualwrite.errors import ConfigurationError, InDoubtError, InvalidTransactionStateError
 from dualwrite.records.outgoing import HeadersGiven, OnDelivery, OutgoingRecord
 
 P = ParamSpec("P")
@@ -99,7 +99,12 @@ class AsyncTransaction(BaseTransaction):
         """
         session = self._driver.session
         if self._session is None:
-            self._session = self._units.session_class(sync_session_class=cast(type[Session], lambda **_: session))
+            made = self._units.session_class(sync_session_class=cast(type[Session], lambda **_: session))
+            if made.sync_session is not session:
+                raise ConfigurationError(
+                    f"session_factory: {type(made).__name__}.__init__() must hand sync_session_class on to AsyncSession"
+                )
+            self._session = made
         return self._session
 
     @_to_be_awaited

@@ -13,6 +13,7 @@ from sqlalchemy import Engine
 from dualwrite.coordinator.kafka.choice import ProducerChoice
 from dualwrite.coordinator.kafka.control_plane_recovery import by_control_plane, by_participants
 from dualwrite.coordinator.kafka.known_cluster import KnownCluster
+from dualwrite.coordinator.kafka.refusal import kafka_refusal
 from dualwrite.coordinator.manager.settings import NEEDS_NATIVE, ManagerSettings
 from dualwrite.coordinator.offsets.consuming import Consuming
 from dualwrite.coordinator.ports.kafka import CommitsInBackground, KafkaParticipant
@@ -26,7 +27,7 @@ from dualwrite.coordinator.slots.slot import Counters
 from dualwrite.coordinator.slots.sweeper import Sweeper
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.lease_store import SqlLeases
-from dualwrite.errors import ConfigurationError
+from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 
 
 class ProcessObjects:
@@ -49,11 +50,14 @@ class ProcessObjects:
         self.counters = Counters(THIS_PROCESS.lock())
         self.choice: ProducerChoice | None = None
         """None with a participant of the user's own."""
+        self.kafka_refusal: Callable[[], KafkaUnavailableError | None] = _never
+        """Says why no unit of work can have records now; None if one may."""
         recoverers: Recoverers
         make: Callable[[str], KafkaParticipant]
         cluster: Callable[[], ClusterIdentity] = ClusterIdentity
         if settings.participant is None:
             self.choice = ProducerChoice(settings.kafka, settings.producer)
+            self.kafka_refusal = functools.partial(kafka_refusal, settings.kafka)
             known = cluster = KnownCluster(settings.kafka, with_log_directory=store.is_file)
             make = functools.partial(_made_in, known, self.choice)
             recoverers = functools.partial(by_control_plane, settings.kafka, known.require_same)
@@ -72,6 +76,10 @@ class ProcessObjects:
         observe, counters = settings.observe, self.counters
         self.sweeper = Sweeper(runtime, registry, store, recoverers, counters, observe, repairs)
         self.pool = Pool(runtime, settings.pool, store, registry, self.sweeper, make, counters, observe, repair)
+
+
+def _never() -> None:
+    """A participant of the user's own says itself that it cannot be reached."""
 
 
 def _made_in(cluster: KnownCluster, choice: ProducerChoice, transactional_id: str) -> KafkaParticipant:

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from sqlalchemy import Engine
 
+from dualwrite.coordinator.concurrency.background import Background
 from dualwrite.coordinator.manager.process import ProcessObjects
 from dualwrite.coordinator.manager.settings import ManagerSettings
 from dualwrite.coordinator.offsets.consumers import KafkaConsumer, OffsetReset
@@ -22,6 +23,7 @@ from dualwrite.coordinator.replay.replay import Replayer
 from dualwrite.coordinator.rules.machine import Result
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.slots.lent_slot import LentSlot
+from dualwrite.coordinator.slots.no_slot import NoSlot
 from dualwrite.coordinator.slots.usage import Usage
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.engine.connecting import bound_connections
@@ -38,7 +40,7 @@ from dualwrite.coordinator.unit.transaction import BaseTransaction, unit_of
 from dualwrite.coordinator.unit.unit_database import unit_driver
 from dualwrite.coordinator.unit.unit_of_work import Unit
 from dualwrite.coordinator.unit.unit_transaction import watch_statements
-from dualwrite.errors import InvalidTransactionStateError
+from dualwrite.errors import InvalidTransactionStateError, KafkaUnavailableError
 
 R = TypeVar("R")
 
@@ -87,6 +89,10 @@ class UnitManager:
     def _begin_process(self) -> None:
         """Make the objects that belong to one process."""
         self.process = ProcessObjects(self.settings, self._own_engine, self.store, self.replayer, self._worker)
+        self.is_recovered = False
+        """True once a recovery has succeeded."""
+        name = f"{self.settings.application}-recovery"
+        self._recovery = Background(THIS_PROCESS, lambda: self.store.in_thread(self._recover), name)
 
     @staticmethod
     def _worker() -> object:
@@ -215,7 +221,14 @@ class UnitManager:
                     outcomes[slot.transactional_id] = slot.recover()
             finally:
                 pool.release(user)
-            return {**outcomes, **sweeper.sweep()}
+            outcomes.update(sweeper.sweep())
+            self.is_recovered = True
+            return outcomes
+
+    def recover_in_background(self) -> None:
+        """Recover in a background thread, again and again until that succeeds; see DualWrite.recover."""
+        self.require_outside()
+        self._recovery.start()
 
     def sweep(self, only: Collection[str] | None = None) -> tuple[dict[str, Outcome], list[Exception]]:
         """Like :meth:`recover`, but without making a slot ready, so that no slot is held afterwards: for operators.
@@ -231,13 +244,14 @@ class UnitManager:
     def wait_idle(self, timeout: float) -> bool:
         """Wait until no unit of work of this process is open; see DualWrite.wait_idle."""
         self.require_outside()
-        return self.process.pool.wait_idle(timeout)
+        return self.process.pool.wait_idle(timeout) and not self._recovery.is_running
 
     def close(self, timeout: float) -> None:
         """See DualWrite.close."""
         if not self._is_own_process:
             return  # a forked child: the sockets and threads are its parent's
         self.require_outside()
+        self._recovery.close(0)
         self.process.pool.close(timeout)
         self.store.close()
 
@@ -261,11 +275,17 @@ class UnitManager:
             raise InvalidTransactionStateError("a unit of work is open in this thread: end it before that")
 
     def acquire(self, unit: Unit) -> LentSlot:
-        """Acquire a slot for ``unit`` and make it ready."""
+        """Acquire a slot for ``unit`` and make it ready. If no broker runs, ``unit`` begins without one."""
+        if self.process.pool.is_cold and (refusal := self.process.kafka_refusal()) is not None:
+            return self._begin_without_slot(unit, refusal)
         slot = self.process.pool.acquire(unit)
         slot.collect_commit(wait=False)
         slot.recover()
         return slot
+
+    def _begin_without_slot(self, unit: Unit, refusal: KafkaUnavailableError) -> NoSlot:
+        self.process.pool.enter_without_slot(unit)
+        return NoSlot(self.settings.application, refusal)
 
     def _make_driver(self, unit: Unit, slot: LentSlot) -> UnitDriver:
         settings = self.settings

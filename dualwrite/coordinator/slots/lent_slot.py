@@ -18,6 +18,10 @@ class LentSlot(Protocol):
     def transactional_id(self) -> str:
         """The slot's name in Kafka and in the state table; see Slot."""
 
+    @property
+    def is_leased(self) -> bool:
+        """False for a unit of work that has begun without Kafka, and so without a lease."""
+
     def lend(self) -> KafkaParticipant:
         """Lend the participant of a ready slot; see Slot."""
 

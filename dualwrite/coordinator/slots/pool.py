@@ -13,6 +13,7 @@ from dualwrite.coordinator.ports.runtime import Runtime
 from dualwrite.coordinator.rules.lease import Lease, LeaseContradictedError
 from dualwrite.coordinator.rules.lease_memory import RowFinding
 from dualwrite.coordinator.rules.recovery_decision import Outcome
+from dualwrite.coordinator.slots.closing_log import log_left, log_unfinished
 from dualwrite.coordinator.slots.lease_registry import LeaseRegistry
 from dualwrite.coordinator.slots.slot import Counters, Slot
 from dualwrite.coordinator.slots.sweeper import Sweeper
@@ -78,6 +79,8 @@ class Pool:
         """The slots by transactional id, the most recently used last."""
         self._queue: deque[object] = deque()
         """The units of work that wait, in order of arrival."""
+        self._without_slot: set[object] = set()
+        """The units of work that began without Kafka."""
         self._closed = False
         self.abandoned: deque[Callable[[], None]] = deque()
         """Callables that end units of work whose block could not. Finalizers append them: a deque takes no lock."""
@@ -107,6 +110,22 @@ class Pool:
         used = sum(slot.user is not None for slot in slots)
         pending = sum(slot.user is None and slot.pending for slot in slots)
         return replace(self._settings.unused(), used=used, pending=pending, idle=len(slots) - used - pending)
+
+    @property
+    def is_cold(self) -> bool:
+        """True if the next unit of work has to ask Kafka first: no slot is warm or in use."""
+        with self._guard:
+            return not self._closed and not any(slot.user is not None or slot.is_warm for slot in self._slots.values())
+
+    def enter_without_slot(self, user: object) -> None:
+        """Count ``user``, which needs no slot, until :meth:`release`.
+
+        :raises InvalidTransactionStateError: if the pool is closed.
+        """
+        with self._guard:
+            if self._closed:
+                raise InvalidTransactionStateError("this DualWrite is closed: make a new one")
+            self._without_slot.add(user)
 
     def acquire_now(self, user: object) -> Slot | None:
         """A warm slot for ``user``, if one is free and no unit of work waits; None otherwise."""
@@ -165,6 +184,7 @@ class Pool:
             for slot in released:
                 slot.user = None
                 self._slots.move_to_end(slot.transactional_id)
+            self._without_slot.discard(user)
             self._leave_queue(user)  # under the same lock: a wait in another thread takes no slot after it
         self._drop_fenced(released)
 
@@ -191,7 +211,8 @@ class Pool:
     def users(self) -> list[object]:
         """The users of slots, and those that wait for one."""
         with self._guard:
-            return [*(slot.user for slot in self._slots.values() if slot.user is not None), *self._queue]
+            used = (slot.user for slot in self._slots.values() if slot.user is not None)
+            return [*used, *self._without_slot, *self._queue]
 
     def start_heartbeat(self) -> None:
         """Let the heartbeat look for slots of dead owners, even without leases here."""
@@ -249,7 +270,7 @@ class Pool:
             self._closed = True
         self._changed.ring()
         if not self._changed.wait(self._is_unused, timeout):
-            self._log_left()
+            log_left(self._settings.application, [name for name, slot in self._slots.items() if slot.user is not None])
         ended: dict[bool, list[Lease]] = {True: [], False: []}
         with self._guard:
             slots = list(self._slots.values())
@@ -266,7 +287,7 @@ class Pool:
             self.unmatched.close(last)
             for finished, leases in ended.items():
                 self.registry.give_back(leases, finished=finished)
-        self._log_unfinished([slot.transactional_id for slot in slots if slot.is_unfinished])
+        log_unfinished(self._settings.application, [slot.transactional_id for slot in slots if slot.is_unfinished])
         with self._guard:
             self._slots.clear()  # last: a close that was interrupted can be called again
 
@@ -278,29 +299,6 @@ class Pool:
             slot.hurry()
         is_idle = self._changed.wait(self._is_idle, timeout)
         return is_idle and self._sweeper.wait(max(0.0, deadline - self._now()))
-
-    def _log_left(self) -> None:
-        """Log the units of work that are left to recovery."""
-        names = ", ".join(slot.transactional_id for slot in self.slots() if slot.user is not None)
-        _LOG.warning(
-            "%s: closed while units of work still run in %s: recovery will end their transactions",
-            self._settings.application,
-            names,
-            extra={"application": self._settings.application},
-        )
-
-    def _log_unfinished(self, names: Sequence[str]) -> None:
-        """Say which units of work are decided and not completed in Kafka: the last thing that a close does."""
-        if names:
-            units = "1 unit of work is" if len(names) == 1 else f"{len(names)} units of work are"
-            _LOG.warning(
-                "%s: closed, and %s not finished in Kafka (%s): recovery ends the open transactions as the database "
-                "has decided, at the application's next start; until then read_committed consumers wait behind them",
-                self._settings.application,
-                units,
-                ", ".join(names),
-                extra={"application": self._settings.application},
-            )
 
     def abandon(self) -> None:
         """After a fork, in the child: release the resources of the parent's slots here. The parent keeps its slots."""
@@ -319,13 +317,15 @@ class Pool:
 
     def _is_unused(self) -> bool:
         self.end_abandoned()
-        return all(slot.user is None for slot in self.slots())
+        return not self._without_slot and all(slot.user is None for slot in self.slots())
 
     def _is_idle(self) -> bool:
         self.end_abandoned()  # at every look: a block may be collected during the wait
         self._complete_idle()
         with self._guard:
-            return not self._queue and not any(slot.user is not None or slot.pending for slot in self._slots.values())
+            if self._queue or self._without_slot:
+                return False
+            return not any(slot.user is not None or slot.pending for slot in self._slots.values())
 
     def _complete_idle(self) -> None:
         """Let the background wait for the commits that were sent in slots without a user."""

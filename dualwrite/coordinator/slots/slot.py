@@ -69,6 +69,8 @@ class Slot:
         repair.
     """
 
+    is_leased = True
+
     def __init__(
         self,
         runtime: Runtime,

@@ -20,12 +20,13 @@ def begin_writing(connection: Connection) -> None:
         database_of(connection.dialect).begin(connection)
 
 
-def begin_unit(connection: Connection, lease: Lease, *, checked: bool = False) -> None:
+def begin_unit(connection: Connection, lease: Lease | None, *, checked: bool = False) -> None:
     """Like :func:`begin_writing`, for a transaction whose statements are the user's; :func:`require_unit` ends it.
 
     If the transaction is going to read a snapshot, this locks the state row first: otherwise a long unit of work could
     not write the row after a renewal of the lease.
 
+    :param lease: None for a transaction that is not going to write the row.
     :param checked: read the fencing token, for a participant whose successor does not fence it in Kafka: it must not
         begin a transaction once another process has taken over (unprepared_predecessor.py).
     :raises LeaseLostError: if another process has taken over, if the row is locked here, or ``checked``.
@@ -33,6 +34,8 @@ def begin_unit(connection: Connection, lease: Lease, *, checked: bool = False) -
     begin_writing(connection)
     database = database_of(connection.dialect)
     database.begin_unit(connection)
+    if lease is None:
+        return
     if database.reads_a_snapshot(connection):
         with clear_errors(connection.engine):
             database.find_by_key(connection, on=True)

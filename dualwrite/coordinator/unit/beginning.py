@@ -24,7 +24,7 @@ ATTEMPTS = 5
 
 
 def begin_transaction(
-    connection: Connection, make: Callable[[], UnitTransaction], lease: Lease, *, checked: bool
+    connection: Connection, make: Callable[[], UnitTransaction], lease: Lease | None, *, checked: bool
 ) -> None:
     """Begin the transaction of a unit of work; see :func:`begin_unit`.
 
@@ -38,7 +38,8 @@ def begin_transaction(
         except DBAPIError as error:
             if attempt == ATTEMPTS or not _is_conflict(connection, error):
                 raise
-            _LOG.debug("%s: the transaction is begun again: %s", lease.transactional_id, error.orig)
+            name = "" if lease is None else f"{lease.transactional_id}: "
+            _LOG.debug("%sthe transaction is begun again: %s", name, error.orig)
         else:
             return
         transaction.rollback()

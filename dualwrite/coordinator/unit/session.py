@@ -4,14 +4,14 @@ Its pending objects are flushed when the block ends, or when it is closed before
 whose records are kept. If an object cannot be flushed then, the unit of work fails.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
 
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
-from dualwrite.coordinator.unit.flushed_objects import FlushedObjects
+from dualwrite.coordinator.unit.flushed_objects import FlushedObjects, require_usable
 from dualwrite.coordinator.unit.unit_transaction import LEAVE_TO_END, UnitTransaction, unit_on
 from dualwrite.errors import InvalidTransactionStateError
 
@@ -47,17 +47,16 @@ class UnitSession(Session):
             )
         return self.unit_connection
 
-    def end(self, *, is_undone: bool) -> None:
+    def end(self, *, is_undone: bool | None) -> None:
         """Forget every object, without a flush.
 
-        :param is_undone: the rows are gone. Inserted objects are new again, and the others are expired, as after
-            SQLAlchemy's rollback; see FlushedObjects for those that no later unit of work accepts.
+        :param is_undone: True if the rows are gone. Inserted objects are new again, and the others are expired, as
+            after SQLAlchemy's rollback; see FlushedObjects for those that no later unit of work accepts. None if that
+            is not known: then none is accepted.
         """
         try:
-            if is_undone:
-                self._flushed_in_unit.note_changes(self)
-                self._flushed_in_unit.undo()
-                self.expire_all()
+            if is_undone is not False:
+                self._flushed_in_unit.end(self, is_undone=is_undone is True)
         finally:
             super().close()
         self.is_over = True
@@ -105,13 +104,33 @@ class UnitSession(Session):
             refusal.__cause__ = error
             unit.refuse(refusal)
 
+    def merge(self, instance: Any, *args: Any, **options: Any) -> Any:
+        """SQLAlchemy's merge.
+
+        :raises InvalidTransactionStateError: for an object that a failed unit of work has written.
+        """
+        require_usable(instance)
+        return super().merge(instance, *args, **options)
+
+    def bulk_save_objects(self, objects: Iterable[object], *args: Any, **options: Any) -> None:
+        """SQLAlchemy's bulk_save_objects; see :meth:`merge`."""
+        objects = list(objects)
+        for instance in objects:
+            require_usable(instance)
+        super().bulk_save_objects(objects, *args, **options)
+
+    def note_flush(self, *_: Any) -> None:
+        """SQLAlchemy's event ``before_flush``."""
+        self._flushed_in_unit.note_flush(self)
+
     def note_insert(self, instance: object) -> None:
         """SQLAlchemy's event ``pending_to_persistent``."""
         self._flushed_in_unit.note_insert(self, instance)
 
-    def note_changes(self, *_: Any) -> None:
-        """SQLAlchemy's event ``before_flush``."""
-        self._flushed_in_unit.note_changes(self)
+    def note_departure(self, instance: object) -> None:
+        """SQLAlchemy's events ``persistent_to_detached`` and ``persistent_to_deleted``."""
+        if not self.is_over and unit_on(self.unit_connection) is not None:
+            self._flushed_in_unit.note_departure(self, instance)
 
     def note_rollback(self) -> None:
         """SQLAlchemy's event ``after_rollback``."""
@@ -122,7 +141,7 @@ class UnitSession(Session):
     def _flush_in_block(self) -> None:
         unit = unit_on(self.unit_connection)
         if unit is not None and unit.is_active:
-            flush_all([self])
+            flush_all(lambda: [self])
 
 
 def require_rolled_back(unit: UnitTransaction) -> None:
@@ -141,14 +160,14 @@ _JOINED: dict[str, Any] = {"join_transaction_mode": "rollback_only", "twophase":
 """The options of Session that belong to the unit of work."""
 
 
-def flush_all(sessions: Iterable[Session]) -> None:
+def flush_all(sessions: Callable[[], Iterable[Session]]) -> None:
     """Flush ``sessions`` until no object is pending.
 
+    :param sessions: asked before each flush, which may make others.
     :raises InvalidTransactionStateError: if there are pending objects after _MOST_FLUSHES flushes.
     """
-    sessions = list(sessions)
     for _ in range(_MOST_FLUSHES):
-        pending = [session for session in sessions if is_pending(session)]
+        pending = [session for session in sessions() if is_pending(session)]
         if not pending:
             return
         for session in pending:

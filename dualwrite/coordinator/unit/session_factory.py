@@ -44,7 +44,7 @@ def unit_sessions(factory: SessionFactory | None) -> UnitSessions:
     if isinstance(factory, scoped_session):
         return unit_sessions(factory.session_factory)._replace(registry=factory.registry)
     if isinstance(factory, sessionmaker):
-        return UnitSessions(_unit_class(factory.class_), dict(factory.kw))
+        return UnitSessions(_unit_class(factory.class_), factory.kw)  # itself: configure() may change it
     if isinstance(factory, type) and issubclass(factory, Session):
         return UnitSessions(_unit_class(factory))
     raise ConfigurationError(

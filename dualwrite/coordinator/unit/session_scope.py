@@ -4,10 +4,11 @@ The scope had perhaps another session before. Nothing that is done with the obje
 part of the unit: so the unit fails if they are changed, as its records would be committed without these changes.
 """
 
+import threading
 from typing import Any
 
 from sqlalchemy import event
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import ORMExecuteState, Session
 from sqlalchemy.util import ScopedRegistry
 
 from dualwrite.coordinator.unit.session import UnitSession, is_pending
@@ -24,6 +25,7 @@ class SessionScope:
     def __init__(self, registry: ScopedRegistry[Any]) -> None:
         self._registry = registry
         self._session: Session | None = None
+        self._scope = self._current()
         self._refused: InvalidTransactionStateError | None = None
         previous = registry() if registry.has() else None
         self._previous: Session | None = None if isinstance(previous, UnitSession) and previous.is_over else previous
@@ -37,6 +39,7 @@ class SessionScope:
         """Make ``session`` that of the scope."""
         if self._previous is not None:
             event.listen(self._previous, "before_flush", self._refuse_flush)
+            event.listen(self._previous, "do_orm_execute", self._refuse_writing)
         self._session = session
         self._registry.set(session)
 
@@ -53,21 +56,34 @@ class SessionScope:
 
     def leave(self) -> None:
         """Give the scope back the session that it had before; not from another scope."""
-        if self._previous is not None and event.contains(self._previous, "before_flush", self._refuse_flush):
-            event.remove(self._previous, "before_flush", self._refuse_flush)
-        if self._is_entered:
-            if self._previous is None:
-                self._registry.clear()
-            else:
-                self._registry.set(self._previous)
+        for name, listener in (("before_flush", self._refuse_flush), ("do_orm_execute", self._refuse_writing)):
+            if self._previous is not None and event.contains(self._previous, name, listener):
+                event.remove(self._previous, name, listener)
+        if self._session is None or self._current() != self._scope:
+            return
+        if self._registry.has() and self._registry() is not self._session:
+            self._registry().close()  # made inside the block, after a remove()
+        if self._previous is None:
+            self._registry.clear()
+        else:
+            self._registry.set(self._previous)
+        self._session = None
 
     @property
     def _is_entered(self) -> bool:
-        """True if the unit's session is that of the scope that asks. A scope that is gone has no session."""
+        """True if the unit's session is that of the scope."""
+        return self._registry.has() and self._registry() is self._session
+
+    def _current(self) -> object:
+        """The scope that asks; None for one that is gone: Flask-SQLAlchemy's, without an application context."""
         try:
-            return self._registry.has() and self._registry() is self._session
-        except RuntimeError:  # Flask-SQLAlchemy's, without an application context
-            return False
+            return getattr(self._registry, "scopefunc", threading.get_ident)()
+        except RuntimeError:
+            return None
+
+    def _refuse_writing(self, state: ORMExecuteState) -> None:
+        if state.is_insert or state.is_update or state.is_delete:
+            self._refuse_flush()
 
     def _refuse_flush(self, *_: Any) -> None:
         self._refused = self._changes_elsewhere()

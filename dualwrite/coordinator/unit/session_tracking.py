@@ -31,10 +31,14 @@ class TrackedSession:
         self.session = session
         self._unit = unit
         self._flushed = FlushedObjects()
+        self._handled = sys.exc_info()[1]
+        """The exception that the application handles meanwhile."""
         self._joined: WeakSet[SessionTransaction] = WeakSet()
         self._listeners: dict[str, Callable[..., None]] = {
+            "before_flush": self._flushed.note_flush,
             "pending_to_persistent": self._flushed.note_insert,
-            "before_flush": self._flushed.note_changes,
+            "persistent_to_detached": self._flushed.note_departure,
+            "persistent_to_deleted": self._flushed.note_departure,
             "after_rollback": self._after_rollback,
         }
         for name in _CLOSING:
@@ -49,19 +53,18 @@ class TrackedSession:
         if transaction.parent is None and not _uses_savepoint(self.session, self._unit.connection):
             self._joined.add(transaction)
 
-    def let_go(self, *, is_undone: bool) -> None:
+    def let_go(self, *, is_undone: bool | None) -> None:
         """Leave the session to the application.
 
-        :param is_undone: what it has written is gone; see FlushedObjects.
+        :param is_undone: True if what it has written is gone, None if that is not known; see UnitSession.end.
         """
         for name in _CLOSING:
             vars(self.session).pop(name, None)
         for name, listener in self._listeners.items():
             if event.contains(self.session, name, listener):
                 event.remove(self.session, name, listener)
-        if is_undone:
-            self._flushed.note_changes(self.session)
-            self._flushed.undo()
+        if is_undone is not False:
+            self._flushed.end(self.session, is_undone=is_undone is True)
 
     def _after_rollback(self, session: Session) -> None:
         if session.get_transaction() in self._joined and not session.in_nested_transaction():
@@ -72,6 +75,7 @@ class TrackedSession:
         unit, session = self._unit, self.session
         if unit.in_user_code and is_pending(session):
             error = sys.exc_info()[1]
+            error = None if error is self._handled else error
             if error is not None or _uses_savepoint(session, unit.connection):
                 where = "inside a savepoint" if error is None else f"after {error!r}"
                 unit.refuse(
@@ -82,7 +86,7 @@ class TrackedSession:
                     )
                 )
             else:
-                flush_all([session])
+                flush_all(lambda: [session])
         plain()
 
 
@@ -130,10 +134,9 @@ def _binds(session: Session, instance: object) -> list[Any]:
 def _track(session: Session, unit: UnitTransaction) -> SessionInUnit | None:
     if isinstance(session, UnitSession):
         return None
-    for tracked in unit.sessions:
-        if tracked.session is session:
-            return tracked
-    unit.sessions.append(tracked := TrackedSession(session, unit))
+    tracked = unit.sessions.get(id(session))
+    if tracked is None:
+        unit.sessions[id(session)] = tracked = TrackedSession(session, unit)
     return tracked
 
 
@@ -146,7 +149,9 @@ def _uses_savepoint(session: Session, connection: Connection) -> bool:
 _LISTENERS: tuple[tuple[type[Session], str, Callable[..., None]], ...] = (
     (Session, "after_attach", _after_attach),
     (Session, "after_begin", _after_begin),
+    (UnitSession, "before_flush", UnitSession.note_flush),
     (UnitSession, "pending_to_persistent", UnitSession.note_insert),
-    (UnitSession, "before_flush", UnitSession.note_changes),
+    (UnitSession, "persistent_to_detached", UnitSession.note_departure),
+    (UnitSession, "persistent_to_deleted", UnitSession.note_departure),
     (UnitSession, "after_rollback", UnitSession.note_rollback),
 )

@@ -9,7 +9,6 @@ from sqlalchemy.orm import Session
 from dualwrite.coordinator.concurrency.step_errors import is_step_error
 from dualwrite.coordinator.process.this_process import THIS_PROCESS
 from dualwrite.coordinator.process.watchdog import Limit, within_limit
-from dualwrite.coordinator.rules.lease import Lease
 from dualwrite.coordinator.rules.machine import DualWriteMachine, Result, UnitState
 from dualwrite.coordinator.slots.lent_slot import LentSlot
 from dualwrite.coordinator.slots.unmatched import UnmatchedUnits
@@ -48,7 +47,7 @@ class SqlUnit:
         self,
         engine: Engine,
         store: SqlDecisionStore,
-        lease: Lease,
+        slot: LentSlot,
         limit: Limit,
         unmatched: UnmatchedUnits | None,
         sessions: UnitSessions,
@@ -57,7 +56,8 @@ class SqlUnit:
         """See UnitDatabase."""
         self._engine = engine
         self._store = store
-        self._lease = lease
+        self._lease = slot.lease
+        self._is_leased = slot.is_leased
         self._machine: DualWriteMachine
         self._connection: Connection | None = None
         self._transaction: UnitTransaction | None = None
@@ -115,7 +115,8 @@ class SqlUnit:
             self._connection = connected(self._engine)
             self.limit.watch(self._connection.connection)
             require_idle(self._connection)
-            begin_transaction(self._connection, self._make_transaction, self._lease, checked=self._store.checks_lease)
+            lease = self._lease if self._is_leased else None
+            begin_transaction(self._connection, self._make_transaction, lease, checked=self._store.checks_lease)
         self._has_begun = True
         if scope is not None:
             self._scope = scope
@@ -132,7 +133,9 @@ class SqlUnit:
         return any(is_pending(session) for session in self._used_sessions())
 
     def _used_sessions(self) -> list[Session]:
-        sessions = [] if self._transaction is None else [tracked.session for tracked in self._transaction.sessions]
+        sessions = (
+            [] if self._transaction is None else [tracked.session for tracked in self._transaction.sessions.values()]
+        )
         return [*sessions, self._session] if self._session is not None else sessions
 
     def failure(self) -> BaseException | None:
@@ -140,8 +143,8 @@ class SqlUnit:
         try:
             transaction = self._transaction
             is_refused = transaction is not None and transaction.refused is not None
-            if not is_refused and (sessions := self._used_sessions()):
-                flush_all(sessions)
+            if not is_refused and self._used_sessions():
+                flush_all(self._used_sessions)
             if transaction is None:
                 return InvalidTransactionStateError(f"this unit of work has no database transaction: {LEAVE_TO_END}")
             if not self._transaction_is_ours():
@@ -202,34 +205,55 @@ class SqlUnit:
         """Give back the connection; see UnitDatabase."""
         try:
             self.limit.begin()  # the session, or the pool, may roll back
-            if self._scope is not None:
-                self._scope.leave()
-            if self._transaction is not None:
-                if self._machine.in_user_code:  # the block was never left: its open transaction ends here
-                    self._ask_fate()
-                while self._transaction.sessions:
-                    self._transaction.sessions[-1].let_go(is_undone=self._is_undone)
-                    self._transaction.sessions.pop()
-            if self._session is not None:
-                self._session.end(is_undone=self._is_undone)
-            if self._connection is not None:
-                if self._connection.get_transaction() is not None:
-                    # For example after a COMMIT that raised. SQLAlchemy would pool the connection with it open.
-                    discard(self._connection)
-                detach_if_pool_disposed(self._connection)
-                self._connection.close()
+            if self._transaction is not None and self._machine.in_user_code:
+                self._ask_fate()  # the block was never left: its open transaction ends here
+            for end in (self._leave_scope, self._let_sessions_go, self._end_session, self._give_connection_back):
+                self._release(end)
+        finally:
+            self.limit.rest()
+
+    def _release(self, end: Callable[[], None]) -> None:
+        try:
+            end()
         except Exception as error:
             if not is_step_error(error):
                 raise  # a time limit: it must reach the caller, and release() is called again
             # The unit of work has ended; a caller that got this error might run it again.
             _LOG.exception("%s: releasing the connection failed", self._lease.transactional_id)
-        finally:
-            self.limit.rest()
+
+    def _leave_scope(self) -> None:
+        if self._scope is not None:
+            self._scope.leave()
+
+    def _let_sessions_go(self) -> None:
+        while self._transaction is not None and self._transaction.sessions:
+            name, tracked = next(iter(self._transaction.sessions.items()))
+            try:
+                tracked.let_go(is_undone=self._is_undone)
+            except Exception as error:
+                if not is_step_error(error):
+                    raise
+                _LOG.exception("%s: leaving a session failed", self._lease.transactional_id)
+            del self._transaction.sessions[name]
+
+    def _end_session(self) -> None:
+        if self._session is not None:
+            self._session.end(is_undone=self._is_undone)
+
+    def _give_connection_back(self) -> None:
+        if self._connection is not None:
+            if self._connection.get_transaction() is not None:
+                # For example after a COMMIT that raised. SQLAlchemy would pool the connection with it open.
+                discard(self._connection)
+            detach_if_pool_disposed(self._connection)
+            self._connection.close()
 
     @property
-    def _is_undone(self) -> bool:
-        """True if the transaction has ended, or ends now, without any effect."""
-        return not self.was_committed and self._machine.result not in (Result.SUCCEEDED, Result.IN_DOUBT)
+    def _is_undone(self) -> bool | None:
+        """True if the transaction has ended, or ends now, without any effect; None if that is not known."""
+        if self.was_committed or self._machine.result is Result.SUCCEEDED:
+            return False
+        return None if self._machine.result is Result.IN_DOUBT else True
 
     def _ask_fate(self) -> None:
         if self._transaction is not None and self._has_begun:
@@ -256,5 +280,5 @@ def unit_driver(
     sessions: UnitSessions = UnitSessions(),  # noqa: B008 - immutable
 ) -> UnitDriver:
     """The driver of a unit of work that uses ``slot`` and a connection of ``engine``; see UnitDriver and SqlUnit."""
-    database = SqlUnit(engine, store, slot.lease, store.limit(slot.transactional_id), unmatched, sessions)
+    database = SqlUnit(engine, store, slot, store.limit(slot.transactional_id), unmatched, sessions)
     return UnitDriver(store, database, slot, observe, THIS_PROCESS.process_id(), sends_commit=sends_commit)

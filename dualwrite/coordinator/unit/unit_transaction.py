@@ -31,7 +31,7 @@ class SessionInUnit(Protocol):
     def note_begin(self, transaction: SessionTransaction) -> None:
         """Note that ``transaction`` of the session has begun on the connection."""
 
-    def let_go(self, *, is_undone: bool) -> None:
+    def let_go(self, *, is_undone: bool | None) -> None:
         """Leave the session to the application."""
 
 
@@ -68,8 +68,8 @@ class UnitTransaction(RootTransaction):
         """True if SQLAlchemy has found that the connection was lost."""
         self.ended_by: str | None = None
         """The call in the block that rolled the transaction back."""
-        self.sessions: list[SessionInUnit] = []
-        """The application's own sessions on the connection."""
+        self.sessions: dict[int, SessionInUnit] = {}
+        """The application's own sessions on the connection, by their identity."""
         self.was_asked = False
         """True once the database may have received the COMMIT."""
         self.was_committed = False

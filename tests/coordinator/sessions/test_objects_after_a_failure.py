@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Column, Engine, ForeignKey, Table, func, insert, inspect, select, update
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, WriteOnlyMapped, mapped_column, relationship
 from sqlalchemy.orm.exc import DetachedInstanceError
 
 from dualwrite.coordinator.aio.transaction import AsyncTransaction
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.unit.transaction import Transaction
-from dualwrite.errors import InvalidTransactionStateError, KafkaUnavailableError
+from dualwrite.errors import InDoubtError, InvalidTransactionStateError, KafkaUnavailableError
 from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run
 from tests.support.coordinator.event_table import events, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
@@ -54,6 +54,7 @@ class ShopCustomer(ShopBase):
     __tablename__ = "customers"
     id: Mapped[int] = mapped_column(primary_key=True)
     notes: WriteOnlyMapped[ShopNote] = relationship()
+    orders: Mapped[list["ShopOrder"]] = relationship(back_populates="customer")
 
 
 class ShopOrder(ShopBase):
@@ -62,6 +63,8 @@ class ShopOrder(ShopBase):
     city: Mapped[str | None]
     state: Mapped[str] = mapped_column(server_default="new")
     version: Mapped[int] = mapped_column(default=func.abs(-1))
+    customer_id: Mapped[int | None] = mapped_column(ForeignKey("customers.id"))
+    customer: Mapped[ShopCustomer | None] = relationship(back_populates="orders")
     items: Mapped[list[ShopItem]] = relationship(back_populates="order")
     tags: Mapped[list[ShopTag]] = relationship(secondary=order_tags)
 
@@ -161,8 +164,52 @@ def with_notes_that_it_does_not_hold(dual_write: DualWrite) -> object:
     return customer
 
 
+def with_items_that_it_has_forgotten(dual_write: DualWrite) -> object:
+    order = ShopOrder(city="Rome", items=[ShopItem()])
+
+    def act(tx: Transaction) -> None:
+        tx.session.add(order)
+        tx.session.flush()
+        tx.session.refresh(order)
+
+    fail_after(dual_write, act)
+    return order
+
+
+def with_an_expression_that_a_failed_flush_has_replaced(dual_write: DualWrite) -> object:
+    order = ShopOrder(city=func.upper("Rome"))
+
+    def act(tx: Transaction) -> None:
+        with pytest.raises(IntegrityError), tx.session.begin_nested():
+            tx.session.add_all([order, EventModel(value=None)])
+
+    fail_after(dual_write, act)
+    return order
+
+
+def tagged(dual_write: DualWrite) -> object:
+    order, tag = a_stored_order(dual_write), ShopTag()
+    order.tags.append(tag)
+    fail_with(dual_write, order)
+    return order
+
+
+def loaded_and_closed(dual_write: DualWrite) -> object:
+    """It keeps what the unit has made of it by a statement."""
+    order = a_stored_order(dual_write)
+
+    def act(tx: Transaction) -> None:
+        with tx.session as session:
+            session.add(order)
+            session.execute(update(ShopOrder).values(city="Oslo"))
+            assert order.city == "Oslo"
+
+    fail_after(dual_write, act)
+    return order
+
+
 def a_stored_order(dual_write: DualWrite) -> ShopOrder:
-    order = ShopOrder(city="Rome")
+    order = ShopOrder(city="Rome", tags=[])
     with dual_write.transaction() as tx:
         tx.session.add(order)
     return order
@@ -246,6 +293,10 @@ def changed_in_a_session_of_the_application(dual_write: DualWrite) -> object:
         changed_in_a_session_of_the_application,
         deleted,
         expired_by_a_commit,
+        with_items_that_it_has_forgotten,
+        with_an_expression_that_a_failed_flush_has_replaced,
+        tagged,
+        loaded_and_closed,
     ],
 )
 def test_an_object_that_would_not_be_written_as_it_was_is_refused(
@@ -254,6 +305,70 @@ def test_an_object_that_would_not_be_written_as_it_was_is_refused(
     instance = write(dual_write)
     kafka.committed.clear()
     refuse(dual_write, kafka, instance)
+
+
+@pytest.mark.parametrize("use", ["merge", "bulk_save_objects"])
+def test_a_refused_object_can_neither_be_merged_nor_saved_in_bulk(
+    dual_write: DualWrite, shop: Engine, kafka: FakeKafka, use: str
+) -> None:
+    order = changed(dual_write)
+
+    def act(tx: Transaction) -> None:
+        getattr(tx.session, use)(order if use == "merge" else [order])
+
+    with pytest.raises(InvalidTransactionStateError, match="make or load the object"), dual_write.transaction() as tx:
+        act(tx)
+
+
+def test_what_a_new_object_refers_to_can_be_used_again(dual_write: DualWrite, shop: Engine) -> None:
+    """Its row was not written, though its collection has changed."""
+    customer, runs = ShopCustomer(), iter(range(2))
+    with dual_write.transaction() as tx:
+        tx.session.add(customer)
+
+    @dual_write.transactional(retries=1)
+    def order(tx: Transaction) -> None:
+        tx.session.add(customer)
+        tx.session.add(ShopOrder(city="Rome", customer=customer))
+        tx.session.flush()
+        if next(runs) == 0:
+            raise KafkaUnavailableError("not now")
+
+    order()
+    with Session(shop) as session:
+        assert [each.city for each in session.scalars(select(ShopCustomer)).one().orders] == ["Rome"]
+
+
+def test_a_write_only_relationship_that_was_not_used_does_not_matter(dual_write: DualWrite, shop: Engine) -> None:
+    customer = ShopCustomer()
+    fail_with(dual_write, customer)
+    with dual_write.transaction() as tx:
+        tx.session.add(customer)
+    with Session(shop) as session:
+        assert len(session.scalars(select(ShopCustomer)).all()) == 1
+
+
+def test_an_object_of_a_unit_in_doubt_is_refused(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not known whether its row was committed."""
+    one = EventModel(value="one")
+
+    def fail(*_: Any) -> None:
+        raise OperationalError("COMMIT", {}, ConnectionError("lost"))
+
+    def put(tx: Transaction) -> None:
+        add_flushed(tx, one)
+        tx.produce("events", value="one")
+        monkeypatch.setattr(sqlite_engine.dialect, "do_commit", fail)
+        monkeypatch.setattr(sqlite_engine.dialect, "do_begin", fail)
+
+    with pytest.raises(InDoubtError), dual_write.transaction() as tx:
+        put(tx)
+    monkeypatch.undo()
+    assert dual_write.wait_idle()
+    with pytest.raises(InvalidTransactionStateError, match="make or load the object"), dual_write.transaction() as tx:
+        tx.session.add(one)
 
 
 def test_objects_of_an_applications_own_session_are_new_again(

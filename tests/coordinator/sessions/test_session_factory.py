@@ -110,6 +110,14 @@ def test_options_that_are_the_units_own_do_not_matter(
     assert in_both(sqlite_engine, kafka, "one")
 
 
+def test_a_sessionmaker_can_be_configured_later(make_dual_write: Make, sqlite_engine: Engine) -> None:
+    factory = sessionmaker()
+    dual_write = make_dual_write(session_factory=factory)
+    factory.configure(info={"who": "shop"})
+    with dual_write.transaction() as tx:
+        assert tx.session.info["who"] == "shop"
+
+
 def test_its_commit_is_refused(make_dual_write: Make, sqlite_engine: Engine, kafka: FakeKafka) -> None:
     """The application's own commit() is not called."""
     with make_dual_write(session_factory=ShopSession).transaction() as tx:
@@ -205,6 +213,26 @@ def test_sqlmodels_async_session_joins(sqlite_place: AsyncPlace) -> None:
     assert sqlite_place.kafka.committed == ["Ada"]
     with sqlmodel.Session(sqlite_place.seen) as session:
         assert session.exec(sqlmodel.select(Hero.name)).all() == ["Ada"]
+
+
+def test_an_async_session_that_makes_a_session_of_its_own_is_refused(sqlite_place: AsyncPlace) -> None:
+    """Its rows would be no part of the unit."""
+
+    class DeafSession(AsyncSession):
+        def __init__(self, **_: Any) -> None:
+            super().__init__()
+
+    async def put(tx: AsyncTransaction) -> None:
+        await tx.produce("events", "one")
+        tx.session.add(EventModel(value="one"))
+
+    async def main() -> None:
+        async with sqlite_place.dual_write(session_factory=DeafSession) as dual_write, dual_write.transaction() as tx:
+            await put(tx)
+
+    with pytest.raises(ConfigurationError, match=r"DeafSession.__init__\(\) must hand sync_session_class on"):
+        run(main())
+    assert sqlite_place.in_both()
 
 
 def test_what_makes_no_async_session_is_refused(sqlite_place: AsyncPlace) -> None:

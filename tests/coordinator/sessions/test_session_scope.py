@@ -137,6 +137,36 @@ def test_its_removal_inside_dooms_the_unit(
     assert in_both(sqlite_engine, kafka)
 
 
+def test_after_a_removal_the_scope_has_its_former_session(
+    dual_write: DualWrite, scoped: scoped_session[Session], sqlite_engine: Engine
+) -> None:
+    before = scoped()
+
+    def remove(tx: Transaction) -> None:
+        scoped.remove()
+        scoped.scalars(select(EventModel)).all()
+
+    with pytest.raises(InvalidTransactionStateError, match="removed or replaced"):
+        run_unit(dual_write, remove)
+    assert scoped() is before
+    assert sqlite_engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+
+
+def test_a_statement_of_the_session_from_before_dooms_the_unit(
+    dual_write: DualWrite, scoped: scoped_session[Session], sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    before = scoped()
+
+    def write(tx: Transaction) -> None:
+        with pytest.raises(InvalidTransactionStateError, match="changed inside it"):
+            before.execute(insert(EventModel).values(value="one"))
+
+    with pytest.raises(InvalidTransactionStateError, match="changed inside it"):
+        run_unit(dual_write, write)
+    assert in_both(sqlite_engine, kafka)
+    scoped.remove()
+
+
 def test_other_scopes_keep_their_sessions(dual_write: DualWrite, scoped: scoped_session[Session]) -> None:
     seen: list[Session] = []
 

@@ -234,6 +234,28 @@ def test_objects_added_during_a_flush_are_flushed_too(unit: Callable[..., list[s
     assert unit(audit) == ["there", "one", "noted"]
 
 
+def test_a_session_that_a_flush_makes_is_flushed(unit: Callable[..., list[str]]) -> None:
+    def audit(tx: Transaction) -> None:
+        @event.listens_for(tx.session, "after_flush", once=True)
+        def note(session: Session, _: Any) -> None:
+            Session(session.connection()).add(SessionEvent(value="noted"))
+
+        tx.session.add(SessionEvent(value="one"))
+
+    assert unit(audit) == ["there", "one", "noted"]
+
+
+def test_a_session_of_an_error_handler_is_flushed(unit: Callable[..., list[str]]) -> None:
+    def handle(tx: Transaction) -> None:
+        try:
+            raise ValueError("handled")
+        except ValueError:
+            with Session(tx.connection) as session:
+                session.add(SessionEvent(value="one"))
+
+    assert unit(handle) == ["there", "one"]
+
+
 def test_a_session_outlives_its_unit_unchanged(unit: Callable[..., list[str]], sqlite_engine: Engine) -> None:
     sessions: list[Session] = []
 
