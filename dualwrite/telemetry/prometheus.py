@@ -6,6 +6,7 @@ so a unit of work costs only one observation of its duration.
 """
 
 import logging
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -186,27 +187,46 @@ class _Timer:
         self._results[result].observe(seconds)
 
 
-class DualWriteMetrics(Collector):
-    """The metrics of all watched DualWrites of a process.
+class DualWriteMetrics:
+    """The metrics of all watched DualWrites of a process. Several may share a registry.
 
     :param registry: the registry of the metrics.
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
-        self._watched: list[tuple[weakref.ref[Observable], Engine | None]] = []
-        self._durations = Histogram(
-            PREFIX + DURATION, DURATION_MEANING, ("application", "result"), buckets=BOUNDS, registry=None
-        )
-        registry.register(self)
+        with _guard:
+            collector = _collectors.get(registry)
+            if collector is None:
+                _collectors[registry] = collector = _DualWriteCollector()
+                registry.register(collector)
+        self._collector = collector
 
     def watch(self, dual_write: Observable, engine: Engine | None = None) -> None:
-        """Report ``dual_write``, a DualWrite or an AsyncDualWrite, from now on until it is garbage-collected.
+        """Report ``dual_write``, a DualWrite or an AsyncDualWrite, from now on until it is garbage-collected. A second
+        call for it can add the engine.
 
         :param engine: the engine of its database, to report the database's metrics, too. It costs two queries at each
             scrape.
         """
-        dual_write.add_observer(_Timer(dual_write.usage.application, self._durations))
-        self._watched.append((weakref.ref(dual_write), engine))
+        self._collector.watch(dual_write, engine)
+
+
+class _DualWriteCollector(Collector):
+    """The metrics of one registry."""
+
+    def __init__(self) -> None:
+        self._watched: weakref.WeakKeyDictionary[Observable, Engine | None] = weakref.WeakKeyDictionary()
+        self._durations = Histogram(
+            PREFIX + DURATION, DURATION_MEANING, ("application", "result"), buckets=BOUNDS, registry=None
+        )
+
+    def watch(self, dual_write: Observable, engine: Engine | None) -> None:
+        """See DualWriteMetrics."""
+        with _guard:
+            is_new = dual_write not in self._watched
+            self._watched[dual_write] = engine or self._watched.get(dual_write)
+        if is_new:
+            dual_write.add_observer(_Timer(dual_write.usage.application, self._durations))
 
     def describe(self) -> Iterator[Family]:
         """The metrics without values. The registry calls it."""
@@ -215,33 +235,36 @@ class DualWriteMetrics(Collector):
 
     def collect(self) -> Iterator[Family]:
         """Every metric with its current value. The registry calls it."""
-        alive = [(watched, engine) for reference, engine in self._watched if (watched := reference()) is not None]
+        with _guard:
+            alive = list(self._watched.items())
         for metric in METRICS:
             family = _family(metric)
             for dual_write, _ in alive:
                 _add(family, dual_write.usage.application, metric.read(dual_write))
             yield family
         yield from self._durations.collect()
-        yield from _of_databases(
-            [(watched.usage.application, engine) for watched, engine in alive if engine is not None]
-        )
+        yield from _of_databases([(watched.usage, engine) for watched, engine in alive if engine is not None])
 
 
-def _of_databases(watched: list[tuple[str, Engine]]) -> list[Family]:
+_guard = threading.Lock()
+_collectors: weakref.WeakKeyDictionary[CollectorRegistry, _DualWriteCollector] = weakref.WeakKeyDictionary()
+
+
+def _of_databases(watched: list[tuple[Usage, Engine]]) -> list[Family]:
     slots, waiting = families = [_family(metric) for metric in IN_DATABASE]
-    for application, engine in watched:
+    for usage, engine in watched:
+        application = usage.application
         try:
             statuses = [row.status for row in state_rows(engine, application=application).values()]
             found = len(outcomes(engine, application))
         except (DualWriteError, SQLAlchemyError) as error:  # report the other metrics nevertheless
             _LOG.warning("%s: the database's metrics are not available: %s", application, error)
             continue
-        counts = {
-            "leased": statuses.count(SlotStatus.HELD),
-            "free": statuses.count(SlotStatus.FREE),
-            "left": sum(status in ENDED for status in statuses),
-        }
-        _add(slots, application, counts)
+        leased = statuses.count(SlotStatus.HELD)
+        left = sum(status in ENDED for status in statuses)
+        # A slot that was never used has no row.
+        free = max(statuses.count(SlotStatus.FREE), usage.pool_size - leased - left)
+        _add(slots, application, {"leased": leased, "free": free, "left": left})
         _add(waiting, application, found)
     return families
 

@@ -113,6 +113,7 @@ def test_with_an_engine_the_databases_metrics_are_reported(
     write(second)
     said = told(registry)
     assert said['dualwrite_application_slots{application="orders",state="leased"}'] == 2
+    assert said['dualwrite_application_slots{application="orders",state="free"}'] == 1  # it has no row yet
     assert said['dualwrite_heuristic_outcomes{application="orders"}'] == 0
     expire_leases(engine)
     with engine.begin() as connection:
@@ -151,9 +152,21 @@ def test_a_closed_dual_write_is_no_longer_reported(
     assert 'dualwrite_pool_size{application="orders"}' not in told(registry)
 
 
-def test_two_collectors_in_one_registry_are_refused(metrics: DualWriteMetrics, registry: CollectorRegistry) -> None:
-    with pytest.raises(ValueError, match="Duplicated timeseries"):
-        DualWriteMetrics(registry)
+def test_a_second_object_adds_to_the_metrics_of_its_registry(
+    make: Make, metrics: DualWriteMetrics, registry: CollectorRegistry, engine: Engine
+) -> None:
+    """Two parts of a program need not know of each other."""
+    one, two = make(application="one"), make(application="two")
+    metrics.watch(one)
+    again = DualWriteMetrics(registry)
+    again.watch(one, engine)
+    again.watch(two)
+    write(one)
+    said = told(registry)
+    assert said['dualwrite_units_total{application="one",result="committed"}'] == 1
+    assert said['dualwrite_unit_duration_seconds_count{application="one",result="committed"}'] == 1
+    assert said['dualwrite_application_slots{application="one",state="leased"}'] == 1
+    assert 'dualwrite_pool_size{application="two"}' in said
 
 
 def test_every_metric_is_called_as_prometheus_would_have_it() -> None:
