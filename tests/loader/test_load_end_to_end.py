@@ -12,7 +12,7 @@ import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.cli.db import upgrade
-from dualwrite.coordinator.kafka.choice import PRODUCERS
+from dualwrite.coordinator.rules.producer_names import PRODUCERS
 from tests.support.loader.input_files import csv_text, make_database, pairs, table_rows, write_input
 from tests.support.peer_clients.kafka_helpers import visible
 
