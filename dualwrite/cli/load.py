@@ -5,12 +5,15 @@ What needs SQLAlchemy and a Kafka client is in loading.py and imported last, so 
 
 import argparse
 import csv
+import sys
 from pathlib import Path
 
 from dualwrite.cli.cluster import add_cluster, add_two_phase, cluster_config
 from dualwrite.cli.database import add_database, database
 from dualwrite.cli.printing import complain, counted
 from dualwrite.cli.producer import add_producer
+from dualwrite.cli.progress import ProgressReport
+from dualwrite.errors import ConfigurationError, DualWriteError, InputError
 from dualwrite.loader.dry_run import dry_run
 from dualwrite.loader.format import KINDS, InputFormat, parsed_delimiter, parsed_encoding
 from dualwrite.loader.input import check_input
@@ -66,10 +69,23 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         return _dry_run(job)
     check_input(job.path, job.form)
-    with database(arguments.db, must_exist=True, schema=arguments.schema) as engine:
-        from dualwrite.cli.loading import run_load
+    report = ProgressReport(job.source_name if job.path is None else job.path.name, sys.stderr)
+    try:
+        with database(arguments.db, must_exist=True, schema=arguments.schema) as engine:
+            from dualwrite.cli.loading import run_load
 
-        return run_load(job, engine, kafka, arguments)
+            return run_load(job, engine, kafka, arguments, report)
+    except DualWriteError as error:
+        if report.rows and _is_passing(error):
+            raise DualWriteError(f"{error}; {report.rows:,} rows are loaded: run it again to go on") from error
+        raise
+
+
+def _is_passing(error: DualWriteError) -> bool:
+    """True if another run may succeed without a correction, such as after a database error during the load."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    return not isinstance(error, InputError | ConfigurationError) or isinstance(error.__cause__, SQLAlchemyError)
 
 
 def _add_format(parser: argparse.ArgumentParser) -> None:

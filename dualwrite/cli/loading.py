@@ -2,7 +2,6 @@
 
 import argparse
 import hashlib
-import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -15,20 +14,20 @@ from dualwrite.cli.printing import complain, counted
 from dualwrite.cli.progress import ProgressReport
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.sql.dialects.supported import database_at
-from dualwrite.errors import ConfigurationError, DualWriteError, InputError
 from dualwrite.loader.job import LoadJob, Progress
 from dualwrite.loader.load import load
 from dualwrite.loader.position import read_position
 
 
-def run_load(job: LoadJob, engine: Engine, kafka: Mapping[str, Any], arguments: argparse.Namespace) -> int:
-    """Load the input, and print the result. 1 if there are bad rows.
+def run_load(
+    job: LoadJob, engine: Engine, kafka: Mapping[str, Any], arguments: argparse.Namespace, report: ProgressReport
+) -> int:
+    """Load the input, show the progress in ``report``, and print the result. 1 if there are bad rows.
 
     :raises DualWriteError: if the load fails. The message is meant for the user.
     :raises KeyboardInterrupt: after Ctrl-C, once a line on stderr has said how many rows are loaded.
     """
     began = time.monotonic()
-    report = ProgressReport(job.source_name if job.path is None else job.path.name, sys.stderr)
     try:
         with DualWrite(
             engine,
@@ -44,10 +43,6 @@ def run_load(job: LoadJob, engine: Engine, kafka: Mapping[str, Any], arguments: 
                 report.close()
     except KeyboardInterrupt:
         complain(_interrupted(job, engine))
-        raise
-    except DualWriteError as error:
-        if report.rows and _is_passing(error):
-            raise DualWriteError(f"{error}; {report.rows:,} rows are loaded: run it again to go on") from error
         raise
     return _print_result(job, done, time.monotonic() - began)
 
@@ -90,11 +85,6 @@ def _interrupted(job: LoadJob, engine: Engine) -> str:
     return (
         f"interrupted: {position.loaded:,} {rows} in table {job.table} and topic {job.topic}{bad}; {again} from there"
     )
-
-
-def _is_passing(error: DualWriteError) -> bool:
-    """True if another run may succeed without a correction, such as after a database error during the load."""
-    return not isinstance(error, InputError | ConfigurationError) or isinstance(error.__cause__, SQLAlchemyError)
 
 
 def _application(job: LoadJob, url: URL) -> str:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from dualwrite.errors import InputError
 from dualwrite.loader.format import InputFormat
-from dualwrite.loader.lines import LineError, Lines
+from dualwrite.loader.lines import LineError, TextLines
 from dualwrite.loader.streams import STANDARD_INPUT, open_input
 
 _ARRAY = "expected JSON lines, one object a line, but this begins a JSON array; convert it with: jq -c '.[]'"
@@ -64,7 +64,7 @@ class InputFile:
         try:
             self._stream = open_input(path, self._stack)
             self.form = (form or InputFormat()).of(self._stream.name, self.name)
-            self._lines = Lines(self.name, self._stream.text, self.form)
+            self._lines = TextLines(self.name, self._stream.text, self.form)
             self._records = self._field_records() if self.form.has_fields else iter(())
             self.columns: tuple[str, ...] | None = self._header() if self.form.has_fields else None
         except BaseException:
@@ -164,7 +164,7 @@ class InputFile:
             else:
                 yield InputRow(line, dict(zip(names, fields, strict=True)))
 
-    def _json_rows(self, lines: Lines) -> Iterator[InputRow | MalformedRow]:
+    def _json_rows(self, lines: TextLines) -> Iterator[InputRow | MalformedRow]:
         is_first = True
         while True:
             line = lines.begin_row()

@@ -16,7 +16,7 @@ class LineError(ValueError):
     """A line that no row can hold, such as one in another encoding. The message says why."""
 
 
-class Lines:
+class TextLines:
     """The lines of ``stream`` as text.
 
     The digest covers the decoded text. So a load that goes on with another encoding is refused if the rows before would
@@ -46,7 +46,7 @@ class Lines:
         self.row.clear()
         return self.number + 1
 
-    def __iter__(self) -> "Lines":
+    def __iter__(self) -> "TextLines":
         return self
 
     def __next__(self) -> str:
