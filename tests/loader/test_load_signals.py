@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.loader.input_files import csv_text, pairs, table_rows, write_input
 from tests.support.loader.load_place import LoadPlace
+from tests.support.waiting import eventually
 
 ROWS = [(number, f"name {number}") for number in range(1, 21)]
 TEXT = "id,name\n" + csv_text(20)
@@ -102,19 +103,33 @@ def test_ctrl_c_asks_for_the_same_input_again(place: LoadPlace) -> None:
     assert done.stderr.endswith("; the same command, with the same input, goes on from there\n")
 
 
+def test_ctrl_c_while_the_pipe_is_silent_is_heard(place: LoadPlace) -> None:
+    """Seven rows have come: a batch of six, and one that waits for five more."""
+    command = place.command(*PIPE, file="-")
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write("id,name\n" + csv_text(7))
+        process.stdin.flush()
+        assert len(eventually(lambda: table_rows(place.engine))) == 6
+        process.send_signal(signal.SIGINT)
+        last = process.stderr.read().splitlines()[-1]
+    assert process.returncode == 130
+    assert last.startswith("dualwrite: interrupted: 6 rows are in table flights")
+    assert pairs(place.committed()) == ROWS[:6]
+
+
 @pytest.mark.parametrize(
-    ("text", "options", "message"),
+    ("text", "message"),
     [
-        (csv_text(3, first=21), (), "standard input has changed in the 20 rows that were loaded from it before"),
-        (csv_text(19), (), "or send this input from its beginning, with every row of the run before"),
-        ("", (), "standard input has changed in the 20 rows"),
+        (csv_text(3, first=21), "standard input has changed in the 20 rows that were loaded from it before"),
+        (csv_text(19), "or send this input from its beginning, with every row of the run before"),
+        ("", "standard input has changed in the 20 rows"),
     ],
 )
-def test_standard_input_that_begins_elsewhere_is_refused(
-    place: LoadPlace, text: str, options: tuple[str, ...], message: str
-) -> None:
+def test_standard_input_that_begins_elsewhere_is_refused(place: LoadPlace, text: str, message: str) -> None:
     assert place.load(*PIPE, file="-", text=TEXT).returncode == 0
-    done = place.load(*PIPE, *options, file="-", text="id,name\n" + text)
+    done = place.load(*PIPE, file="-", text="id,name\n" + text)
     assert done.returncode == 2
     assert message in done.stderr
     assert table_rows(place.engine) == ROWS
