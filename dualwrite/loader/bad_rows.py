@@ -93,6 +93,8 @@ class BadRowFile:
         try:
             if os.fstat(self._file.fileno()).st_size != end:
                 self._file.truncate(end)
+            elif not rows:
+                return  # no change, and nothing to wait for
             lines = [row.encoded(self._source) for row in rows]
             rest = memoryview(b"".join(lines))
             while rest:

@@ -178,6 +178,19 @@ def test_two_processes_do_not_write_one_file(tmp_path: Path) -> None:
     assert subprocess.run(command, check=False, timeout=60).returncode == 0
 
 
+def test_units_without_bad_rows_do_not_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synchronised: list[int] = []
+    with BadRowFile(tmp_path / "bad", "f.csv") as file, monkeypatch.context() as patch:
+        patch.setattr("dualwrite.loader.bad_rows.os.fsync", synchronised.append)
+        file.write(0, [])
+        file.write(3, [])
+        assert synchronised == []
+        file.write(6, [row(7)])
+        file.write(9, [])
+        assert len(synchronised) == 1
+    assert [entry["row"] for entry in entries(tmp_path / "bad")] == [7]
+
+
 def test_a_disk_that_is_full_rolls_the_unit_back(
     engine: Engine, mixed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
