@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.config.native_keys import ALIASES, KEYS
 from dualwrite.client.config.reading import BOOTSTRAP_KEY
 from dualwrite.client.config.settings import ClientSettings
@@ -73,6 +72,8 @@ def require_cluster(config: Mapping[str, Any]) -> None:
 
     :raises KafkaUnavailableError: if no broker answers.
     """
+    from dualwrite.client.admin.control_plane import ControlPlane  # here, as it imports a Kafka client
+
     control = ControlPlane(config, timeout=REACH_SECONDS)
     try:
         control.supports_keep_prepared()

@@ -1,20 +1,19 @@
-"""The engine of a database on the command line, and its errors as one-line messages."""
+"""The engine of a database on the command line, and its errors as one-line messages.
+
+SQLAlchemy is imported at the first use, so that a mistake in the arguments is reported at once.
+"""
 
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from sqlalchemy import Engine, create_engine
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
-
-from dualwrite.coordinator.sql.dialects.supported import EXAMPLE_URLS, database_at
-from dualwrite.coordinator.sql.engine.database_errors import first_line
-from dualwrite.coordinator.sql.engine.shown_url import shown_url
-from dualwrite.coordinator.sql.own_tables import with_schema
 from dualwrite.errors import ConfigurationError
 from dualwrite.extras import missing_library
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL, Engine
 
 
 def add_database(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +32,7 @@ def add_schema(parser: argparse.ArgumentParser) -> None:
 
 
 @contextmanager
-def database(url: str, *, must_exist: bool, schema: str | None = None) -> Iterator[Engine]:
+def database(url: str, *, must_exist: bool, schema: str | None = None) -> "Iterator[Engine]":
     """An engine for ``url``, disposed of at the end of the ``with`` block.
 
     :param must_exist: refuse a SQLite file that does not exist; connecting would create an empty one.
@@ -41,14 +40,36 @@ def database(url: str, *, must_exist: bool, schema: str | None = None) -> Iterat
     :raises ConfigurationError: if ``url`` is not a database URL, its file is missing, or it is SQLite in memory. Also
         instead of each SQLAlchemyError in the block. The message contains no password.
     """
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from dualwrite.coordinator.sql.engine.database_errors import first_line
+
+    engine = _engine(url, schema)
+    name = engine.url.render_as_string(hide_password=True)
+    _require_file(engine.url, must_exist, schema)
+    try:
+        yield engine
+    except SQLAlchemyError as error:
+        raise ConfigurationError(f"database {name}: {first_line(error)}") from error
+    finally:
+        engine.dispose()
+
+
+def _engine(url: str, schema: str | None) -> "Engine":
+    from sqlalchemy import create_engine
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+
+    from dualwrite.coordinator.sql.dialects.supported import EXAMPLE_URLS, database_at
+    from dualwrite.coordinator.sql.own_tables import with_schema
+
     try:
         parsed = make_url(url)
-        name = parsed.render_as_string(hide_password=True)
         supported = database_at(parsed)
         if supported.is_in_memory(parsed):
             raise ConfigurationError(
-                f"{name} is a {supported.title} database in memory, which ends with the process: use a file, as in "
-                f"{supported.example_url}"
+                f"{parsed.render_as_string(hide_password=True)} is a {supported.title} database in memory, which ends "
+                f"with the process: use a file, as in {supported.example_url}"
             )
         if schema is None:
             supported.require_named(parsed)
@@ -57,7 +78,7 @@ def database(url: str, *, must_exist: bool, schema: str | None = None) -> Iterat
             raise ConfigurationError(
                 f"{driver} is a driver for asyncio: use a blocking driver here, such as {supported.example_url}"
             )
-        engine = with_schema(create_engine(parsed), schema)
+        return with_schema(create_engine(parsed), schema)
     except (ArgumentError, NoSuchModuleError, ValueError):
         raise ConfigurationError(
             f"--db is not a database URL of SQLAlchemy; examples: {', '.join(EXAMPLE_URLS)}"
@@ -66,16 +87,18 @@ def database(url: str, *, must_exist: bool, schema: str | None = None) -> Iterat
         if missing_library(error):
             raise
         raise ConfigurationError(f"the driver of {parsed.drivername} is not installed: {error.name}") from None
-    file = supported.file_of(parsed)
+
+
+def _require_file(url: "URL", must_exist: bool, schema: str | None) -> None:
+    """Refuse a database file that cannot be opened, or that is missing and has to exist."""
+    from dualwrite.coordinator.sql.dialects.supported import database_at
+    from dualwrite.coordinator.sql.engine.shown_url import shown_url
+
+    file = database_at(url).file_of(url)
     if file is not None and not Path(file).parent.is_dir():
+        name = url.render_as_string(hide_password=True)
         raise ConfigurationError(f"database {name}: there is no directory {Path(file).parent}")
     if must_exist and file is not None and not Path(file).exists():
         raise ConfigurationError(
-            f"there is no database file {file}; run: dualwrite db upgrade {shown_url(parsed, schema)}"
+            f"there is no database file {file}; run: dualwrite db upgrade {shown_url(url, schema)}"
         )
-    try:
-        yield engine
-    except SQLAlchemyError as error:
-        raise ConfigurationError(f"database {name}: {first_line(error)}") from error
-    finally:
-        engine.dispose()

@@ -15,7 +15,7 @@ from dualwrite.cli.database import database
 from dualwrite.cli.db import upgrade
 from dualwrite.cli.producer import add_producer
 from dualwrite.cli.progress import ProgressReport
-from dualwrite.coordinator.kafka.choice import ProducerName
+from dualwrite.coordinator.rules.producer_names import ProducerName
 from dualwrite.demo.check import Comparison, compare, read_topic
 from dualwrite.demo.flights import KEY, MOST_ROWS, create_table, write_flights
 from dualwrite.demo.supervisor import Window, plan, run_to_death, run_to_end

@@ -27,9 +27,9 @@ def since(moment: datetime | None, now: datetime | None = None) -> str:
     return f"{seconds // size} {unit}"
 
 
-def counted(number: int, noun: str) -> str:
-    """``1 transaction``, ``2 transactions``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """``1 transaction``, ``2,000 transactions``; ``plural`` if it is not the noun with an s."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {plural or f'{noun}s'}"
 
 
 def print_json(value: Any) -> None:

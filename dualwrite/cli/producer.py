@@ -2,7 +2,7 @@
 
 import argparse
 
-from dualwrite.coordinator.kafka.choice import PRODUCERS
+from dualwrite.coordinator.rules.producer_names import PRODUCERS
 
 
 def add_producer(parser: argparse.ArgumentParser) -> None:

@@ -7,12 +7,12 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from sqlalchemy import Engine
 
-from dualwrite.coordinator.kafka.choice import ProducerName
 from dualwrite.coordinator.manager.settings import Completion, ManagerSettings
 from dualwrite.coordinator.manager.unit_manager import UnitManager
 from dualwrite.coordinator.offsets.seeking import SeekingConsumers
 from dualwrite.coordinator.ports.kafka import KafkaParticipant
 from dualwrite.coordinator.process.this_process import THIS_PROCESS
+from dualwrite.coordinator.rules.producer_names import ProducerName
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.rules.two_phase import TwoPhase
 from dualwrite.coordinator.slots.slot import Counters

@@ -12,7 +12,7 @@ from pathlib import Path
 from sqlalchemy import create_engine
 
 from dualwrite.coordinator.dual_write import DualWrite
-from dualwrite.coordinator.kafka.choice import ProducerName
+from dualwrite.coordinator.rules.producer_names import ProducerName
 from dualwrite.demo.flights import KEY, NULL
 from dualwrite.errors import DualWriteError
 from dualwrite.loader.job import LoadJob, Progress

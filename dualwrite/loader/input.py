@@ -1,25 +1,23 @@
-"""Reads the rows of a CSV or JSON-lines file, plain, gzipped or as the one member of a zip archive.
+"""Reads the rows of an input in CSV, TSV or JSON lines, in any encoding that Python knows.
 
 Every row has the number of the line on which it begins. A digest covers the lines read so far, so that a later run can
-check that the beginning of the file is unchanged.
+check that the beginning of the input is unchanged.
 """
 
 import csv
-import gzip
-import hashlib
 import json
-import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path, PurePath
+from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from dualwrite.errors import InputError
+from dualwrite.loader.format import InputFormat
+from dualwrite.loader.lines import LineError, TextLines
+from dualwrite.loader.streams import STANDARD_INPUT, open_input
 
-_CSV = (".csv",)
-_JSON_LINES = (".jsonl", ".ndjson", ".json")
+_ARRAY = "expected JSON lines, one object a line, but this begins a JSON array; convert it with: jq -c '.[]'"
 
 
 class InputRow(NamedTuple):
@@ -27,6 +25,13 @@ class InputRow(NamedTuple):
 
     line: int
     values: dict[str, Any]
+
+
+class MalformedRow(NamedTuple):
+    """A row that cannot be read: the line on which it begins, and a message that names input and line."""
+
+    line: int
+    message: str
 
 
 class ExactFloat(float):
@@ -43,23 +48,25 @@ class ExactFloat(float):
 
 
 class InputFile:
-    """An input file, opened; a context manager that closes it.
+    """An input, opened; a context manager that closes it.
 
+    :param path: the file; None for standard input.
+    :param form: its format. Without a kind, the file's name says it.
     :raises InputError: from the constructor if the file is missing, unreadable, of an unknown kind, or its header is
-        invalid; from :meth:`rows` at a malformed row. The message names the file and the line.
+        invalid; from :meth:`items` and :meth:`rows` where it cannot be read further. The message names the input and
+        the line. Correct the input, and read it again.
+    :raises ConfigurationError: if the format contradicts itself.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path | None, form: InputFormat | None = None) -> None:
+        self.name = STANDARD_INPUT if path is None else path.name
         self._stack = ExitStack()
         try:
-            self._raw, text = _open(path, self._stack)
-            is_csv = _kind(path, text.name) in _CSV
-            self._file_size = path.stat().st_size
-            self._text_size = text.size
-            self._lines = _Lines(path.name, text.stream)
-            self._records = self._csv_records() if is_csv else iter(())
-            self.columns: tuple[str, ...] | None = self._header() if is_csv else None
+            self._stream = open_input(path, self._stack)
+            self.form = (form or InputFormat()).of(self._stream.name, self.name)
+            self._lines = TextLines(self.name, self._stream.text, self.form)
+            self._records = self._field_records() if self.form.has_fields else iter(())
+            self.columns: tuple[str, ...] | None = self._header() if self.form.has_fields else None
         except BaseException:
             self._stack.close()
             raise
@@ -72,12 +79,28 @@ class InputFile:
     ) -> None:
         self._stack.close()
 
+    def items(self) -> Iterator[InputRow | MalformedRow]:
+        """The remaining rows, one by one, with those that are malformed.
+
+        :raises InputError: where the input cannot be read further: at an unreadable file, at a malformed row of several
+            lines, which may have swallowed good rows, or at a JSON array.
+        """
+        return self._field_rows() if self.columns is not None else self._json_rows(self._lines)
+
     def rows(self) -> Iterator[InputRow]:
         """The remaining rows, one by one.
 
-        :raises InputError: at a malformed row, or where the file cannot be read further.
+        :raises InputError: at a malformed row, or where the input cannot be read further.
         """
-        return self._csv_rows() if self.columns is not None else self._json_rows(self._lines)
+        for item in self.items():
+            if isinstance(item, MalformedRow):
+                raise InputError(item.message)
+            yield item
+
+    def raw(self) -> bytes:
+        """The lines of the last row that :meth:`items` returned, as they are in the input. They are in UTF-8 if the
+        input is in UTF-16 or the like."""
+        return b"".join(self._lines.row)
 
     def digest(self) -> str:
         """SHA-256, in hex, of every line up to the end of the last row that was returned. Every line end counts as a
@@ -86,20 +109,32 @@ class InputFile:
 
     def fraction(self) -> float:
         """The part of the text that was read, 0 to 1; 1 only once there are no more rows. For a .gz file, whose text
-        length is unknown, the part of the compressed file, including read-ahead."""
+        length is unknown, the part of the compressed file, including read-ahead. 0 for standard input until its
+        end."""
+        stream = self._stream
         if self._lines.ended:
             return 1.0
-        read = self._raw.tell() if self._text_size is None else self._lines.size
-        return min(0.99, read / max(1, self._text_size or self._file_size))
+        if stream.file_size is None:
+            return 0.0
+        if stream.text_size is None or self.form.encoding != "utf-8":
+            return min(0.99, stream.raw.tell() / max(1, stream.file_size))
+        return min(0.99, self._lines.size / max(1, stream.text_size))
 
-    def _csv_records(self) -> Iterator[tuple[int, list[str]]]:
-        reader = csv.reader(self._lines, strict=True)
+    def _where(self, line: int, message: str) -> str:
+        return f"{self.name}, line {line}: {message}"
+
+    def _field_records(self) -> Iterator[tuple[int, list[str] | MalformedRow]]:
+        reader = csv.reader(self._lines, strict=True, delimiter=self.form.delimiter or ",")
         while True:
-            begins = self._lines.number + 1
+            begins = self._lines.begin_row()
             try:
                 fields = next(reader, None)
-            except csv.Error as error:
-                raise self._lines.error(begins, str(error)) from None
+            except (csv.Error, LineError) as error:
+                message = self._where(begins, str(error))
+                if len(self._lines.row) > 1:
+                    raise InputError(message) from None
+                yield begins, MalformedRow(begins, message)
+                continue
             if fields is None:
                 return
             if fields:
@@ -107,120 +142,66 @@ class InputFile:
 
     def _header(self) -> tuple[str, ...]:
         line, names = next(self._records, (1, []))
+        if isinstance(names, MalformedRow):
+            raise InputError(names.message)
         if not names:
-            raise InputError(f"{self.path.name} is empty; its first line must name the columns")
+            raise InputError(f"{self.name} is empty; its first line must name the columns")
         for place, name in enumerate(names):
             if not name.strip():
-                raise self._lines.error(line, f"column {place + 1} has no name")
+                raise InputError(self._where(line, f"column {place + 1} has no name"))
             if name in names[:place]:
-                raise self._lines.error(line, f"column {name!r} is named twice")
+                raise InputError(self._where(line, f"column {name!r} is named twice"))
         return tuple(names)
 
-    def _csv_rows(self) -> Iterator[InputRow]:
+    def _field_rows(self) -> Iterator[InputRow | MalformedRow]:
         names = self.columns or ()
         for line, fields in self._records:
-            if len(fields) != len(names):
-                raise self._lines.error(line, f"{len(fields)} fields where the header names {len(names)} columns")
-            yield InputRow(line, dict(zip(names, fields, strict=True)))
+            if isinstance(fields, MalformedRow):
+                yield fields
+            elif len(fields) != len(names):
+                message = f"{len(fields)} fields where the header names {len(names)} columns"
+                yield MalformedRow(line, self._where(line, message))
+            else:
+                yield InputRow(line, dict(zip(names, fields, strict=True)))
 
-    def _json_rows(self, lines: "_Lines") -> Iterator[InputRow]:
-        for text in lines:
-            if not text.strip():
-                continue
+    def _json_rows(self, lines: TextLines) -> Iterator[InputRow | MalformedRow]:
+        is_first = True
+        while True:
+            line = lines.begin_row()
             try:
-                values = json.loads(text, parse_float=ExactFloat.parse, parse_constant=_refuse_constant)
-            except (ValueError, RecursionError) as error:
-                raise lines.error(lines.number, f"no JSON: {error}") from None
-            if not isinstance(values, dict) or not values:
-                raise lines.error(lines.number, "expected a JSON object with a value for each column")
-            yield InputRow(lines.number, values)
+                text = next(lines, None)
+                if text is None:
+                    return
+                if not text.strip():
+                    continue
+                if is_first and text.lstrip().startswith("["):
+                    raise InputError(self._where(line, _ARRAY))
+                is_first = False
+                yield InputRow(line, _json_object(text))
+            except LineError as error:
+                is_first = False
+                yield MalformedRow(line, self._where(line, str(error)))
 
 
-class _Stream(Protocol):
-    """Bytes, line by line."""
+def check_input(path: Path | None, form: InputFormat) -> None:
+    """Open the file and read its header, so that a mistake is found at once. Leaves standard input alone.
 
-    def readline(self) -> bytes: ...
-
-
-class _Text(NamedTuple):
-    """The text of a file, the file name with the suffix of its kind, and the text's size in bytes if it is known."""
-
-    stream: _Stream
-    name: str
-    size: int | None
+    :raises InputError: as the constructor of :class:`InputFile`.
+    :raises ConfigurationError: if the format contradicts itself.
+    """
+    if path is not None:
+        with InputFile(path, form):
+            return
 
 
-class _Lines:
-    """The lines of a stream as text, counted and digested."""
-
-    def __init__(self, name: str, stream: _Stream) -> None:
-        self._name = name
-        self._stream = stream
-        self.number = 0
-        self.size = 0
-        self.ended = False
-        self.digest = hashlib.sha256()
-
-    def __iter__(self) -> "_Lines":
-        return self
-
-    def __next__(self) -> str:
-        try:
-            raw = self._stream.readline()
-        # zipfile raises RuntimeError for an encrypted member, NotImplementedError for an unknown compression
-        except (OSError, EOFError, zlib.error, zipfile.BadZipFile, RuntimeError) as error:
-            raise InputError(f"{self._name} cannot be read beyond line {self.number}: {error}") from None
-        if not raw:
-            self.ended = True
-            raise StopIteration
-        self.number += 1
-        self.size += len(raw)
-        if raw.strip():
-            self.digest.update(raw.rstrip(b"\r\n") + b"\n")
-        if b"\0" in raw:
-            raise self.error(self.number, "contains a NUL byte; this is not a text file")
-        try:
-            return raw.decode("utf-8-sig" if self.number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise self.error(self.number, f"is not UTF-8 (byte {error.start + 1})") from None
-
-    def error(self, line: int, message: str) -> InputError:
-        return InputError(f"{self._name}, line {line}: {message}")
-
-
-def _kind(path: Path, inner_name: str) -> str:
-    suffix = PurePath(inner_name).suffix.lower()
-    if suffix not in _CSV + _JSON_LINES:
-        kinds = ".csv, .jsonl, .ndjson or .json, alone, as .gz or in .zip"
-        raise InputError(f"{path.name}: {inner_name!r} is of an unknown kind; use {kinds}")
-    return suffix
-
-
-def _open(path: Path, stack: ExitStack) -> tuple[IO[bytes], _Text]:
-    """The file on disk, and its text."""
+def _json_object(text: str) -> dict[str, Any]:
     try:
-        raw: IO[bytes] = stack.enter_context(path.open("rb"))
-        if not path.is_file():
-            raise InputError(f"{path} is not a regular file")
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
-    if path.suffix.lower() == ".gz":
-        return raw, _Text(stack.enter_context(gzip.GzipFile(fileobj=raw, mode="rb")), path.stem, None)
-    if path.suffix.lower() == ".zip":
-        return raw, _open_member(path, raw, stack)
-    return raw, _Text(raw, path.name, path.stat().st_size)
-
-
-def _open_member(path: Path, raw: IO[bytes], stack: ExitStack) -> _Text:
-    try:
-        archive = stack.enter_context(zipfile.ZipFile(raw))
-        members = [member for member in archive.infolist() if not member.is_dir()]
-        if len(members) != 1:
-            raise InputError(f"{path.name} holds {len(members)} files; it must hold one")
-        stream = stack.enter_context(archive.open(members[0]))
-        return _Text(stream, members[0].filename, members[0].file_size)
-    except (OSError, zipfile.BadZipFile, RuntimeError) as error:
-        raise InputError(f"{path.name} cannot be read: {error}") from None
+        values = json.loads(text, parse_float=ExactFloat.parse, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise LineError(f"no JSON: {error}") from None
+    if not isinstance(values, dict) or not values:
+        raise LineError("expected a JSON object with a value for each column")
+    return values
 
 
 def _refuse_constant(name: str) -> float:

@@ -1,6 +1,7 @@
 """Loads a file: checks everything first, skips what an earlier run loaded, then runs one unit of work per batch."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from sqlalchemy import JSON, Engine, MetaData, Table, inspect
 from sqlalchemy.exc import NoSuchTableError
@@ -9,57 +10,71 @@ from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.engine.shown_url import command_on
 from dualwrite.coordinator.sql.own_tables import schema_of
 from dualwrite.coordinator.sql.tables import kafka_transaction_state, load_position
-from dualwrite.errors import ConfigurationError, DatabaseNotReadyError, InputError
-from dualwrite.ids import is_legal_topic
+from dualwrite.errors import DatabaseNotReadyError, InputError
+from dualwrite.loader.bad_rows import BadRowFile
 from dualwrite.loader.batches import Batches
+from dualwrite.loader.format import delimiter_hint
 from dualwrite.loader.input import InputFile
 from dualwrite.loader.job import LoadJob, LoadUnits, Progress
-from dualwrite.loader.position import read_position
+from dualwrite.loader.position import LoadPosition, read_position
 from dualwrite.loader.rows import RowTyper
 
 
 def load(
     job: LoadJob, engine: Engine, dual_write: LoadUnits, on_progress: Callable[[Progress], None] | None = None
 ) -> Progress:
-    """Load the remaining rows of ``job``'s file, if there are any. Returns the progress.
+    """Load the remaining rows of ``job``'s input, if there are any. Returns the progress.
 
     Checks everything that it can before the first write. A crash at any moment leaves only whole batches, in both the
     database and Kafka; another call continues from there.
 
     :param engine: the database of ``dual_write``.
     :param on_progress: called before the first batch, after each, and at the end.
-    :raises InputError: if a row does not fit. Its batch is neither in the database nor in Kafka.
+    :raises InputError: if a row does not fit and ``job`` has no file for bad rows, or if the database refuses a row.
+        Its batch is neither in the database nor in Kafka. Correct the input, and load again.
     :raises DatabaseNotReadyError: if the state tables are missing.
-    :raises ConfigurationError: if the database silently changes values that do not fit.
+    :raises ConfigurationError: if the job contradicts itself, or the database silently changes values that do not fit.
     :raises DualWriteError: from the unit of work; see the classes. To load again is always safe.
     """
-    with InputFile(job.path) as source:
-        batches = _checked(job, engine, source)
+    job.check()
+    with ExitStack() as stack:
+        source = stack.enter_context(InputFile(job.path, job.form))
+        table, typer = _checked(job, engine, source)
+        bad_rows = None
+        if job.bad_rows is not None:
+            bad_rows = stack.enter_context(BadRowFile(job.bad_rows, job.load_key.source))
+        batches = Batches(job, source, table, typer, bad_rows)
         dual_write.recover()
         with engine.connect() as connection:
-            position = read_position(connection, job.load_key)
-        batches.skip(position)
-        earlier = position.rows
-        tell = on_progress or _ignore
-        tell(Progress(earlier, earlier, source.fraction()))
-        try:
-            for batch in batches:
-                batch.write(dual_write, position)
-                position = batch.end
-                tell(Progress(position.rows, earlier, source.fraction()))
-        except InputError as error:
-            raise InputError(f"{error}; {_loaded(position.rows)}") from error
-        done = Progress(position.rows, earlier, 1.0)
-        tell(done)
-        return done
+            begin = read_position(connection, job.load_key)
+        batches.skip(begin)
+        return _write(batches, dual_write, source, begin, on_progress or _ignore)
 
 
-def _checked(job: LoadJob, engine: Engine, source: InputFile) -> Batches:
-    """The batches, after every check that is possible without reading the rows."""
-    if job.batch_size < 1:
-        raise ConfigurationError(f"batch size {job.batch_size}: use 1 or more")
-    if not is_legal_topic(job.topic):
-        raise ConfigurationError(f"topic {job.topic!r}: use 1 to 249 letters, digits, dots, underscores and hyphens")
+def _write(
+    batches: Batches, dual_write: LoadUnits, source: InputFile, begin: LoadPosition, tell: Callable[[Progress], None]
+) -> Progress:
+    """Write every batch, the first one from ``begin`` on."""
+
+    def progress(fraction: float) -> Progress:
+        return Progress(position.loaded, begin.loaded, fraction, position.bad, begin.bad)
+
+    position = begin
+    tell(progress(source.fraction()))
+    try:
+        for batch in batches:
+            batch.write(dual_write, position)
+            position = batch.end
+            tell(progress(source.fraction()))
+    except InputError as error:
+        raise InputError(f"{error}; {_loaded(position.loaded)}") from error
+    done = progress(1.0)
+    tell(done)
+    return done
+
+
+def _checked(job: LoadJob, engine: Engine, source: InputFile) -> tuple[Table, RowTyper]:
+    """The table and its converter, after every check that is possible without reading the rows."""
     table = _reflected(job.table, engine)
     database = database_of(engine.dialect)
     with engine.connect() as connection:
@@ -69,14 +84,17 @@ def _checked(job: LoadJob, engine: Engine, source: InputFile) -> Batches:
                     f"the database has no table {needed.name}; run: {command_on(engine, 'db upgrade')}"
                 )
         database.require_strict(connection)
-    typer = RowTyper(table, job.path.name, database, csv=source.columns is not None, null=job.null)
+    typer = RowTyper(table, source.name, database, csv=source.columns is not None, null=job.null)
     if job.key is not None and job.key not in table.columns:
         raise InputError(f"key column {job.key!r} is not in table {table.fullname}")
     if source.columns is not None:
-        typer.require(source.columns, job.path.name)
+        try:
+            typer.require(source.columns, source.name)
+        except InputError as error:
+            raise InputError(f"{error}{delimiter_hint(source.columns)}") from None
         if job.key is not None and job.key not in source.columns:
-            raise InputError(f"key column {job.key!r} is not in {job.path.name}")
-    return Batches(job, source, table, typer)
+            raise InputError(f"key column {job.key!r} is not in {source.name}")
+    return table, typer
 
 
 def _reflected(name: str, engine: Engine) -> Table:

@@ -76,7 +76,7 @@ def test_rows_written_by_a_csv_writer_are_read_back(tmp_path: Path, rows: list[t
         ("id,name\n1,a,b\n", "f.csv, line 2: 3 fields where the header names 2 columns"),
         ('id,name\n1,a\n2,"b\n3,c\n', "f.csv, line 3: unexpected end of data"),
         ('id,name\n1,"a"b\n', "f.csv, line 2: ',' expected after '\"'"),
-        (b"id,name\n1,\xff\n", "f.csv, line 2: is not UTF-8 (byte 3)"),
+        (b"id,name\n1,\xff\n", "f.csv, line 2: is not UTF-8 (byte 3); is it in another --encoding?"),
         (b"id,name\n1,a\0\n", "f.csv, line 2: contains a NUL byte; this is not a text file"),
     ],
 )

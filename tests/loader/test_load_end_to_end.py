@@ -1,62 +1,19 @@
 """``dualwrite load`` as a process, with the bundled broker and SQLite: both sides, exit codes, kill -9."""
 
-import json
 import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.cli.db import upgrade
-from dualwrite.coordinator.kafka.choice import PRODUCERS
+from dualwrite.coordinator.rules.producer_names import PRODUCERS
 from tests.support.loader.input_files import csv_text, make_database, pairs, table_rows, write_input
-from tests.support.peer_clients.kafka_helpers import visible
+from tests.support.loader.load_place import LoadPlace
 
 ROWS = [(number, f"name {number}") for number in range(1, 21)]
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), durability="os") as running:
-        yield running
-
-
-class LoadPlace:
-    """A directory with a file of twenty rows and a database, and a topic of its own."""
-
-    def __init__(self, directory: Path, broker: EmbeddedBroker) -> None:
-        self.file = write_input(directory / "f.csv.zip", "id,name\n" + csv_text(20))
-        self.engine = make_database(directory, ready=False)
-        self.url = self.engine.url.render_as_string()
-        upgrade(self.url)
-        self.topic = directory.name.replace("[", "-").replace("]", "-")
-        self._bootstrap = broker.bootstrap_servers
-
-    def command(self, *options: str) -> list[str]:
-        """The command line that loads the file in batches of six."""
-        given = {"--db": self.url, "--table": "flights", "--topic": self.topic, "--bootstrap-servers": self._bootstrap}
-        words = [word for pair in given.items() for word in pair]
-        program = [sys.executable, "-m", "dualwrite", "load", str(self.file)]
-        return [*program, *words, "--batch-size", "6", *options]
-
-    def load(self, *options: str) -> "subprocess.CompletedProcess[str]":
-        """Run it to its end; a later option overrides an earlier one."""
-        return subprocess.run(self.command(*options), capture_output=True, text=True, check=False, timeout=60)
-
-    def committed(self) -> list[dict[str, object]]:
-        """What a read_committed consumer sees in the topic, up to the last stable offset."""
-        return [json.loads(value) for value in visible(self._bootstrap, self.topic)]
-
-
-@pytest.fixture
-def place(tmp_path: Path, broker: EmbeddedBroker) -> Iterator[LoadPlace]:
-    made = LoadPlace(tmp_path, broker)
-    yield made
-    made.engine.dispose()
 
 
 @pytest.mark.slow_cases
@@ -143,15 +100,7 @@ def test_the_same_file_into_another_database_leaves_the_first_ones_open_transact
     place: LoadPlace, tmp_path: Path
 ) -> None:
     """The first load dies between its database's COMMIT and Kafka's; only that database knows what was decided."""
-    dies = (
-        "import os, signal, sys\n"
-        "from dualwrite.coordinator import dual_write as unit_of_work\n"
-        "from dualwrite.cli.main import main\n"
-        "unit_of_work.no_observer = lambda step: step == 'COMMIT_KAFKA' and os.kill(os.getpid(), signal.SIGKILL)\n"
-        "sys.exit(main(sys.argv[1:]))\n"
-    )
-    words = place.command()[3:]
-    died = subprocess.run([sys.executable, "-c", dies, *words], capture_output=True, text=True, check=False, timeout=60)
+    died = place.struck("SIGKILL", "COMMIT_KAFKA", 1)
     assert died.returncode == -signal.SIGKILL, died.stderr
     (tmp_path / "other").mkdir()
     other = make_database(tmp_path / "other", ready=False)
@@ -199,7 +148,7 @@ def test_a_load_that_fails_halfway_says_how_far_it_came(place: LoadPlace, error:
         "LoadBatch.write = fail\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
-    program = [sys.executable, "-c", fails, *place.command()[3:]]
+    program = [sys.executable, "-c", fails, *place.words()]
     done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].endswith("no; 12 rows are loaded: run it again to go on")

@@ -6,7 +6,8 @@ import pytest
 from sqlalchemy import Engine
 
 from dualwrite.errors import InputError
-from dualwrite.loader.position import LoadKey, LoadPosition, advance, read_position
+from dualwrite.loader.identity import LoadKey
+from dualwrite.loader.position import LoadPosition, advance, read_position
 from tests.support.loader.input_files import make_database
 
 KEY = LoadKey("/data/f.csv", "flights", "topic")

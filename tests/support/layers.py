@@ -22,6 +22,7 @@ PURE = (
     "version",
     "records",
     "wire",
+    "loader.format",
     "broker.access",
     "broker.clients",
     "broker.settings",

@@ -14,11 +14,11 @@ from dualwrite.coordinator.aio.consumers import AsyncSeekingConsumers
 from dualwrite.coordinator.aio.manager import AsyncUnitManager
 from dualwrite.coordinator.aio.session import AsyncSessionFactory, async_unit_sessions
 from dualwrite.coordinator.aio.transaction import AsyncBlock, AsyncTransaction
-from dualwrite.coordinator.kafka.choice import ProducerName
 from dualwrite.coordinator.manager.settings import Completion, ManagerSettings
 from dualwrite.coordinator.ports.kafka import KafkaParticipant
 from dualwrite.coordinator.process.greenlets import greenlet_spawn, wait_for
 from dualwrite.coordinator.process.this_process import THIS_PROCESS
+from dualwrite.coordinator.rules.producer_names import ProducerName
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.rules.two_phase import TwoPhase
 from dualwrite.coordinator.slots.slot import Counters

@@ -7,19 +7,15 @@ librdkafka. If the user has not chosen a producer, librdkafka is used where the 
 import logging
 import threading
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.config.producer_settings import ProducerSettings
 from dualwrite.client.config.reading import is_two_phase
 from dualwrite.client.terms.versions import TRANSACTION_VERSION, TV2
 from dualwrite.coordinator.ports.kafka import KafkaParticipant
+from dualwrite.coordinator.rules.producer_names import LIBRDKAFKA, NATIVE, PRODUCERS
 from dualwrite.errors import ConfigurationError
-
-ProducerName = Literal["native", "librdkafka"]
-NATIVE, LIBRDKAFKA = "native", "librdkafka"
-PRODUCERS = (NATIVE, LIBRDKAFKA)
-"""The producers to choose from."""
 
 PROBE_TIMEOUT = 30.0
 """Timeout in seconds of the request for the cluster's transaction version; delivery.timeout.ms if that is less."""

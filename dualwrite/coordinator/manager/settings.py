@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from dualwrite.coordinator.kafka.choice import LIBRDKAFKA, ProducerName
 from dualwrite.coordinator.ports.kafka import KafkaParticipant
+from dualwrite.coordinator.rules.producer_names import LIBRDKAFKA, ProducerName
 from dualwrite.coordinator.rules.slot_rules import slot_id
 from dualwrite.coordinator.rules.two_phase import RESUME, TwoPhase, completed_config, require_mode
 from dualwrite.coordinator.slots.usage import PoolSettings
