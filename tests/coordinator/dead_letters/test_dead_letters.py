@@ -1,0 +1,313 @@
+"""DeadLetters over a Kafka that can fail at every call: which records are put aside, and what is committed then."""
+
+import logging
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from sqlalchemy import Engine, insert, select
+from sqlalchemy.exc import IntegrityError, OperationalError
+
+from dualwrite import DeadLetterError, DeadLetters, errors
+from dualwrite.coordinator.dead_letters import letter as names
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.sql.tables import kafka_consumer_offset as table
+from dualwrite.errors import KafkaRefusedError, KafkaUnavailableError
+from dualwrite.ids import TopicPartition
+from tests.support.coordinator.event_table import events, stored_values
+from tests.support.coordinator.fake_consumer import FakeConsumer, FakeGroup, positions
+from tests.support.coordinator.fake_kafka import Fault
+from tests.support.coordinator.fake_records import FakeRecord, KeepingKafka, polled
+
+P = TopicPartition("in", 0)
+DLQ = "in.dlq"
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses between attempts, which take no time here."""
+    made: list[float] = []
+    monkeypatch.setattr("dualwrite.coordinator.process.this_process.ThisProcess.sleep", staticmethod(made.append))
+    return made
+
+
+@pytest.fixture
+def kafka() -> KeepingKafka:
+    return KeepingKafka()
+
+
+class LetterReader:
+    """A consumer whose offsets are in one of the two places, and its dead letters."""
+
+    def __init__(self, dual_write: DualWrite, kafka: KeepingKafka, engine: Engine, offsets: Any) -> None:
+        self.dual_write, self.kafka, self.engine, self.offsets = dual_write, kafka, engine, offsets
+        self.consumer = FakeConsumer(FakeGroup())
+        seek = dual_write.seek_to_stored if offsets == "stored" else dual_write.seek_to_committed
+        seek(self.consumer, positions(P))
+        self.tried: list[str] = []
+
+    def letters(self, **settings: Any) -> DeadLetters:
+        return DeadLetters(self.dual_write, self.consumer, DLQ, **{"offsets": self.offsets, **settings})
+
+    def use(self, *values: str | None, raised: BaseException | None = None, **settings: Any) -> int:
+        """Use records with ``values``: one that begins with "bad" raises ``raised``."""
+
+        def function(tx: Any, message: Any) -> None:
+            value = (message.value() or b"none").decode()
+            self.tried.append(value)
+            tx.execute(insert(events).values(value=value))
+            tx.produce("out", value)
+            if value.startswith("bad"):
+                raise raised or ValueError(f"cannot use {value}")
+
+        return self.letters(**settings).use(polled(self.consumer, P, *values), function)
+
+    def seek_back(self) -> None:
+        self.consumer.group.committed[P] = self.offset()
+        (self.dual_write.seek_to_stored if self.offsets == "stored" else self.dual_write.seek_to_committed)(
+            self.consumer
+        )
+
+    def offset(self) -> int:
+        """Where the group would go on after this process."""
+        if self.offsets == "stored":
+            with self.engine.connect() as connection:
+                return int(connection.scalars(select(table.c.next_offset)).one())
+        sent = [value[1][P] for value in self.kafka.committed if isinstance(value, tuple)]
+        return sent[-1] if sent else 0
+
+    def letters_left(self) -> list[Any]:
+        """The values that are committed in Kafka as dead letters or outputs."""
+        return [value for value in self.kafka.committed if not isinstance(value, tuple)]
+
+
+@pytest.fixture(params=["stored", "committed"])
+def reading(
+    request: pytest.FixtureRequest,
+    make_dual_write: Callable[..., DualWrite],
+    kafka: KeepingKafka,
+    sqlite_engine: Engine,
+) -> LetterReader:
+    return LetterReader(make_dual_write(), kafka, sqlite_engine, request.param)
+
+
+def test_records_that_can_be_used_are_used_in_one_unit(reading: LetterReader) -> None:
+    units = reading.dual_write.counters.units
+    assert reading.use("a", "b", "c") == 0
+    assert reading.tried == stored_values(reading.engine) == reading.letters_left() == ["a", "b", "c"]
+    assert (reading.offset(), reading.dual_write.counters.units - units) == (3, 1)
+
+
+def test_a_poison_record_goes_to_the_topic_and_the_others_are_used(
+    reading: LetterReader, caplog: pytest.LogCaptureFixture, no_pauses: list[float]
+) -> None:
+    with caplog.at_level(logging.WARNING, "dualwrite"):
+        assert reading.use("a", "bad", "c") == 1
+    assert reading.tried == ["a", "bad", "a", "bad", "bad", "bad", "c"]
+    assert stored_values(reading.engine) == ["a", "c"]
+    assert reading.letters_left() == ["a", "bad", "c"]  # the one in the middle is the dead letter
+    assert [record.value for record in reading.kafka.kept.of(DLQ)] == [b"bad"]
+    assert reading.offset() == 3
+    assert reading.dual_write.counters.dead_letters == 1
+    assert no_pauses == [0.05, 0.1]
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert said == [
+        "dead letter: record in-0@1 of group 'group' is in topic 'in.dlq' now, after 3 attempts: ValueError: cannot "
+        "use bad"
+    ]
+    assert reading.use("d") == 0, "the consumer goes on without a seek"
+
+
+def test_a_dead_letter_says_where_its_record_came_from(reading: LetterReader) -> None:
+    headers = [("trace", b"\x00\xff"), ("none", None)]
+    record = FakeRecord(P, reading.consumer.poll(P, 1)[0], b"text", key=None, headers=headers)
+
+    def function(tx: Any, message: Any) -> None:
+        tx.execute(insert(events), [{"value": "twice"}, {"value": "twice"}])
+
+    assert reading.letters(attempts=1).use([record], function) == 1
+    (made,) = reading.kafka.kept.of(DLQ)
+    assert (made.key, made.value, made.timestamp) == (None, b"text", record.timestamp()[1])
+    said = dict(made.headers)
+    assert made.headers[:2] == tuple(headers)
+    assert b"UNIQUE constraint failed" in (said.pop(names.MESSAGE) or b"")
+    assert said == {
+        **dict(headers),
+        names.TOPIC: b"in",
+        names.PARTITION: b"0",
+        names.OFFSET: b"0",
+        names.EXCEPTION: f"{IntegrityError.__module__}.IntegrityError".encode(),
+        names.GROUP: b"group",
+        names.ATTEMPTS: b"1",
+    }
+
+
+def test_a_tombstone_can_be_a_dead_letter(reading: LetterReader) -> None:
+    def function(tx: Any, message: Any) -> None:
+        message.value().decode()
+
+    assert reading.letters().use(polled(reading.consumer, P, None), function) == 1
+    assert [record.value for record in reading.kafka.kept.of(DLQ)] == [None]
+
+
+class WebServiceError(Exception):
+    """An error of the application's own."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.KafkaUnavailableError("down"),
+        errors.DatabaseUnavailableError("down"),
+        errors.RebalancedError("moved"),
+        errors.InDoubtError("unknown"),
+        errors.CommittedError("committed"),
+        errors.InvalidTransactionStateError("a bug"),
+        errors.KafkaRefusedError("produce", 29, "TOPIC_AUTHORIZATION_FAILED"),
+        OperationalError("SELECT", {}, Exception("disk full")),
+        ConnectionResetError("by a peer"),
+        TimeoutError("of a service"),
+        MemoryError(),
+        WebServiceError("503"),
+        KeyboardInterrupt(),
+        SystemExit(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("others", [[], ["a"]], ids=["alone", "in a batch"])
+def test_what_may_pass_puts_no_record_aside(reading: LetterReader, error: BaseException, others: list[str]) -> None:
+    with pytest.raises(type(error)):
+        reading.use(*others, "bad", raised=error, may_pass=[WebServiceError])
+    assert (reading.kafka.kept.of(DLQ), reading.letters_left(), reading.offset()) == ([], [], 0)
+    assert stored_values(reading.engine) == []
+    reading.seek_back()
+    assert reading.use(*others, "good") == 0
+
+
+def test_what_passes_is_tried_again_at_once(reading: LetterReader) -> None:
+    passing = [errors.DatabaseBusyError("a deadlock"), errors.DatabaseBusyError("again")]
+
+    def function(tx: Any, message: Any) -> None:
+        tx.execute(insert(events).values(value="a"))
+        if passing:
+            raise passing.pop()
+
+    assert reading.letters().use(polled(reading.consumer, P, "a"), function) == 0
+    assert (stored_values(reading.engine), reading.offset(), reading.kafka.kept.records) == (["a"], 1, [])
+
+
+def test_an_error_of_the_consumer_is_no_records_fault(reading: LetterReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    messages = polled(reading.consumer, P, "a")
+
+    def refuse() -> None:
+        raise KafkaException(KafkaError(KafkaError._STATE))
+
+    monkeypatch.setattr(reading.consumer, "consumer_group_metadata", refuse)
+    with pytest.raises(KafkaException):
+        reading.letters().use(messages, lambda tx, message: None)
+    assert reading.kafka.kept.of(DLQ) == []
+
+
+@pytest.fixture
+def time_limit() -> Iterator[None]:
+    """A handler that raises an Exception, as Celery's soft time limit does."""
+
+    def strike(_: int, __: object) -> None:
+        raise ValueError("time is up")
+
+    before = signal.signal(signal.SIGUSR1, strike)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.usefixtures("time_limit")
+def test_a_time_limit_puts_no_record_aside(reading: LetterReader) -> None:
+    with pytest.raises(ValueError, match="time is up"):
+        reading.letters().use(polled(reading.consumer, P, "a"), lambda tx, message: signal.raise_signal(signal.SIGUSR1))
+    assert (reading.kafka.kept.of(DLQ), reading.offset()) == ([], 0)
+
+
+def test_a_block_that_committed_past_the_library_is_not_run_again(reading: LetterReader) -> None:
+    calls = []
+
+    def function(tx: Any, message: Any) -> None:
+        calls.append(message)
+        tx.execute(insert(events).values(value="left"))
+        tx.connection.connection.driver_connection.commit()
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        reading.letters().use(polled(reading.consumer, P, "a"), function)
+    assert (len(calls), reading.kafka.kept.of(DLQ)) == (1, [])
+
+
+def test_a_record_that_makes_one_too_large_is_put_aside(reading: LetterReader) -> None:
+    def function(tx: Any, message: Any) -> None:
+        raise KafkaRefusedError("produce", 10, "MESSAGE_TOO_LARGE")
+
+    assert reading.letters().use(polled(reading.consumer, P, "a"), function) == 1
+
+
+def refuse_letters(kafka: KeepingKafka, error: Exception) -> list[int]:
+    """Let the dead-letter unit fail as long as the list that is returned has a number."""
+    left = [1]
+
+    def before(request: str) -> None:
+        if request == "produce" and left:
+            raise error
+
+    kafka.before_effect = before
+    return left
+
+
+def fail(tx: Any, message: Any) -> None:
+    raise ValueError
+
+
+def test_a_refused_dead_letter_loses_no_record(reading: LetterReader) -> None:
+    left = refuse_letters(reading.kafka, KafkaRefusedError("produce", 10, "MESSAGE_TOO_LARGE"))
+    with pytest.raises(DeadLetterError, match=r"^record in-0@0: .* 'in\.dlq' \(MESSAGE_TOO_LARGE\)") as raised:
+        reading.letters().use(polled(reading.consumer, P, "a"), fail)
+    assert not raised.value.retriable
+    assert isinstance(raised.value.__cause__, KafkaRefusedError)
+    assert (reading.letters_left(), reading.offset(), reading.dual_write.counters.dead_letters) == ([], 0, 0)
+    left.clear()
+    reading.seek_back()
+    assert reading.letters().use(polled(reading.consumer, P, "a"), fail) == 1
+    assert (reading.letters_left(), reading.offset(), reading.dual_write.counters.dead_letters) == (["a"], 1, 1)
+
+
+@pytest.mark.parametrize("request_name", ["produce", "prepare", "commit"])
+def test_a_dead_letter_that_kafka_does_not_answer_is_with_its_offset_or_not_at_all(
+    reading: LetterReader, request_name: str
+) -> None:
+    messages = polled(reading.consumer, P, "a")
+    reading.kafka.fault = lambda request: Fault.BEFORE if request == request_name else Fault.NONE
+    if request_name == "commit":  # it is decided, and completed later
+        reading.letters().use(messages, fail)
+    else:
+        with pytest.raises(KafkaUnavailableError):
+            reading.letters().use(messages, fail)
+        assert (reading.letters_left(), reading.offset()) == ([], 0)
+    reading.kafka.fault = lambda request: Fault.NONE
+    if request_name == "commit":
+        assert reading.dual_write.wait_idle(20)
+        assert (reading.letters_left(), reading.offset()) == (["a"], 1)
+
+
+def test_a_dead_letter_passes_by_the_serializers(
+    make_dual_write: Callable[..., DualWrite],
+    kafka: KeepingKafka,
+    sqlite_engine: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def serialize(content: Any, context: Any) -> bytes:
+        raise AssertionError(content)
+
+    config = {"bootstrap.servers": "nowhere:9092", "value.serializer": serialize, "key.serializer": serialize}
+    monkeypatch.setattr("tests.coordinator.conftest.CONFIG", config)
+    reading = LetterReader(make_dual_write(), kafka, sqlite_engine, "stored")
+    assert reading.letters().use(polled(reading.consumer, P, "a"), fail) == 1
+    assert [(record.key, record.value) for record in kafka.kept.of(DLQ)] == [(b"key", b"a")]
