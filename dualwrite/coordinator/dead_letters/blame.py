@@ -5,10 +5,10 @@ not know to be the record's is left to the application.
 """
 
 from sqlalchemy import Dialect
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from dualwrite.coordinator.sql.engine.error_meanings import is_transient
+from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.errors import DualWriteError, KafkaRefusedError
 from dualwrite.wire.error_codes import ErrorCode
 
@@ -28,13 +28,17 @@ _REFUSED_ROWS = frozenset({1644, 3819, 4025})
 """MySQL's and MariaDB's errors of a trigger's SIGNAL and of a CHECK constraint, for which PyMySQL and its relatives
 raise OperationalError."""
 
+_OPERATION = frozenset({"08", "40", "53", "55", "57", "58", "XX"})
+"""Classes of PostgreSQL's SQLSTATEs that are about the server's operation: connections, conflicts, resources, locks, an
+operator's intervention, the system. SQLAlchemy's asyncpg raises no OperationalError for them."""
+
 
 def is_of_record(error: Exception, dialect: Dialect, may_pass: tuple[type[Exception], ...] = ()) -> bool:
     """True if ``error``, which ended a unit of work, is the fault of the record.
 
-    False for every error of this library's but a refusal of a record that the unit has produced; for an error of the
-    database's operation (PEP 249: OperationalError, InterfaceError), a conflict and a lost connection; for a network's
-    error, a timeout and a lack of memory; and for ``may_pass``.
+    False for every error of this library's but a refusal of a record that the unit has produced; for a database error
+    that is about the server's operation (PEP 249's OperationalError), a table or a column that is missing, a conflict
+    and a lost connection; for a network's error, a timeout and a lack of memory; and for ``may_pass``.
 
     :param may_pass: classes of the application's own errors that are not the fault of a record.
     """
@@ -43,12 +47,14 @@ def is_of_record(error: Exception, dialect: Dialect, may_pass: tuple[type[Except
     if isinstance(error, DualWriteError):
         return isinstance(error, KafkaRefusedError) and error.code in _REFUSED_RECORDS
     if isinstance(error, DBAPIError):
-        return not (error.connection_invalidated or is_transient(error, dialect) or _is_of_operation(error))
+        has_meaning = database_of(dialect).meaning_of(error) is not None
+        return not (error.connection_invalidated or has_meaning or _is_of_operation(error))
     return True
 
 
 def _is_of_operation(error: DBAPIError) -> bool:
-    if not isinstance(error, OperationalError | InterfaceError):
-        return False
+    sqlstate = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
+    if isinstance(sqlstate, str) and sqlstate[:2] in _OPERATION:
+        return True
     arguments = getattr(error.orig, "args", ())
-    return not (arguments and arguments[0] in _REFUSED_ROWS)
+    return isinstance(error, OperationalError) and not (arguments and arguments[0] in _REFUSED_ROWS)

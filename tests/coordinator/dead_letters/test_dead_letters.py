@@ -198,15 +198,24 @@ def test_what_passes_is_tried_again_at_once(reading: LetterReader) -> None:
     assert (stored_values(reading.engine), reading.offset(), reading.kafka.kept.records) == (["a"], 1, [])
 
 
+def test_a_deadlock_that_does_not_pass_is_raised_as_the_librarys_error(reading: LetterReader) -> None:
+    locked = OperationalError("UPDATE", {}, Exception("database is locked"))
+    with pytest.raises(errors.DatabaseBusyError) as raised:
+        reading.use("bad", raised=locked)
+    assert raised.value.retriable
+    assert (reading.tried, reading.kafka.kept.of(DLQ)) == (["bad"] * 3, [])
+
+
 def test_an_error_of_the_consumer_is_no_records_fault(reading: LetterReader, monkeypatch: pytest.MonkeyPatch) -> None:
     messages = polled(reading.consumer, P, "a")
 
-    def refuse() -> None:
+    def refuse_once() -> None:
+        monkeypatch.undo()
         raise KafkaException(KafkaError(KafkaError._STATE))
 
-    monkeypatch.setattr(reading.consumer, "consumer_group_metadata", refuse)
+    monkeypatch.setattr(reading.consumer, "consumer_group_metadata", refuse_once)
     with pytest.raises(KafkaException):
-        reading.letters().use(messages, lambda tx, message: None)
+        reading.letters(attempts=1).use(messages, lambda tx, message: None)
     assert reading.kafka.kept.of(DLQ) == []
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import create_engine
-from sqlalchemy.exc import DataError, IntegrityError, InterfaceError, OperationalError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InterfaceError, OperationalError
 
 from dualwrite import AsyncDeadLetters, DeadLetters
 from dualwrite.coordinator.dead_letters.blame import is_of_record
@@ -159,7 +159,9 @@ def of_database(kind: Callable[..., Exception], *arguments: Any, is_lost: bool =
         (of_database(OperationalError, 3819, "Check constraint 'c' is violated."), True),
         (of_database(OperationalError, 4025, "CONSTRAINT `c` failed"), True),
         (of_database(OperationalError, 1644, "a trigger's SIGNAL"), True),
-        (of_database(InterfaceError, "closed"), False),
+        (of_database(OperationalError, "no such table: events"), False),
+        (of_database(InterfaceError, "Error binding parameter 0"), True),
+        (of_database(InterfaceError, "closed", is_lost=True), False),
         (ValueError(), True),
         (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"), True),
     ],
@@ -167,3 +169,29 @@ def of_database(kind: Callable[..., Exception], *arguments: Any, is_lost: bool =
 )
 def test_an_error_is_blamed_on_a_record_or_on_a_server(error: Exception, is_blamed: bool) -> None:
     assert is_of_record(error, create_engine("sqlite://").dialect) is is_blamed
+
+
+class ServerError(Exception):
+    """An error of asyncpg's, as SQLAlchemy wraps it."""
+
+    def __init__(self, sqlstate: str) -> None:
+        super().__init__(sqlstate)
+        self.sqlstate = sqlstate
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "is_blamed"),
+    [
+        ("23514", True),  # check_violation
+        ("22001", True),  # string_data_right_truncation
+        ("P0001", True),  # raise_exception, of a trigger
+        ("53100", False),  # disk_full
+        ("57014", False),  # query_canceled
+        ("40001", False),  # serialization_failure
+        ("55P03", False),  # lock_not_available
+        ("42P01", False),  # undefined_table: a migration is missing
+    ],
+)
+def test_postgresqls_errors_are_told_apart_by_their_state(sqlstate: str, is_blamed: bool) -> None:
+    error = DBAPIError("INSERT", {}, ServerError(sqlstate))
+    assert is_of_record(error, create_engine("postgresql+psycopg://").dialect) is is_blamed
