@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
-from sqlalchemy import Engine, insert, select
+from sqlalchemy import CheckConstraint, Column, Engine, Integer, MetaData, Table, insert, select
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from dualwrite import DeadLetterError, DeadLetters, errors
@@ -320,3 +320,32 @@ def test_a_dead_letter_passes_by_the_serializers(
     reading = LetterReader(make_dual_write(), kafka, sqlite_engine, "stored")
     assert reading.letters().use(polled(reading.consumer, P, "a"), fail) == 1
     assert [(record.key, record.value) for record in kafka.kept.of(DLQ)] == [(b"key", b"a")]
+
+
+checked = Table("checked_letters", MetaData(), Column("amount", Integer, CheckConstraint("amount > 0")))
+
+
+@pytest.fixture
+def checked_engine(engine: Engine) -> Iterator[Engine]:
+    """Each database, with a table that has a CHECK constraint."""
+    checked.create(engine, checkfirst=True)
+    yield engine
+    checked.drop(engine)
+
+
+def test_each_database_blames_a_record_for_a_constraint(
+    make_dual_write: Callable[..., DualWrite], kafka: KeepingKafka, checked_engine: Engine
+) -> None:
+    """And goes on: on PostgreSQL the failed statement has failed its transaction."""
+
+    def function(tx: Any, message: Any) -> None:
+        tx.execute(insert(checked).values(amount=int(message.value())))
+        tx.produce("out", message.value())
+
+    reading = LetterReader(make_dual_write(checked_engine), kafka, checked_engine, "stored")
+    assert reading.letters().use(polled(reading.consumer, P, "1", "-1", "no number", "2"), function) == 2
+    assert [record.value for record in kafka.kept.of(DLQ)] == [b"-1", b"no number"]
+    assert reading.letters_left() == ["1", "-1", "no number", "2"]
+    with checked_engine.connect() as connection:
+        assert sorted(connection.scalars(select(checked.c.amount))) == [1, 2]
+    assert reading.offset() == 4
