@@ -10,87 +10,15 @@ from confluent_kafka import KafkaError, KafkaException
 from sqlalchemy import CheckConstraint, Column, Engine, Integer, MetaData, Table, insert, select
 from sqlalchemy.exc import IntegrityError, OperationalError
 
-from dualwrite import DeadLetterError, DeadLetters, errors
+from dualwrite import errors
 from dualwrite.coordinator.dead_letters import letter as names
 from dualwrite.coordinator.dual_write import DualWrite
-from dualwrite.coordinator.sql.tables import kafka_consumer_offset as table
-from dualwrite.errors import KafkaRefusedError, KafkaUnavailableError
-from dualwrite.ids import TopicPartition
+from dualwrite.errors import KafkaRefusedError
 from tests.support.coordinator.event_table import events, stored_values
-from tests.support.coordinator.fake_consumer import FakeConsumer, FakeGroup, positions
-from tests.support.coordinator.fake_kafka import Fault
 from tests.support.coordinator.fake_records import FakeRecord, KeepingKafka, polled
+from tests.support.coordinator.letter_reader import DLQ, LetterReader, P
 
-P = TopicPartition("in", 0)
-DLQ = "in.dlq"
-
-
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses between attempts, which take no time here."""
-    made: list[float] = []
-    monkeypatch.setattr("dualwrite.coordinator.process.this_process.ThisProcess.sleep", staticmethod(made.append))
-    return made
-
-
-@pytest.fixture
-def kafka() -> KeepingKafka:
-    return KeepingKafka()
-
-
-class LetterReader:
-    """A consumer whose offsets are in one of the two places, and its dead letters."""
-
-    def __init__(self, dual_write: DualWrite, kafka: KeepingKafka, engine: Engine, offsets: Any) -> None:
-        self.dual_write, self.kafka, self.engine, self.offsets = dual_write, kafka, engine, offsets
-        self.consumer = FakeConsumer(FakeGroup())
-        seek = dual_write.seek_to_stored if offsets == "stored" else dual_write.seek_to_committed
-        seek(self.consumer, positions(P))
-        self.tried: list[str] = []
-
-    def letters(self, **settings: Any) -> DeadLetters:
-        return DeadLetters(self.dual_write, self.consumer, DLQ, **{"offsets": self.offsets, **settings})
-
-    def use(self, *values: str | None, raised: BaseException | None = None, **settings: Any) -> int:
-        """Use records with ``values``: one that begins with "bad" raises ``raised``."""
-
-        def function(tx: Any, message: Any) -> None:
-            value = (message.value() or b"none").decode()
-            self.tried.append(value)
-            tx.execute(insert(events).values(value=value))
-            tx.produce("out", value)
-            if value.startswith("bad"):
-                raise raised or ValueError(f"cannot use {value}")
-
-        return self.letters(**settings).use(polled(self.consumer, P, *values), function)
-
-    def seek_back(self) -> None:
-        self.consumer.group.committed[P] = self.offset()
-        (self.dual_write.seek_to_stored if self.offsets == "stored" else self.dual_write.seek_to_committed)(
-            self.consumer
-        )
-
-    def offset(self) -> int:
-        """Where the group would go on after this process."""
-        if self.offsets == "stored":
-            with self.engine.connect() as connection:
-                return int(connection.scalars(select(table.c.next_offset)).one())
-        sent = [value[1][P] for value in self.kafka.committed if isinstance(value, tuple)]
-        return sent[-1] if sent else 0
-
-    def letters_left(self) -> list[Any]:
-        """The values that are committed in Kafka as dead letters or outputs."""
-        return [value for value in self.kafka.committed if not isinstance(value, tuple)]
-
-
-@pytest.fixture(params=["stored", "committed"])
-def reading(
-    request: pytest.FixtureRequest,
-    make_dual_write: Callable[..., DualWrite],
-    kafka: KeepingKafka,
-    sqlite_engine: Engine,
-) -> LetterReader:
-    return LetterReader(make_dual_write(), kafka, sqlite_engine, request.param)
+pytestmark = pytest.mark.usefixtures("no_pauses")
 
 
 def test_records_that_can_be_used_are_used_in_one_unit(reading: LetterReader) -> None:
@@ -257,69 +185,6 @@ def test_a_record_that_makes_one_too_large_is_put_aside(reading: LetterReader) -
         raise KafkaRefusedError("produce", 10, "MESSAGE_TOO_LARGE")
 
     assert reading.letters().use(polled(reading.consumer, P, "a"), function) == 1
-
-
-def refuse_letters(kafka: KeepingKafka, error: Exception) -> list[int]:
-    """Let the dead-letter unit fail as long as the list that is returned has a number."""
-    left = [1]
-
-    def before(request: str) -> None:
-        if request == "produce" and left:
-            raise error
-
-    kafka.before_effect = before
-    return left
-
-
-def fail(tx: Any, message: Any) -> None:
-    raise ValueError
-
-
-def test_a_refused_dead_letter_loses_no_record(reading: LetterReader) -> None:
-    left = refuse_letters(reading.kafka, KafkaRefusedError("produce", 10, "MESSAGE_TOO_LARGE"))
-    with pytest.raises(DeadLetterError, match=r"^record in-0@0: .* 'in\.dlq' \(MESSAGE_TOO_LARGE\)") as raised:
-        reading.letters().use(polled(reading.consumer, P, "a"), fail)
-    assert not raised.value.retriable
-    assert isinstance(raised.value.__cause__, KafkaRefusedError)
-    assert (reading.letters_left(), reading.offset(), reading.dual_write.counters.dead_letters) == ([], 0, 0)
-    left.clear()
-    reading.seek_back()
-    assert reading.letters().use(polled(reading.consumer, P, "a"), fail) == 1
-    assert (reading.letters_left(), reading.offset(), reading.dual_write.counters.dead_letters) == (["a"], 1, 1)
-
-
-@pytest.mark.parametrize("request_name", ["produce", "prepare", "commit"])
-def test_a_dead_letter_that_kafka_does_not_answer_is_with_its_offset_or_not_at_all(
-    reading: LetterReader, request_name: str
-) -> None:
-    messages = polled(reading.consumer, P, "a")
-    reading.kafka.fault = lambda request: Fault.BEFORE if request == request_name else Fault.NONE
-    if request_name == "commit":  # it is decided, and completed later
-        reading.letters().use(messages, fail)
-    else:
-        with pytest.raises(KafkaUnavailableError):
-            reading.letters().use(messages, fail)
-        assert (reading.letters_left(), reading.offset()) == ([], 0)
-    reading.kafka.fault = lambda request: Fault.NONE
-    if request_name == "commit":
-        assert reading.dual_write.wait_idle(20)
-        assert (reading.letters_left(), reading.offset()) == (["a"], 1)
-
-
-def test_a_dead_letter_passes_by_the_serializers(
-    make_dual_write: Callable[..., DualWrite],
-    kafka: KeepingKafka,
-    sqlite_engine: Engine,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def serialize(content: Any, context: Any) -> bytes:
-        raise AssertionError(content)
-
-    config = {"bootstrap.servers": "nowhere:9092", "value.serializer": serialize, "key.serializer": serialize}
-    monkeypatch.setattr("tests.coordinator.conftest.CONFIG", config)
-    reading = LetterReader(make_dual_write(), kafka, sqlite_engine, "stored")
-    assert reading.letters().use(polled(reading.consumer, P, "a"), fail) == 1
-    assert [(record.key, record.value) for record in kafka.kept.of(DLQ)] == [(b"key", b"a")]
 
 
 checked = Table("checked_letters", MetaData(), Column("amount", Integer, CheckConstraint("amount > 0")))
