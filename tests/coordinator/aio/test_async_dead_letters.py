@@ -11,9 +11,9 @@ from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
 from dualwrite.errors import ConfigurationError, KafkaRefusedError, RebalancedError
 from dualwrite.ids import TopicPartition
 from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run
+from tests.support.coordinator.dead_letters.fake_records import KeepingKafka, polled
 from tests.support.coordinator.event_table import events, stored_values
 from tests.support.coordinator.fake_consumer import FakeConsumer, FakeGroup, positions
-from tests.support.coordinator.fake_records import KeepingKafka, polled
 
 P = TopicPartition("in", 0)
 DLQ = "in.dlq"

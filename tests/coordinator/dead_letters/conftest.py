@@ -6,8 +6,8 @@ import pytest
 from sqlalchemy import Engine
 
 from dualwrite.coordinator.dual_write import DualWrite
-from tests.support.coordinator.fake_records import KeepingKafka
-from tests.support.coordinator.letter_reader import LetterReader
+from tests.support.coordinator.dead_letters.fake_records import KeepingKafka
+from tests.support.coordinator.dead_letters.letter_reader import LetterReader
 
 
 @pytest.fixture

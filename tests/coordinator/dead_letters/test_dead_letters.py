@@ -14,9 +14,9 @@ from dualwrite import errors
 from dualwrite.coordinator.dead_letters import letter as names
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.errors import KafkaRefusedError
+from tests.support.coordinator.dead_letters.fake_records import FakeRecord, KeepingKafka, polled
+from tests.support.coordinator.dead_letters.letter_reader import DLQ, LetterReader, P
 from tests.support.coordinator.event_table import events, stored_values
-from tests.support.coordinator.fake_records import FakeRecord, KeepingKafka, polled
-from tests.support.coordinator.letter_reader import DLQ, LetterReader, P
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
 

@@ -22,7 +22,7 @@ from tests.support.coordinator.event_table import events, stored_values
 from tests.support.examples.programs import environment
 
 PLACES = ["stored", "committed"]
-PROGRAM = [sys.executable, "-m", "tests.support.coordinator.dead_letter_program"]
+PROGRAM = [sys.executable, "-m", "tests.support.coordinator.dead_letters.dead_letter_program"]
 KEY, VALUE = b"\xff\x00", b"\x80 no text"
 TIME_MS = 1_700_000_000_123
 

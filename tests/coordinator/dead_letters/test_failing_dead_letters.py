@@ -9,9 +9,9 @@ from sqlalchemy import Engine
 from dualwrite import DeadLetterError
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.errors import KafkaRefusedError, KafkaUnavailableError
+from tests.support.coordinator.dead_letters.fake_records import KeepingKafka, polled
+from tests.support.coordinator.dead_letters.letter_reader import DLQ, LetterReader, P, fail
 from tests.support.coordinator.fake_kafka import Fault
-from tests.support.coordinator.fake_records import KeepingKafka, polled
-from tests.support.coordinator.letter_reader import DLQ, LetterReader, P, fail
 
 pytestmark = pytest.mark.usefixtures("no_pauses")
 

@@ -14,9 +14,9 @@ from dualwrite.coordinator.dead_letters.letter import LONGEST_MESSAGE, MESSAGE, 
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.errors import ConfigurationError, InvalidTransactionStateError
 from dualwrite.ids import TopicPartition
+from tests.support.coordinator.dead_letters.fake_records import FakeRecord
 from tests.support.coordinator.fake_consumer import FakeConsumer, FakeGroup, positions
 from tests.support.coordinator.fake_kafka import FakeKafka
-from tests.support.coordinator.fake_records import FakeRecord
 
 P, Q = TopicPartition("in", 0), TopicPartition("in", 1)
 

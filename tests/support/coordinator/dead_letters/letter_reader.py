@@ -8,9 +8,9 @@ from dualwrite import DeadLetters
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.sql.tables import kafka_consumer_offset as table
 from dualwrite.ids import TopicPartition
+from tests.support.coordinator.dead_letters.fake_records import KeepingKafka, polled
 from tests.support.coordinator.event_table import events
 from tests.support.coordinator.fake_consumer import FakeConsumer, FakeGroup, positions
-from tests.support.coordinator.fake_records import KeepingKafka, polled
 
 P = TopicPartition("in", 0)
 DLQ = "in.dlq"
