@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from dualwrite.client.producer.async_two_phase_producer import AsyncTwoPhaseProducer
     from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
     from dualwrite.client.terms.verbs import ProducerState
+    from dualwrite.coordinator.aio.dead_letters import AsyncDeadLetters as AsyncDeadLetters
     from dualwrite.coordinator.aio.dual_write import AsyncDualWrite as AsyncDualWrite
     from dualwrite.coordinator.aio.transaction import AsyncTransaction as AsyncTransaction
+    from dualwrite.coordinator.dead_letters.dead_letters import DeadLetters
     from dualwrite.coordinator.dual_write import DualWrite
     from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
     from dualwrite.coordinator.kafka.native import NativeProducer
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
         DatabaseBusyError,
         DatabaseNotReadyError,
         DatabaseUnavailableError,
+        DeadLetterError,
         DecisionLostError,
         DualWriteError,
         FencedError,
@@ -66,6 +69,8 @@ __all__ = [
     "DatabaseBusyError",
     "DatabaseNotReadyError",
     "DatabaseUnavailableError",
+    "DeadLetterError",
+    "DeadLetters",
     "DecisionLostError",
     "DualWrite",
     "DualWriteError",
@@ -101,12 +106,14 @@ __all__ = [
     "transactional",
 ]
 
-_OF_EXTRAS = frozenset({"AsyncDualWrite", "AsyncTransaction"})
+_OF_EXTRAS = frozenset({"AsyncDeadLetters", "AsyncDualWrite", "AsyncTransaction"})
 """Public names that need an extra: ``from dualwrite import *`` leaves them out, so that it works without."""
 
 _ELSEWHERE = {
+    "AsyncDeadLetters": "dualwrite.coordinator.aio.dead_letters",
     "AsyncDualWrite": "dualwrite.coordinator.aio.dual_write",
     "AsyncTransaction": "dualwrite.coordinator.aio.transaction",
+    "DeadLetters": "dualwrite.coordinator.dead_letters.dead_letters",
     "DualWrite": "dualwrite.coordinator.dual_write",
     "EmbeddedBroker": "dualwrite.broker.embedded",
     "HeuristicOutcome": "dualwrite.coordinator.sql.outcome_store",

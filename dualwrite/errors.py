@@ -78,6 +78,12 @@ class RebalancedError(DualWriteError):
     records: drop them, call ``seek_to_stored`` or ``seek_to_committed`` with the consumer, and poll."""
 
 
+class DeadLetterError(DualWriteError):
+    """Kafka refused the dead letter of a record, so the consumer's offset has not moved either, and the record is read
+    again. Create the dead-letter topic, permit this client to write to it, or raise its ``max.message.bytes``; then
+    restart the consumer. Kafka's answer is the ``__cause__``."""
+
+
 class NoFreeSlotError(DualWriteError):
     """Every slot of the application was in use for ``acquire_timeout``. The unit of work did not begin: run it again,
     or raise ``pool_size`` or ``acquire_timeout``. The message names the processes that hold the slots."""

@@ -105,6 +105,13 @@ METRICS = (
         lambda dual_write: dual_write.counters.recoveries,
     ),
     Metric(
+        "dead_letters_total",
+        "counter",
+        "",
+        "Records that DeadLetters has put aside in a dead-letter topic.",
+        lambda dual_write: dual_write.counters.dead_letters,
+    ),
+    Metric(
         "pending_units",
         "gauge",
         "",

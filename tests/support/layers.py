@@ -141,6 +141,7 @@ ORDER: Mapping[str, tuple[str, ...]] = {
         "manager",
         "branch",
         "dual_write",
+        "dead_letters",
         "aio",
     ),
     "spark": ("plan", "tables", "error_translation", "task_socket", "workers", "partitions", "batch"),

@@ -53,6 +53,7 @@ def test_units_are_counted_and_timed_by_their_result(
     write(dual_write)
     with pytest.raises(KeyError):
         write(dual_write, fails=True)
+    dual_write.counters.add("dead_letters", 3)
     said = told(registry)
     for result, count in (("committed", 2), ("rolled_back", 1), ("in_doubt", 0)):
         labels = f'{{application="orders",result="{result}"}}'
@@ -60,6 +61,7 @@ def test_units_are_counted_and_timed_by_their_result(
         assert said[f"dualwrite_unit_duration_seconds_count{labels}"] == count
     assert said['dualwrite_unit_duration_seconds_sum{application="orders",result="committed"}'] > 0
     assert said['dualwrite_recoveries_total{application="orders"}'] == 1
+    assert said['dualwrite_dead_letters_total{application="orders"}'] == 3
     assert said['dualwrite_pool_size{application="orders"}'] == 1
     assert said['dualwrite_process_slots{application="orders",state="idle"}'] == 1
 

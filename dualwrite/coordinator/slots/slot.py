@@ -45,6 +45,8 @@ class Counters:
     """Heuristic outcomes found: units of work that ended differently on the two sides (see outcomes())."""
     replayed: int = 0
     """Units of work whose records were produced again after Kafka had aborted them (``replay``)."""
+    dead_letters: int = 0
+    """Records that DeadLetters has put aside in a dead-letter topic."""
 
     def __post_init__(self, lock: Lock) -> None:
         self._lock = lock

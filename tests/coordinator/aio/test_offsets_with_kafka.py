@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.aio import AIOConsumer
 from sqlalchemy import insert
 
+from dualwrite import AsyncDeadLetters
 from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
 from dualwrite.testing.kafka import KafkaBroker
 from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run
@@ -116,3 +117,37 @@ def test_each_record_is_used_once_though_units_fail(
     if method == "send_offsets":
         with reading(broker.bootstrap_servers) as consumer:
             assert consumer.committed([TopicPartition("in", 0)], timeout=30)[0].offset == RECORDS
+
+
+@pytest.mark.slow_cases
+@pytest.mark.parametrize("place", ["stored", "committed"])
+@pytest.mark.parametrize("kind", [polled_in_a_thread, awaited])
+def test_a_poison_record_goes_to_the_dead_letter_topic(
+    broker: KafkaBroker, sqlite_place: AsyncPlace, kind: Any, place: Any
+) -> None:
+    broker.create_topic("in.dlq")
+
+    async def function(tx: Any, message: Any) -> None:
+        value = message.value().decode()
+        await tx.execute(insert(events).values(value=value))
+        await tx.produce("out", value)
+        if value == "5":
+            raise ValueError
+
+    async def main() -> None:
+        async with (
+            sqlite_place.engine() as engine,
+            AsyncDualWrite(engine, broker.client_config, application="worker") as dual_write,
+            kind(broker, dual_write, place == "stored") as (consumer, poll),
+        ):
+            letters = AsyncDeadLetters(dual_write, consumer, "in.dlq", offsets=place, attempts=2)
+            put_aside = 0
+            while len(stored_values(sqlite_place.seen)) < RECORDS - 1:
+                batch = [message for message in await poll(4) if message.error() is None]
+                put_aside += await letters.use(batch, function)
+            assert put_aside == 1
+
+    run(main())
+    wanted = [str(number) for number in range(RECORDS) if number != 5]
+    assert values_of(broker, RECORDS - 1) == stored_values(sqlite_place.seen) == wanted
+    assert [record.value for record in broker.read("in.dlq", minimum=1)] == [b"5"]

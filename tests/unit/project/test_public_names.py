@@ -33,7 +33,12 @@ def test_all_names_can_be_imported_without_the_extras() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in [*dualwrite.__all__, "AsyncDualWrite", "AsyncTransaction"] if name != "__version__"]
+    "name",
+    [
+        name
+        for name in [*dualwrite.__all__, "AsyncDeadLetters", "AsyncDualWrite", "AsyncTransaction"]
+        if name != "__version__"
+    ],
 )
 def test_every_public_name_is_that_of_a_class_of_this_package(name: str) -> None:
     public = getattr(dualwrite, name)

@@ -1,0 +1,60 @@
+"""Whether an error is the fault of a record, so that each attempt to use it fails; or of a server, which may pass.
+
+A record that is put aside for an error that passes has lost its place for nothing, so an error that this module does
+not know to be the record's is left to the application.
+"""
+
+from sqlalchemy import Dialect
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.errors import DualWriteError, KafkaRefusedError
+from dualwrite.wire.error_codes import ErrorCode
+
+_REFUSED_RECORDS = frozenset(
+    {
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.INVALID_RECORD,
+    }
+)
+"""Kafka's errors for a record that the unit of work has produced, and that no broker will ever accept."""
+
+_MAY_PASS = (ConnectionError, TimeoutError, MemoryError, PoolTimeoutError)
+
+_REFUSED_ROWS = frozenset({1644, 3819, 4025})
+"""MySQL's and MariaDB's errors of a trigger's SIGNAL and of a CHECK constraint, for which PyMySQL and its relatives
+raise OperationalError."""
+
+_OPERATION = frozenset({"08", "40", "53", "55", "57", "58", "XX"})
+"""Classes of PostgreSQL's SQLSTATEs that are about the server's operation: connections, conflicts, resources, locks, an
+operator's intervention, the system. SQLAlchemy's asyncpg raises no OperationalError for them."""
+
+
+def is_of_record(error: Exception, dialect: Dialect, may_pass: tuple[type[Exception], ...] = ()) -> bool:
+    """True if ``error``, which ended a unit of work, is the fault of the record.
+
+    False for every error of this library's but a refusal of a record that the unit has produced; for a database error
+    that is about the server's operation (PEP 249's OperationalError), a table or a column that is missing, a conflict
+    and a lost connection; for a network's error, a timeout and a lack of memory; and for ``may_pass``.
+
+    :param may_pass: classes of the application's own errors that are not the fault of a record.
+    """
+    if isinstance(error, (*may_pass, *_MAY_PASS)):
+        return False
+    if isinstance(error, DualWriteError):
+        return isinstance(error, KafkaRefusedError) and error.code in _REFUSED_RECORDS
+    if isinstance(error, DBAPIError):
+        has_meaning = database_of(dialect).meaning_of(error) is not None
+        return not (error.connection_invalidated or has_meaning or _is_of_operation(error))
+    return True
+
+
+def _is_of_operation(error: DBAPIError) -> bool:
+    sqlstate = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
+    if isinstance(sqlstate, str) and sqlstate[:2] in _OPERATION:
+        return True
+    arguments = getattr(error.orig, "args", ())
+    return isinstance(error, OperationalError) and not (arguments and arguments[0] in _REFUSED_ROWS)
