@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 from dualwrite.extras import brought_by
 
 if TYPE_CHECKING:
+    from dualwrite.spark.batch.comparing import BatchResult
     from dualwrite.spark.batch.datasource import DualWriteDataSource, register
     from dualwrite.spark.batch.write_batch import recover_job, write_batch
     from dualwrite.spark.partitions.writers import BatchWriter, PartitionWriter, batch_writer, partition_writer
 
 __all__ = [
+    "BatchResult",
     "BatchWriter",
     "DualWriteDataSource",
     "PartitionWriter",
@@ -26,6 +28,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "BatchResult": "dualwrite.spark.batch.comparing",
     "BatchWriter": "dualwrite.spark.partitions.writers",
     "DualWriteDataSource": "dualwrite.spark.batch.datasource",
     "PartitionWriter": "dualwrite.spark.partitions.writers",

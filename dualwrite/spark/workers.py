@@ -272,6 +272,7 @@ def _connection_options(options: WriteOptions) -> WriteOptions:
         driver_bytes=0,
         run_timeout=1.0,
         keep_batches=1,
+        known_batch="compare",
     )
 
 

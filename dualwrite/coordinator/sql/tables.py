@@ -158,6 +158,8 @@ spark_run = Table(
     # From then on any process may abort what is prepared.
     Column("expires_at", MOMENT, nullable=False),
     Column("updated_at", MOMENT, nullable=False),
+    # The highest number among the job's batches that were forgotten.
+    Column("forgotten_to", BigInteger),
     **OPTIONS,
 )
 """The last run of each Spark job that writes whole batches: a new one ends it, so that only one can commit."""
@@ -171,6 +173,13 @@ spark_batch = Table(
     Column("run_id", BigInteger, nullable=False),
     Column("row_count", BigInteger, nullable=False),
     Column("committed_at", MOMENT, nullable=False),
+    # Of all rows, in any order; NULL if the batch is not to be compared.
+    Column("digest", String(64)),
+    # The target table: its schema and name, and its number in that database, where the database numbers its tables.
+    Column("table_name", String(511)),
+    Column("table_id", String(255)),
+    # NULL if each row names its topic.
+    Column("topic", String(255)),
     **OPTIONS,
 )
 """The batches that are committed, written in the decision's own transaction: run again, they have no second effect."""

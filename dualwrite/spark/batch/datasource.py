@@ -150,9 +150,9 @@ class WholeBatchStreamWriter(DataSourceStreamWriter):
     def commit(self, messages: Iterable[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - PySpark's
         """Decide the run. A micro-batch that was committed before has no second effect."""
         batch, tasks = WholeBatch(self._options, self._work.on_step), _tasks(messages)
-        runs = [task.run for task in tasks if task is not None]
+        runs = [task.run for task in tasks if task is not None and task.run is not None]
         # A micro-batch without partitions has no message that names its run.
-        work = self._work.of(runs[0]) if runs else batch.begin(self._work, batchId)
+        work = self._work.numbered(batchId).of(runs[0]) if runs else batch.begin(self._work, batchId)
         batch.commit(work, tasks, batchId)
 
     def abort(self, messages: Iterable[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - PySpark's

@@ -26,8 +26,15 @@ from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
 from dualwrite.coordinator.sql.lease_transfer import Decided, TransferredLeases
 from dualwrite.coordinator.sql.own_tables import ours
-from dualwrite.coordinator.sql.tables import spark_batch, spark_run
-from dualwrite.errors import BatchChangedError, DatabaseBusyError, DualWriteError, FencedError, InDoubtError
+from dualwrite.coordinator.sql.tables import spark_run
+from dualwrite.errors import DatabaseBusyError, DualWriteError, FencedError, InDoubtError
+from dualwrite.spark.batch.known_batches import (
+    BatchContent,
+    KnownBatch,
+    known_batch,
+    record_batch,
+    require_remembered,
+)
 
 _LOG = logging.getLogger("dualwrite")
 
@@ -104,7 +111,7 @@ class Runs:
             row = self._lock(connection, job)
             if row.state == RunState.OPEN.value:
                 self._end(connection, _run_of(row))
-            if self._committed_by(connection, job, batch_id) is not None:
+            if known_batch(connection, job, batch_id) is not None:
                 self._write(connection, job)  # see end()
                 return None
             self._require_staging(connection, staging)
@@ -137,7 +144,7 @@ class Runs:
             self.require_still_open(run)
         except FencedError:
             return False
-        return batch_id is None or not self.is_committed(run.job, batch_id)
+        return self.known(run.job, batch_id) is None
 
     @contextmanager
     def writing(self, run: Run) -> Iterator[Connection]:
@@ -166,7 +173,7 @@ class Runs:
         run: Run,
         batch_id: int | None,
         decided: Sequence[Decided],
-        move: Callable[[Connection], int],
+        move: Callable[[Connection], BatchContent],
         observe: Callable[[str], None],
         keep: int,
     ) -> RunState:
@@ -175,7 +182,7 @@ class Runs:
         that the run's tasks have prepared.
 
         :param decided: the leases and the prepared states of the tasks that count.
-        :param move: moves the staged rows into the target table; returns their number.
+        :param move: moves the staged rows into the target table; returns what they are.
         :param observe: called with the name of each step before it. Its error counts as the step's.
         :param keep: how many batches of the job are remembered.
         :returns: ABORTED if an earlier run has committed the batch. This run is rolled back then.
@@ -193,16 +200,16 @@ class Runs:
                 if row is not None and (row.run_id, row.state) == (run.run_id, RunState.COMMITTED.value):
                     return RunState.COMMITTED  # called a second time
                 self._require_open(row, run)
-                if self._committed_by(connection, run.job, batch_id) is not None:
+                if known_batch(connection, run.job, batch_id) is not None:
                     self._end(connection, run)
                     return RunState.ABORTED
-                self._require_remembered(connection, run, batch_id, keep)
+                require_remembered(connection, run.job, batch_id, keep)
                 observe("MOVE_ROWS")
-                number = move(connection)
+                content = move(connection)
                 observe("STORE_STATES")
                 self._transferred.store_all(connection, decided, self._owner.signature, self._owner.seconds)
                 self._clear(connection, run)
-                self._record_batch(connection, run, batch_id, number, keep)
+                record_batch(connection, run.job, batch_id, run.run_id, content, keep)
                 self._require_open(self._lock(connection, run.job), run)  # again: the move may take long
                 self._write(connection, run.job, state=RunState.COMMITTED.value)
                 observe("COMMIT_DATABASE")
@@ -251,10 +258,12 @@ class Runs:
                 != 0
             )
 
-    def is_committed(self, job: str, batch_id: int) -> bool:
-        """True if the batch is committed."""
+    def known(self, job: str, batch_id: int | None) -> KnownBatch | None:
+        """The committed batch with that number; None if there is none."""
+        if batch_id is None:
+            return None
         with self._engine.connect() as connection, clear_errors(self._engine):
-            return self._committed_by(connection, job, batch_id) is not None
+            return known_batch(connection, job, batch_id)
 
     def completable(self) -> list[str]:
         """The transactional ids of ended runs whose leases the owner holds. Each of them is to be completed in Kafka.
@@ -305,52 +314,13 @@ class Runs:
                 f"the table for staged rows {name!r} is gone: its target was changed meanwhile; run the batch again"
             ) from error
 
-    def _record_batch(self, connection: Connection, run: Run, batch_id: int | None, number: int, keep: int) -> None:
-        if batch_id is None:
-            return
-        connection.execute(
-            insert(spark_batch).values(
-                job=run.job,
-                batch_id=batch_id,
-                run_id=run.run_id,
-                row_count=number,
-                committed_at=self._database.now(),
-            ),
-            execution_options=ours(connection),
-        )
-        old = spark_batch.c.batch_id <= batch_id - keep
-        connection.execute(
-            delete(spark_batch).where(spark_batch.c.job == run.job, old), execution_options=ours(connection)
-        )
-
-    @staticmethod
-    def _require_remembered(connection: Connection, run: Run, batch_id: int | None, keep: int) -> None:
-        if batch_id is None:
-            return
-        latest = connection.scalar(
-            select(func.max(spark_batch.c.batch_id)).where(spark_batch.c.job == run.job),
-            execution_options=ours(connection),
-        )
-        if latest is not None and batch_id <= latest - keep:
-            raise BatchChangedError(
-                f"batch {batch_id} of job {run.job!r} is older than the {keep} batches that are remembered (option "
-                f"keepBatches; the latest is {latest}), so it is not known whether it was written"
-            )
-
-    @staticmethod
-    def _committed_by(connection: Connection, job: str, batch_id: int | None) -> int | None:
-        """The run that has committed the batch, if any."""
-        if batch_id is None:
-            return None
-        of_batch = (spark_batch.c.job == job, spark_batch.c.batch_id == batch_id)
-        return connection.scalar(select(spark_batch.c.run_id).where(*of_batch), execution_options=ours(connection))
-
     def _state_of_former(self, connection: Connection, run: Run, batch_id: int | None) -> RunState:
         """The state of ``run``, which was followed by another run."""
         if batch_id is None:
             raise InDoubtError(f"{_title(run)} was followed by another: it is not known whether it was committed")
-        is_step_error = self._committed_by(connection, run.job, batch_id) == run.run_id
-        return RunState.COMMITTED if is_step_error else RunState.ABORTED
+        known = known_batch(connection, run.job, batch_id)
+        is_committed = known is not None and known.run_id == run.run_id
+        return RunState.COMMITTED if is_committed else RunState.ABORTED
 
     def _make_row(self, job: str, staging: tuple[str | None, str]) -> None:
         """Insert the row of a job that has none."""

@@ -6,6 +6,8 @@ from typing import Any
 
 from dualwrite.coordinator.sql.lease_transfer import Decided
 from dualwrite.errors import InputError
+from dualwrite.spark.batch.comparing import COMPARE
+from dualwrite.spark.batch.row_sums import RowSum, RowSummer
 from dualwrite.spark.batch.runs import Owner, Run, Runs
 from dualwrite.spark.batch.staging import Attempt, staged_clause
 from dualwrite.spark.batch.tasks import PreparedTask, RunWriter, few_rows, portions_of, returned_portion
@@ -31,6 +33,7 @@ class TaskInput(SentToTask):
     :param columns: the table's columns for ``plan.table``.
     :param run: None if the batch is already committed.
     :param on_step: called with the name of each step before it; for tests.
+    :param sums: the tasks sum their rows, to compare the batch if it is run again.
     :param returned_bytes: a partition with at most so many bytes is returned to the driver, which writes its rows.
     """
 
@@ -41,6 +44,7 @@ class TaskInput(SentToTask):
     run: Run | None
     on_step: Observe | None = None
     returned_bytes: int = 0
+    sums: bool = False
 
     def returning(self, tasks: int | None) -> "TaskInput":
         """This work, with the rows of small partitions returned to the driver, as far as the options allow.
@@ -54,6 +58,11 @@ class TaskInput(SentToTask):
         """This work for ``run``."""
         return replace(self, run=run)
 
+    def numbered(self, batch_id: int | None) -> "TaskInput":
+        """This work for the batch ``batch_id``, whose tasks sum their rows if the batch has a number and the option
+        knownBatch says that batches are compared."""
+        return replace(self, sums=batch_id is not None and self.options.known_batch == COMPARE)
+
     def write(
         self,
         rows: Iterable[Sequence[Any]],
@@ -61,8 +70,9 @@ class TaskInput(SentToTask):
         attempt: int,
         zone: str | None = None,
         batch_id: int | None = None,
-    ) -> PreparedTask | None:
-        """Stage and prepare the rows of one partition, as one attempt. None if the batch is already committed.
+    ) -> PreparedTask:
+        """Stage and prepare the rows of one partition, as one attempt. If the batch is already committed, only read and
+        sum them.
 
         :param rows: all rows of the partition.
         :param part: the partition's number, counted from 0.
@@ -74,29 +84,42 @@ class TaskInput(SentToTask):
         :raises DatabaseUnavailableError: if the database connection was lost. As after every error, the driver ends the
             run, which rolls back both sides.
         """
-        if self.run is None:
-            _drain(rows)
-            return None
-        options, run = self.options, self.run
-        plan = self.plan if zone is None else replace(self.plan, zone=zone)
-        work = f"partition {part} of job {run.job!r}"
+        job = self.options.job or self.options.application if self.run is None else self.run.job
+        name = f"partition {part} of job {job!r}"
+        work = self if batch_id is None else self.numbered(batch_id)
         exclude_from_collection_in_a_task()
-        with database_errors_translated(work):
+        with database_errors_translated(name):
             try:
-                converted = RowConverter(plan, self.columns, self.keeps).rows(rows)
-                few, converted = few_rows(converted, self.returned_bytes)
-                if few is not None:
-                    return PreparedTask(run, Attempt(part, attempt, len(few)), rows=few)
-                worker = worker_of(options)
-                runs = runs_of(worker, options)
-                if batch_id is not None and runs.is_committed(run.job, batch_id):
-                    _drain(converted)
-                    return PreparedTask(run, Attempt(part, attempt, 0))
-                writer = self._writer(runs, run, overlaps=True)
-                lease, state = writer.write(worker.branches, portions_of(converted, part, attempt, options.batchsize))
-                return PreparedTask(run, Attempt(part, attempt, writer.count), lease, state)
+                return work._prepared(rows, part, attempt, zone, batch_id)
             except InputError as error:
-                raise InputError(f"{work}: {error}") from error
+                raise InputError(f"{name}: {error}") from error
+
+    def _prepared(
+        self, rows: Iterable[Any], part: int, attempt: int, zone: str | None, batch_id: int | None
+    ) -> PreparedTask:
+        options, run = self.options, self.run
+        if run is None and not self.sums:
+            _drain(rows)
+            return PreparedTask(None, Attempt(part, attempt, 0))
+        plan = self.plan if zone is None else replace(self.plan, zone=zone)
+        summer = RowSummer(plan) if self.sums else None
+        converted = RowConverter(plan, self.columns, self.keeps).rows(rows if summer is None else summer.packed(rows))
+        if summer is not None:
+            converted = summer.converted(converted)
+        if run is None:
+            _drain(converted)
+            return PreparedTask(None, Attempt(part, attempt, 0), row_sum=_sum_of(summer))
+        few, converted = few_rows(converted, self.returned_bytes)
+        if few is not None:
+            return PreparedTask(run, Attempt(part, attempt, len(few)), rows=few, row_sum=_sum_of(summer))
+        worker = worker_of(options)
+        runs = runs_of(worker, options)
+        if runs.known(run.job, batch_id) is not None:
+            _drain(converted)
+            return PreparedTask(run, Attempt(part, attempt, 0), row_sum=_sum_of(summer))
+        writer = self._writer(runs, run, overlaps=True)
+        lease, state = writer.write(worker.branches, portions_of(converted, part, attempt, options.batchsize))
+        return PreparedTask(run, Attempt(part, attempt, writer.count), lease, state, row_sum=_sum_of(summer))
 
     def write_returned(self, worker: Worker, tasks: Sequence[PreparedTask]) -> Decided | None:
         """Stage and prepare the rows that ``tasks`` have returned, on the driver; return the lease and the prepared
@@ -123,6 +146,10 @@ def runs_of(worker: Worker, options: WriteOptions) -> Runs:
 
 def no_observer(step: str) -> None:
     """The default observer: does nothing."""
+
+
+def _sum_of(summer: RowSummer | None) -> RowSum | None:
+    return None if summer is None else summer.sum
 
 
 def _drain(rows: Iterable[object]) -> None:

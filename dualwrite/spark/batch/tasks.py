@@ -22,6 +22,7 @@ from dualwrite.coordinator.rules.lease import Lease
 from dualwrite.coordinator.sql.lease_transfer import Decided
 from dualwrite.ids import PreparedTxnState
 from dualwrite.records.outgoing import OutgoingRecord
+from dualwrite.spark.batch.row_sums import RowSum
 from dualwrite.spark.batch.runs import Run, Runs
 from dualwrite.spark.batch.staging import Attempt
 from dualwrite.spark.plan.converted_row import ConvertedRow
@@ -37,16 +38,20 @@ _ROW_WEIGHT = 256
 class PreparedTask:
     """The result of a task, which it sends to Spark's driver.
 
+    :param run: None if the batch was committed before, and the task has written nothing.
     :param lease: its lease, now the run's; None if the task has no transaction.
     :param state: its prepared transaction; None if it has none, because the partition has no row, or few.
     :param rows: all rows of the partition, if they are so few that the driver is to write them.
+    :param row_sum: the sum of all rows of the partition, also if they were not written; None if the batch is not to be
+        compared.
     """
 
-    run: Run
+    run: Run | None
     attempt: Attempt
     lease: Lease | None = None
     state: PreparedTxnState | None = None
     rows: tuple[ConvertedRow, ...] = ()
+    row_sum: RowSum | None = None
 
 
 class MarkedRows(NamedTuple):

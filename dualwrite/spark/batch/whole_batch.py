@@ -18,7 +18,17 @@ from dualwrite.coordinator.sql.dialects.base import ErrorMeaning
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.engine.database_errors import first_line
 from dualwrite.coordinator.sql.lease_transfer import Decided
-from dualwrite.errors import DatabaseBusyError, InvalidTransactionStateError
+from dualwrite.errors import BatchChangedError, DatabaseBusyError, InvalidTransactionStateError
+from dualwrite.spark.batch.comparing import (
+    COMPARE,
+    BatchResult,
+    batch_target_of,
+    require_rows_there,
+    require_same_rows,
+    require_same_target,
+)
+from dualwrite.spark.batch.known_batches import BatchContent, KnownBatch
+from dualwrite.spark.batch.row_sums import digest_of
 from dualwrite.spark.batch.runs import Run, Runs, RunState
 from dualwrite.spark.batch.staging import Attempt, drop_outdated, make_staging, move_rows
 from dualwrite.spark.batch.task_input import Observe, TaskInput, no_observer, runs_of
@@ -88,10 +98,15 @@ class WholeBatch:
     def begin(self, work: TaskInput, batch_id: int | None) -> TaskInput:
         """Begin a run, and end the job's previous one. The result has no run if the batch is already committed.
 
+        :raises BatchChangedError: if the batch was committed to another table or topic, or if the table is empty now.
+            Give the batch another number or job, or restore the table.
         :raises KafkaUnavailableError: if the cluster does not answer; no run has begun then.
         """
         options = self._options
-        if batch_id is None or not self._runs.is_committed(self._job, batch_id):
+        known = self._runs.known(self._job, batch_id)
+        if known is not None:
+            self._require_same_target(work, known, batch_id)
+        else:
             require_kafka(options, f"job {self._job!r}")
         self._observe("BEGIN_RUN")
         staging = make_staging(self._worker.engine, options.dbtable, work.columns)
@@ -99,16 +114,20 @@ class WholeBatch:
         self.complete()  # of the previous run
         if staging.is_new:
             drop_outdated(self._worker.engine, options.dbtable, self._runs.is_staging)
+        work = work.numbered(batch_id)
         return work if run is None else work.of(run)
 
-    def commit(self, work: TaskInput, tasks: Iterable[PreparedTask | None], batch_id: int | None) -> None:
-        """Decide the run, and complete it in Kafka. A batch that was committed before has no second effect.
+    def commit(self, work: TaskInput, tasks: Iterable[PreparedTask | None], batch_id: int | None) -> BatchResult:
+        """Decide the run, and complete it in Kafka. A batch that was committed before has no second effect: it is
+        compared with what was committed, unless the option knownBatch is "skip".
 
         After any error but InDoubtError, the run is rolled back on both sides, at the latest by the job's next run.
 
         :param tasks: the result of each task, as Spark reports them.
         :param batch_id: the batch's number in the job; None if it has none.
 
+        :raises BatchChangedError: if the batch was committed before with other rows or to another target, or if it is
+            so old that it was forgotten. This run has written nothing.
         :raises FencedError: if another run of the job has begun.
         :raises InputError: if the database refuses a row.
         :raises DatabaseUnavailableError: if the database connection was lost before the decision.
@@ -118,9 +137,10 @@ class WholeBatch:
         """
         run, options = work.run, self._options
         if run is None:
-            return
+            return self._compared(work, _content_of(self._winners(run, tasks), work), batch_id)
         try:
-            winners = _winners(run, tasks)
+            winners = self._winners(run, tasks)
+            content = _content_of(winners, work)
             decided = [
                 (winner.lease, winner.state)
                 for winner in winners
@@ -135,7 +155,7 @@ class WholeBatch:
                     run,
                     batch_id,
                     decided,
-                    lambda connection: self._move(connection, run, work, attempts),
+                    lambda connection: self._move(connection, run, work, attempts, content),
                     self._observe,
                     options.keep_batches,
                 )
@@ -147,6 +167,55 @@ class WholeBatch:
         if state is RunState.COMMITTED:
             _LOG.info("job %s: %d partitions committed", run.job, len(attempts), extra={"batch": batch_id})
         self.complete()
+        if state is RunState.COMMITTED:
+            return BatchResult(True, content.rows, content.rows)
+        return self._compared(work, content, batch_id)  # an earlier run has committed the batch
+
+    def _compared(self, work: TaskInput, content: BatchContent, batch_id: int | None) -> BatchResult:
+        """The result for a batch that was committed before, if ``content`` is what was committed."""
+        known = self._runs.known(self._job, batch_id)
+        if known is None:
+            raise BatchChangedError(
+                f"{self._name(batch_id)} was committed before and is not remembered any more: write fewer batches of a "
+                "job at a time, or raise keepBatches"
+            )
+        _LOG.info("%s was committed before", self._name(batch_id))
+        if self._options.known_batch == COMPARE:
+            self._require_same_target(work, known, batch_id)
+            require_same_rows(self._name(batch_id), known.content, content)
+        return BatchResult(False, known.content.rows, known.content.rows)
+
+    def _require_same_target(self, work: TaskInput, known: KnownBatch, batch_id: int | None) -> None:
+        if self._options.known_batch != COMPARE:
+            return
+        name, dbtable = self._name(batch_id), self._options.dbtable
+        with first_connection(self._worker.engine) as connection:
+            require_same_target(name, known.content, batch_target_of(connection, dbtable, work.plan.topic))
+            require_rows_there(connection, name, known.content, dbtable)
+
+    def _name(self, batch_id: int | None) -> str:
+        return f"batch {batch_id} of job {self._job!r}"
+
+    def _winners(self, run: Run | None, tasks: Iterable[PreparedTask | None]) -> list[PreparedTask]:
+        """The prepared tasks of ``run`` that count: one for each partition, as Spark reports them.
+
+        :raises InvalidTransactionStateError: if there are two for a partition: its rows would be written twice.
+        """
+        winners: dict[int, PreparedTask] = {}
+        for task in tasks:
+            if task is None:
+                continue
+            if task.run != run:
+                raise InvalidTransactionStateError(f"a task of {task.run} has written for {run}")
+            part = task.attempt.part
+            if part in winners:
+                attempts = f"{winners[part].attempt.attempt} and {task.attempt.attempt}"
+                raise InvalidTransactionStateError(
+                    f"partition {part} of job {self._job!r} is committed twice (attempts {attempts}): commit one "
+                    "attempt of each partition"
+                )
+            winners[part] = task
+        return list(winners.values())
 
     def _write_returned(
         self, work: TaskInput, run: Run, winners: Sequence[PreparedTask], batch_id: int | None
@@ -156,11 +225,15 @@ class WholeBatch:
             return None
         return work.write_returned(self._worker, winners)
 
-    def _move(self, connection: Connection, run: Run, work: TaskInput, attempts: Sequence[Attempt]) -> int:
-        """Move the rows of ``attempts``. An error here concerns the target table, not a table of this library."""
+    def _move(
+        self, connection: Connection, run: Run, work: TaskInput, attempts: Sequence[Attempt], content: BatchContent
+    ) -> BatchContent:
+        """Move the rows of ``attempts``; return ``content`` with the target. An error here concerns the target table,
+        not a table of this library."""
         options = self._options
         try:
-            return move_rows(connection, run, options.dbtable, work.columns, options.upsert_keys, attempts)
+            move_rows(connection, run, options.dbtable, work.columns, options.upsert_keys, attempts)
+            return content._replace(target=batch_target_of(connection, options.dbtable, work.plan.topic))
         except DBAPIError as error:
             meaning = database_of(connection.dialect).meaning_of(error)
             if meaning is None:
@@ -218,25 +291,12 @@ class WholeBatch:
         return min(self._options.run_timeout, resume_timeout_ms(self._options.kafka_config) * _TIMEOUT_SHARE / 1000)
 
 
-def _winners(run: Run, tasks: Iterable[PreparedTask | None]) -> list[PreparedTask]:
-    """The prepared tasks of ``run`` that count: one for each partition, as Spark reports them.
-
-    :raises InvalidTransactionStateError: if there are two for a partition: its rows would be written twice.
-    """
-    winners: dict[int, PreparedTask] = {}
-    for task in tasks:
-        if task is None:
-            continue
-        if task.run != run:
-            raise InvalidTransactionStateError(f"a task of {task.run} has written for {run}")
-        part = task.attempt.part
-        if part in winners:
-            raise InvalidTransactionStateError(
-                f"partition {part} of job {run.job!r} is committed twice (attempts {winners[part].attempt.attempt} and "
-                f"{task.attempt.attempt}): commit one attempt of each partition"
-            )
-        winners[part] = task
-    return list(winners.values())
+def _content_of(winners: Sequence[PreparedTask], work: TaskInput) -> BatchContent:
+    """The number of all rows of ``winners``, and their digest if each of them has summed its rows."""
+    sums = [winner.row_sum for winner in winners if winner.row_sum is not None]
+    if not work.sums or len(sums) < len(winners):
+        return BatchContent(sum(winner.attempt.rows for winner in winners))
+    return BatchContent(sum(part.rows for part in sums), digest_of(sums, work.plan, work.columns))
 
 
 def job_of(options: WriteOptions) -> str:

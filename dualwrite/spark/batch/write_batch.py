@@ -1,12 +1,12 @@
 """The functions that a user calls on Spark's driver: write one whole batch, and clean up after a dead driver."""
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.errors import ConfigurationError
+from dualwrite.spark.batch.comparing import BatchResult
 from dualwrite.spark.batch.packing import packed, rdd_of
 from dualwrite.spark.batch.preparing import prepared
 from dualwrite.spark.batch.task_input import Observe, TaskInput, runs_of
@@ -19,8 +19,6 @@ from dualwrite.spark.workers import first_connection, require_classic, require_s
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_LOG = logging.getLogger("dualwrite")
-
 _ZONE = "spark.sql.session.timeZone"
 _STREAM = "sql.streaming.queryId"
 """A property of the thread that runs a micro-batch. If it is set, the rows must be read even if they are not written: a
@@ -29,7 +27,7 @@ stateful query updates its state meanwhile."""
 
 def write_batch(
     df: "DataFrame", batch_id: int | None = None, *, on_step: Observe | None = None, **options: Any
-) -> None:
+) -> BatchResult:
     """Write ``df`` to a table and a topic atomically: all of its rows and records, or none.
 
     Executors prepare their records and stage their rows. Then one database transaction decides for all of them. In
@@ -37,11 +35,16 @@ def write_batch(
 
         stream.writeStream.foreachBatch(lambda df, batch_id: write_batch(df, batch_id, **options))
 
-    :param batch_id: the batch's number in the job. A batch that was committed before has no second effect. None writes
-        in any case.
+    :param batch_id: the batch's number in the job. A batch that was committed before has no second effect: its rows are
+        computed and compared with those that were committed, in any order and in any partitions. None writes in any
+        case.
     :param on_step: for tests that end processes at an exact step; it must be possible to send it to executors.
     :param options: the options of OPTIONS (docs/spark-batches.md), by either of their names. A ``job`` has one run at a
         time: a new run ends the previous one.
+    :returns: whether this call has written the batch, and its number of rows and records.
+    :raises BatchChangedError: if the batch was committed before with other rows, to another table or topic, or to a
+        table that is empty or was created again; or if it is so old that it was forgotten. Nothing is written: give
+        other rows another number, and another target another job.
     :raises ConfigurationError: naming the option or column that is wrong, before anything is written.
     :raises DatabaseUnavailableError: if the database cannot be reached, or the connection is lost; rolled back on both
         sides.
@@ -66,10 +69,8 @@ def write_batch(
     checked = batch.check(df.schema.jsonValue(), str(spark.conf.get(_ZONE)))
     df, plan = packed(*prepared(df, checked.plan, checked.columns if batch.takes_lines else None))
     work = batch.begin(replace(checked, plan=plan), parsed.batch_id)
-    if work.run is None:
-        _LOG.info("job %s: batch %s was committed before", parsed.job, parsed.batch_id)
-        if not is_streaming:
-            return
+    if work.run is None and not work.sums and not is_streaming:
+        return batch.commit(work, [], parsed.batch_id)  # nothing needs its rows
     try:
         with as_raised_in_the_task():
             rdd = rdd_of(df, plan)  # only now the number of partitions is known
@@ -78,7 +79,7 @@ def write_batch(
     except BaseException:
         batch.abort(work.run, parsed.batch_id)
         raise
-    batch.commit(work, tasks, parsed.batch_id)
+    return batch.commit(work, tasks, parsed.batch_id)
 
 
 def recover_job(**options: Any) -> dict[str, Any]:

@@ -45,6 +45,7 @@ class WriteOptions:
     database_timeout: float = 60.0
     run_timeout: float = 3600.0
     keep_batches: int = 100
+    known_batch: Literal["compare", "skip"] = "compare"
     producer: Literal["native", "librdkafka"] | None = None
     two_phase: Literal["keep-prepared", "resume"] = "keep-prepared"
 
@@ -310,6 +311,13 @@ OPTIONS: tuple[Option, ...] = (
         _whole(1),
         "100",
         "how many of the job's latest batches are remembered",
+    ),
+    Option(
+        "knownBatch",
+        "known_batch",
+        _one_of("compare", "skip"),
+        "compare",
+        "a whole batch whose number was committed before: compare its target and rows, or skip it unread",
     ),
     Option("producer", "producer", _one_of("native", "librdkafka"), None, "native or librdkafka; as for DualWrite"),
     Option(

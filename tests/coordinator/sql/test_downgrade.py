@@ -19,6 +19,7 @@ from dualwrite.coordinator.sql.tables import (
     load_position,
     metadata,
     spark_progress,
+    spark_run,
 )
 from dualwrite.errors import ConfigurationError, DatabaseBusyError
 from tests.support.coordinator.event_table import FREE, HEAD, NOW
@@ -208,3 +209,14 @@ def test_a_refused_downgrade_leaves_no_table_locked_on_mariadb(mariadb_url: str)
     assert db.upgrade(mariadb_url) == HEAD
     put(engine, kafka_transaction_state, {**FREE, "transactional_id": "orders-1"})
     engine.dispose()
+
+
+def test_the_number_of_a_forgotten_batch_is_lost_only_with_lose_rows(engine: Engine) -> None:
+    put(engine, spark_run, some_row(spark_run))
+    assert schema.downgrade_engine(engine, "0005") == "0005"
+    assert schema.upgrade_engine(engine) == HEAD
+    with engine.begin() as connection:
+        connection.execute(spark_run.update().values(forgotten_to=7))
+    with pytest.raises(ConfigurationError, match=r"would drop forgotten batches, which may be written again \(1\):"):
+        schema.downgrade_engine(engine, "0005")
+    assert schema.downgrade_engine(engine, "0005", lose_rows=True) == "0005"

@@ -7,11 +7,18 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import create_engine, inspect, text
+from sqlalchemy import Connection, create_engine, inspect, text
 
 from dualwrite import schema
 from dualwrite.cli import db
-from dualwrite.coordinator.sql.tables import VERSION_TABLE, kafka_transaction_state, load_position, metadata
+from dualwrite.coordinator.sql.tables import (
+    VERSION_TABLE,
+    kafka_transaction_state,
+    load_position,
+    metadata,
+    spark_batch,
+    spark_run,
+)
 from dualwrite.errors import ConfigurationError
 from tests.support.coordinator.event_table import HEAD, statements_of_upgrade
 
@@ -125,6 +132,7 @@ def test_an_upgrade_that_died_halfway_goes_on_from_there_on_mariadb(mariadb_url:
         connection.execute(text(f"ALTER TABLE {kafka_transaction_state.name} DROP COLUMN first_record"))
         for column in ("lease_version", "cluster_id", "database_id"):
             connection.execute(text(f"ALTER TABLE {kafka_transaction_state.name} DROP COLUMN {column}"))
+        drop_columns_of_known_batches(connection)
         connection.execute(text(f"DELETE FROM {VERSION_TABLE}"))
         connection.execute(
             text(f"INSERT INTO {kafka_transaction_state.name} VALUES ('a-0','','',1,'',NULL,now(),NULL)")
@@ -136,12 +144,36 @@ def test_an_upgrade_that_died_halfway_goes_on_from_there_on_mariadb(mariadb_url:
     engine.dispose()
 
 
+def drop_columns_of_known_batches(connection: Connection) -> None:
+    """As before version 0006."""
+    connection.execute(text("ALTER TABLE dualwrite_spark_run DROP COLUMN forgotten_to"))
+    for column in ("digest", "table_name", "table_id", "topic"):
+        connection.execute(text(f"ALTER TABLE dualwrite_spark_batch DROP COLUMN {column}"))
+
+
+@pytest.mark.mariadb
+def test_the_sixth_upgrade_goes_on_where_it_died_on_mariadb(mariadb_url: str) -> None:
+    db.upgrade(mariadb_url)
+    engine = create_engine(mariadb_url)
+    with engine.begin() as connection:  # as if it had died after two columns
+        connection.execute(text("ALTER TABLE dualwrite_spark_run DROP COLUMN forgotten_to"))
+        for column in ("table_id", "topic"):
+            connection.execute(text(f"ALTER TABLE dualwrite_spark_batch DROP COLUMN {column}"))
+        connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '0005'"))
+    assert db.upgrade(mariadb_url) == HEAD
+    with engine.connect() as connection:
+        connection.execute(spark_batch.select())
+        connection.execute(spark_run.select())
+    engine.dispose()
+
+
 @pytest.mark.mariadb
 def test_the_second_upgrade_goes_on_where_it_died_on_mariadb(mariadb_url: str) -> None:
     db.upgrade(mariadb_url)
     engine = create_engine(mariadb_url)
     with engine.begin() as connection:  # as if it had died after the column and the first table
         connection.execute(text("DROP TABLE kafka_consumer_offset"))
+        drop_columns_of_known_batches(connection)
         connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '0001'"))
     assert db.upgrade(mariadb_url) == HEAD
     assert tables(mariadb_url) == OURS

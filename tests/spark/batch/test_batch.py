@@ -24,6 +24,7 @@ from dualwrite.errors import (
     InvalidTransactionStateError,
 )
 from dualwrite.spark.batch import whole_batch
+from dualwrite.spark.batch.known_batches import BatchContent
 from dualwrite.spark.batch.staging import staged_clause
 from dualwrite.spark.workers import close_workers, worker_of
 from tests.support.coordinator.event_table import await_sweeps, slot_rows
@@ -66,8 +67,9 @@ def test_a_batch_that_was_committed_has_no_second_effect(place: BatchPlace) -> N
     write(place.options(), [rows(0, 5)], 1)
     batch, work = begun(place.options(), 1)
     assert work.run is None
-    assert work.write(rows(0, 5), 0, 1) is None
-    batch.commit(work, [None], 1)
+    task = work.write(rows(0, 5), 0, 1)
+    assert (task.lease, task.rows) == (None, ())
+    batch.commit(work, [task], 1)
     batch.abort(work.run, 1)
     place.judge(rows(0, 5))
 
@@ -109,7 +111,7 @@ def test_a_run_works_with_a_german_datestyle_on_postgresql(postgresql: Engine, b
 def test_a_stream_may_name_its_batch_at_the_commit(place: BatchPlace) -> None:
     write(place.options(), [rows(0, 5)], 1)
     batch, work = begun(place.options(), None)
-    batch.commit(work, written(work, [rows(5, 9)]), 1)
+    batch.commit(work, written(work, [rows(0, 5)]), 1)
     place.judge(rows(0, 5))
 
 
@@ -381,7 +383,7 @@ def test_a_decision_for_many_partitions_takes_few_statements(place: BatchPlace) 
         work.run,  # type: ignore[arg-type]
         1,
         [(side.lease, side.state) for side in sides],  # type: ignore[union-attr, misc]
-        lambda _: 0,
+        lambda _: BatchContent(20),
         lambda _: None,
         100,
     )

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Connection, Engine, Table, select, update
 
 from dualwrite import EmbeddedBroker
-from dualwrite.coordinator.sql.tables import spark_progress, spark_run
+from dualwrite.coordinator.sql.tables import spark_batch, spark_progress, spark_run
 from dualwrite.errors import BatchChangedError, ConfigurationError, FencedError
 from dualwrite.spark.batch import whole_batch
 from dualwrite.spark.batch.whole_batch import WholeBatch
@@ -36,6 +36,35 @@ def test_a_batch_that_is_forgotten_is_not_written_again(place: BatchPlace) -> No
     write(remembering, [rows(20, 25)], None)  # and this one has no number
     write(remembering, [rows(25, 30)], 4)
     place.judge(rows(0, 30))
+
+
+def test_the_distance_of_numbers_does_not_count(place: BatchPlace) -> None:
+    write(place.options(keepBatches=2), [rows(0, 5)], 20261122)
+    assert write(place.options(keepBatches=2), [rows(5, 10)], 20261001).is_written
+    assert not write(place.options(keepBatches=2), [rows(5, 10)], 20261001).is_written
+    with pytest.raises(BatchChangedError, match="batch 20260901 of job 'job' is older than the 2"):  # it would be third
+        write(place.options(keepBatches=2), [rows(10, 15)], 20260901)
+    assert write(place.options(keepBatches=2), [rows(10, 15)], 20261002).is_written
+    with pytest.raises(BatchChangedError, match="batch 20261001 of job 'job' is older"):
+        write(place.options(keepBatches=2), [rows(5, 10)], 20261001)
+    place.judge(rows(0, 15))
+
+
+def test_a_forgotten_batch_stays_forgotten_if_more_are_remembered_later(place: BatchPlace) -> None:
+    for number in range(4):
+        write(place.options(keepBatches=2), [rows(number * 5, number * 5 + 5)], number)
+    with pytest.raises(BatchChangedError, match="batch 1 of job 'job' is older than the 100"):
+        write(place.options(), [rows(5, 10)], 1)
+    place.judge(rows(0, 20))
+
+
+def test_an_earlier_release_has_forgotten_by_the_distance_of_numbers(place: BatchPlace) -> None:
+    write(place.options(keepBatches=5), [rows(0, 5)], 20)
+    with place.engine.begin() as connection:
+        connection.execute(update(spark_batch).values(table_name=None))
+    with pytest.raises(BatchChangedError, match="batch 15 of job 'job' is older than the 5"):
+        write(place.options(keepBatches=5), [rows(5, 10)], 15)
+    assert write(place.options(keepBatches=5), [rows(5, 10)], 16).is_written
 
 
 def test_a_task_that_knows_its_batch_to_be_committed_writes_nothing(place: BatchPlace) -> None:

@@ -10,7 +10,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from sqlalchemy import Engine, select
 
 from dualwrite.coordinator.sql.tables import spark_batch, spark_run
-from dualwrite.errors import ConfigurationError
+from dualwrite.errors import BatchChangedError, ConfigurationError
 from dualwrite.spark.batch.datasource import DualWriteDataSource, Message, WholeBatchStreamWriter
 from dualwrite.spark.workers import close_workers
 from dualwrite.testing.kafka import KafkaBroker
@@ -106,6 +106,31 @@ def test_a_micro_batch_that_is_run_again_is_not_written_again(place: SparkPlace)
         query.streamWriter(SCHEMA, False).commit([message], 7)
     assert message.task is not None
     assert (message.task.attempt.rows, message.task.lease) == (0, None), "its task has seen it"
+    judge(place, rows_of(5))
+
+
+def test_a_micro_batch_that_has_other_rows_now_is_refused(place: SparkPlace) -> None:
+    query = sent(source(place))
+    for rows in (rows_of(5), rows_of(5, 1)):
+        writer: WholeBatchStreamWriter = sent(source(place).streamWriter(SCHEMA, False))
+        messages = [
+            Message(writer.work.write(part, number, number, batch_id=7)) for number, part in enumerate((rows, []))
+        ]
+        if rows == rows_of(5):
+            query.streamWriter(SCHEMA, False).commit(messages, 7)
+    with pytest.raises(BatchChangedError, match="was written with 5 rows, and some of them differ now"):
+        query.streamWriter(SCHEMA, False).commit(messages, 7)
+    judge(place, rows_of(5))
+
+
+def test_a_dataframe_under_a_known_number_is_compared(place: SparkPlace) -> None:
+    for number, rows in enumerate((rows_of(5), rows_of(5), rows_of(5, 1))):
+        writer = source(place, batchId="1").writer(SCHEMA, False)
+        messages = [sent(written(sent(writer), rows, 0, number))]
+        if number < 2:
+            sent(writer).commit(messages)
+    with pytest.raises(BatchChangedError, match="some of them differ now"):
+        sent(writer).commit(messages)
     judge(place, rows_of(5))
 
 

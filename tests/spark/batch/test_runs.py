@@ -13,6 +13,7 @@ from dualwrite.coordinator.rules.lease import LeaseLostError
 from dualwrite.coordinator.rules.slot_rules import Candidate, SlotStatus
 from dualwrite.coordinator.sql.tables import spark_run
 from dualwrite.errors import FencedError, InDoubtError
+from dualwrite.spark.batch.known_batches import BatchContent
 from dualwrite.spark.batch.runs import RUN_COLUMN, Run, Runs, RunState
 from tests.support.coordinator.event_table import expire_leases
 from tests.support.servers.databases import SERVERS
@@ -171,7 +172,7 @@ def test_only_the_open_one_of_many_concurrent_runs_commits(jobs: Jobs) -> None:
     outcomes = []
     for driver, run in zip(drivers, runs, strict=True):
         try:
-            outcomes.append(driver.commit(run, None, [], lambda _: 0, ignore, 100))
+            outcomes.append(driver.commit(run, None, [], lambda _: BatchContent(0), ignore, 100))
         except FencedError:
             outcomes.append(RunState.ABORTED)
     assert sorted(outcome.value for outcome in outcomes) == ["aborted"] * 5 + ["committed"]

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, select
 
 from dualwrite.coordinator.sql.tables import kafka_transaction_state
+from dualwrite.spark.batch.comparing import BatchResult
 from dualwrite.spark.batch.task_input import TaskInput
 from dualwrite.spark.batch.tasks import PreparedTask
 from dualwrite.spark.batch.whole_batch import WholeBatch
@@ -60,10 +61,12 @@ def written(work: TaskInput, partitions: Sequence[Rows]) -> list[PreparedTask | 
         return [task.result(60) for task in tasks]
 
 
-def write(options: WriteOptions, partitions: Sequence[Rows], batch_id: int | None = None, on_step: Any = None) -> None:
+def write(
+    options: WriteOptions, partitions: Sequence[Rows], batch_id: int | None = None, on_step: Any = None
+) -> BatchResult:
     """A whole batch."""
     batch, work = begun(options, batch_id, on_step)
-    batch.commit(work, written(work, partitions), batch_id)
+    return batch.commit(work, written(work, partitions), batch_id)
 
 
 def stored(engine: Engine) -> Mapping[int, str]:

@@ -10,6 +10,7 @@ from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.lease_store import SqlLeases
 from dualwrite.coordinator.sql.tables import spark_batch, spark_run
 from dualwrite.ids import PreparedTxnState, ProducerIdentity
+from dualwrite.spark.batch.known_batches import BatchContent, BatchTarget
 from dualwrite.spark.batch.runs import RUN_COLUMN, Owner, Run, Runs, RunState
 from tests.support.coordinator.event_table import slot_rows
 
@@ -53,11 +54,11 @@ class Jobs:
             connection.execute(insert(staged).values({RUN_COLUMN: run.run_id, "n": number}))
         return runs.transfer_lease(run, lease)
 
-    def move(self, run: Run) -> Callable[[Connection], int]:
-        def move(connection: Connection) -> int:
+    def move(self, run: Run) -> Callable[[Connection], BatchContent]:
+        def move(connection: Connection) -> BatchContent:
             rows = select(staged.c.n).where(staged.c[RUN_COLUMN] == run.run_id)
             connection.execute(insert(things).from_select(["n"], rows))
-            return 1
+            return BatchContent(1, target=BatchTarget(things.name, None, None))
 
         return move
 

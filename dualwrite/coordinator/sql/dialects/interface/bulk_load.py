@@ -88,6 +88,11 @@ class DatabaseBulkLoad:
         the same name."""
         return {}
 
+    def table_id(self, connection: Connection, schema: str | None, name: str) -> str | None:
+        """A text that identifies the table ``name``, also against an earlier table of the same name: the identity of
+        the database, a colon, and the table's number there. None if the database does not number its tables."""
+        return None
+
 
 def parameters_of(into: TableClause) -> list[str]:
     """A parameter for each column: a column's own name may not be a valid parameter."""

@@ -125,6 +125,13 @@ _IDENTITY = text(
 )
 
 
+_MAY_IDENTIFY = select(func.has_function_privilege("pg_catalog.pg_control_system()", "execute"))
+
+_TABLE_ID = text(
+    "SELECT 'postgresql:' || c.system_identifier || ':' || d.oid || ':' || CAST(to_regclass(:name) AS oid) "
+    "FROM pg_catalog.pg_control_system() AS c, pg_catalog.pg_database AS d WHERE d.datname = current_database()"
+)
+
 _TYPE_NUMBERS = text("SELECT attname, atttypid FROM pg_attribute WHERE attrelid = to_regclass(:name) AND attnum > 0")
 
 
@@ -187,7 +194,7 @@ class Postgresql(Database):
 
         A physical standby shares the system identifier. A copy made by SQL shares no oids.
         """
-        if not connection.scalar(select(func.has_function_privilege("pg_catalog.pg_control_system()", "execute"))):
+        if not connection.scalar(_MAY_IDENTIFY):
             return None
         return str(connection.scalar(_IDENTITY, {"schema": schema}))
 
@@ -317,6 +324,15 @@ class Postgresql(Database):
         """The oids of the types."""
         quoted = connection.dialect.identifier_preparer.format_table(table(name, schema=schema))
         return {column: int(number) for column, number in connection.execute(_TYPE_NUMBERS, {"name": quoted})}
+
+    def table_id(self, connection: Connection, schema: str | None, name: str) -> str | None:
+        """The table's oid. A table that was dropped and created again has another one; so has a restored dump, but in a
+        database with another identity."""
+        if not connection.scalar(_MAY_IDENTIFY):
+            return None
+        quoted = connection.dialect.identifier_preparer.format_table(table(name, schema=schema))
+        identity: str | None = connection.scalar(_TABLE_ID, {"name": quoted})
+        return identity
 
     @contextmanager
     def changing_tables(self, connection: Connection) -> Iterator[None]:
