@@ -284,6 +284,7 @@ class UnitManager:
         return slot
 
     def _begin_without_slot(self, unit: Unit, refusal: KafkaUnavailableError) -> NoSlot:
+        self.process.pool.end_abandoned()
         self.process.pool.enter_without_slot(unit)
         return NoSlot(self.settings.application, refusal)
 

@@ -10,6 +10,8 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from sqlalchemy import inspect
 from sqlalchemy.orm import InstanceState, RelationshipProperty, Session, make_transient
+from sqlalchemy.orm.attributes import History, get_history
+from sqlalchemy.orm.base import PASSIVE_NO_INITIALIZE, PassiveFlag
 from sqlalchemy.orm.collections import collection_adapter
 from sqlalchemy.orm.interfaces import MANYTOMANY, MANYTOONE
 
@@ -17,6 +19,8 @@ from dualwrite.errors import InvalidTransactionStateError
 
 _UNLOADED = ("dynamic", "write_only")
 """Loaders of relationships that keep no collection on the object."""
+
+_WITHOUT_A_QUERY = PASSIVE_NO_INITIALIZE | PassiveFlag.INCLUDE_PENDING_MUTATIONS
 
 _refused: WeakSet[InstanceState[Any]] = WeakSet()
 
@@ -27,22 +31,41 @@ class FlushedObjects:
     def __init__(self) -> None:
         self._new: WeakKeyDictionary[InstanceState[Any], frozenset[str]] = WeakKeyDictionary()
         """The inserted objects, each with the names of the attributes that it had before."""
+        self._members: WeakKeyDictionary[InstanceState[Any], WeakSet[InstanceState[Any]]] = WeakKeyDictionary()
+        """What a new object's collections held as it was added, without what was in the session before it."""
         self._changed: WeakSet[InstanceState[Any]] = WeakSet()
         self._unrestorable: WeakSet[InstanceState[Any]] = WeakSet()
+
+    def note_attach(self, session: Session, instance: object) -> None:
+        """Note an object that is added to ``session``; the event ``after_attach``."""
+        state = inspect(instance)
+        added = [
+            inspect(member)
+            for relationship in _kept_elsewhere(state)
+            for member in _history(state, relationship).added or ()
+            if member is not None and inspect(member).session is not session
+        ]
+        if state.key is None:
+            self._members[state] = WeakSet(added)
+        elif added:
+            self._changed.add(state)  # the collection is expired after a failure, and so these are forgotten
 
     def note_flush(self, session: Session, *_: Any) -> None:
         """Note what ``session`` is going to write; the event ``before_flush``."""
         for instance in session.new:
-            self.note_insert(session, instance)
-        changed = [instance for instance in session.dirty if _is_changed(session, instance)]
+            state = inspect(instance)
+            self._new[state] = self._new.get(state, frozenset()) | _given(state)
+            if any(state.attrs[name].history.added for name in _unloaded_relationships(state)):
+                self._unrestorable.add(state)
+        changed = [instance for instance in session.dirty if _is_changed(instance)]
         self._changed.update(inspect(instance) for instance in (*changed, *session.deleted))
 
     def note_insert(self, _: Session, instance: object) -> None:
-        """Note an INSERT; the event ``pending_to_persistent``."""
+        """Note the INSERT of an object that another listener of the flush has added; the event
+        ``pending_to_persistent``."""
         state = inspect(instance)
-        self._new[state] = self._new.get(state, frozenset()) | _given(state)
-        if any(state.attrs[name].history.added for name in _unloaded_relationships(state)):
-            self._unrestorable.add(state)
+        if state not in self._new:
+            self._new[state] = _given(state)
 
     def note_departure(self, _: Session, instance: object) -> None:
         """Note that an object leaves the session with the values of this transaction; the events
@@ -70,6 +93,7 @@ class FlushedObjects:
                 if state.key is not None:
                     make_transient(instance)
                 if is_whole:
+                    _forget_generated_key(state, given)
                     _refused.discard(state)
         for state in self._changed:
             if state.deleted and (instance := state.obj()) is not None:
@@ -85,20 +109,17 @@ class FlushedObjects:
         return (
             state not in self._unrestorable
             and given <= state.dict.keys()
-            and not any(self._loses_rows(state, relationship) for relationship in state.mapper.relationships)
+            and not any(self._loses_rows(state, relationship) for relationship in _kept_elsewhere(state))
         )
 
     def _loses_rows(self, state: InstanceState[Any], relationship: RelationshipProperty[Any]) -> bool:
-        """True if rows of other tables keep ``relationship``, and a new INSERT of ``state`` does not write them:
-        SQLAlchemy writes only what was added since the last flush."""
-        related = state.dict.get(relationship.key)
-        is_elsewhere = relationship.viewonly or relationship.direction is MANYTOONE or relationship.lazy in _UNLOADED
-        if is_elsewhere or not related:
-            return False
+        """True if a new INSERT of ``state`` does not write the rows that keep ``relationship``, as SQLAlchemy writes
+        only what was added since the last flush; or if it writes more, as the unit has added to them."""
+        members = _members(state, relationship)
         if relationship.direction is MANYTOMANY:
-            return True
-        members = collection_adapter(related) if relationship.uselist else [related]
-        return any(inspect(member) not in self._new for member in members)
+            return bool(members)
+        before = self._members.get(state, ())
+        return any(member not in self._new or member not in before for member in members)
 
 
 def require_usable(instance: object) -> None:
@@ -115,7 +136,7 @@ def require_usable(instance: object) -> None:
 
 def _given(state: InstanceState[Any]) -> frozenset[str]:
     """The names of the attributes that have a value: an expression of SQL, for example, which a flush replaces."""
-    names = state.mapper.attrs.keys()
+    names = {*state.mapper.column_attrs.keys(), *state.mapper.relationships.keys()}
     return frozenset(name for name, value in state.dict.items() if name in names and not _is_nothing(value))
 
 
@@ -123,19 +144,53 @@ def _is_nothing(value: object) -> bool:
     return value is None or (isinstance(value, list | set | dict) and not value)
 
 
-def _is_changed(session: Session, instance: object) -> bool:
-    """True if a flush of ``session`` writes ``instance``, or rows that keep its relationships. A new object that refers
-    to ``instance`` writes its own row only."""
-    if session.is_modified(instance, include_collections=False):
-        return True
+def _forget_generated_key(state: InstanceState[Any], given: frozenset[str]) -> None:
+    """Remove a primary key that the database has made, unless rows of related objects may refer to it."""
+    mapper = state.mapper
+    if not mapper.relationships:
+        for column in mapper.primary_key:
+            name = mapper.get_property_by_column(column).key
+            if name not in given:
+                state.dict.pop(name, None)
+
+
+def _is_changed(instance: object) -> bool:
+    """True if a flush writes the row of ``instance``, or rows that keep its relationships. A new object that refers to
+    ``instance`` writes its own row only."""
     state = inspect(instance)
-    for relationship in state.mapper.relationships:
-        if relationship.uselist and not relationship.viewonly:
-            history = state.attrs[relationship.key].history
-            is_stored = any(inspect(member).key is not None for member in history.added or ())
-            if history.deleted or is_stored or (history.added and relationship.direction is MANYTOMANY):
-                return True
+    mapper = state.mapper
+    own = [*mapper.column_attrs.keys(), *(each.key for each in mapper.relationships if each.direction is MANYTOONE)]
+    if any(state.attrs[name].history.has_changes() for name in own):
+        return True
+    for relationship in _kept_elsewhere(state):
+        history = _history(state, relationship)
+        is_stored = any(member is not None and inspect(member).key is not None for member in history.added or ())
+        removed = any(member is not None for member in history.deleted or ())
+        if removed or is_stored or (history.added and relationship.direction is MANYTOMANY):
+            return True
     return False
+
+
+def _kept_elsewhere(state: InstanceState[Any]) -> list[RelationshipProperty[Any]]:
+    """The relationships of an object that rows of other tables keep, and whose members it holds."""
+    return [
+        relationship
+        for relationship in state.mapper.relationships
+        if not (relationship.viewonly or relationship.direction is MANYTOONE or relationship.lazy in _UNLOADED)
+    ]
+
+
+def _history(state: InstanceState[Any], relationship: RelationshipProperty[Any]) -> History:
+    """What was added and removed, without a query; by a backref, too."""
+    return get_history(state.obj(), relationship.key, _WITHOUT_A_QUERY)
+
+
+def _members(state: InstanceState[Any], relationship: RelationshipProperty[Any]) -> list[InstanceState[Any]]:
+    related = state.dict.get(relationship.key)
+    if related is None:
+        return []
+    members = collection_adapter(related) if relationship.uselist else [related]
+    return [inspect(member) for member in members]
 
 
 def _unloaded_relationships(state: InstanceState[Any]) -> list[str]:

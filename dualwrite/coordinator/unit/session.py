@@ -119,6 +119,10 @@ class UnitSession(Session):
             require_usable(instance)
         super().bulk_save_objects(objects, *args, **options)
 
+    def note_attach(self, instance: object) -> None:
+        """SQLAlchemy's event ``after_attach``."""
+        self._flushed_in_unit.note_attach(self, instance)
+
     def note_flush(self, *_: Any) -> None:
         """SQLAlchemy's event ``before_flush``."""
         self._flushed_in_unit.note_flush(self)

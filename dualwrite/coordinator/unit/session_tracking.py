@@ -48,6 +48,10 @@ class TrackedSession:
         for name, listener in self._listeners.items():
             event.listen(session, name, listener)
 
+    def note_attach(self, instance: object) -> None:
+        """Note an object that is added to the session."""
+        self._flushed.note_attach(self.session, instance)
+
     def note_begin(self, transaction: SessionTransaction) -> None:
         """Note that ``transaction`` of the session has begun on the unit's connection."""
         if transaction.parent is None and not _uses_savepoint(self.session, self._unit.connection):
@@ -102,19 +106,19 @@ def _after_attach(session: Session, instance: object) -> None:
     for bind in _binds(session, instance):
         unit = unit_on(bind)
         if unit is not None:
-            _track(session, unit)
+            noting = session if isinstance(session, UnitSession) else _track(session, unit)
             try:
                 require_usable(instance)
             except InvalidTransactionStateError as error:
                 unit.refuse(error)
                 raise
+            noting.note_attach(instance)
 
 
 def _after_begin(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
     unit = unit_on(connection)
-    tracked = None if unit is None else _track(session, unit)
-    if tracked is not None:
-        tracked.note_begin(transaction)
+    if unit is not None and not isinstance(session, UnitSession):
+        _track(session, unit).note_begin(transaction)
 
 
 def _binds(session: Session, instance: object) -> list[Any]:
@@ -131,9 +135,7 @@ def _binds(session: Session, instance: object) -> list[Any]:
     return [session.bind, *others.values()]
 
 
-def _track(session: Session, unit: UnitTransaction) -> SessionInUnit | None:
-    if isinstance(session, UnitSession):
-        return None
+def _track(session: Session, unit: UnitTransaction) -> SessionInUnit:
     tracked = unit.sessions.get(id(session))
     if tracked is None:
         unit.sessions[id(session)] = tracked = TrackedSession(session, unit)

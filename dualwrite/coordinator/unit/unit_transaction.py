@@ -28,6 +28,9 @@ class SessionInUnit(Protocol):
     def session(self) -> Session:
         """The session."""
 
+    def note_attach(self, instance: object) -> None:
+        """Note an object that is added to the session."""
+
     def note_begin(self, transaction: SessionTransaction) -> None:
         """Note that ``transaction`` of the session has begun on the connection."""
 

@@ -2,12 +2,13 @@
 
 import gc
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from sqlalchemy import Column, Engine, ForeignKey, Table, func, insert, inspect, select, update
 from sqlalchemy.exc import IntegrityError, OperationalError
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, WriteOnlyMapped, mapped_column, relationship
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, WriteOnlyMapped, composite, mapped_column, relationship
 from sqlalchemy.orm.exc import DetachedInstanceError
 
 from dualwrite.coordinator.aio.transaction import AsyncTransaction
@@ -67,6 +68,18 @@ class ShopOrder(ShopBase):
     customer: Mapped[ShopCustomer | None] = relationship(back_populates="orders")
     items: Mapped[list[ShopItem]] = relationship(back_populates="order")
     tags: Mapped[list[ShopTag]] = relationship(secondary=order_tags)
+
+
+@dataclass
+class ShopPoint:
+    x: int
+    y: int
+
+
+class ShopPlace(ShopBase):
+    __tablename__ = "places"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    point: Mapped[ShopPoint] = composite(mapped_column("x"), mapped_column("y"))
 
 
 @pytest.fixture
@@ -208,8 +221,35 @@ def loaded_and_closed(dual_write: DualWrite) -> object:
     return order
 
 
+def with_an_item_that_the_unit_has_added(dual_write: DualWrite) -> object:
+    """Added again, it would bring that item along, beside the next one."""
+    order = ShopOrder(city="Rome")
+
+    def act(tx: Transaction) -> None:
+        tx.session.add(order)
+        order.items.append(ShopItem())
+        tx.session.flush()
+
+    fail_after(dual_write, act)
+    return order
+
+
+def referred_to_by_an_order_of_the_unit(dual_write: DualWrite) -> object:
+    customer = ShopCustomer()
+    fail_after(dual_write, lambda tx: tx.session.add(ShopOrder(customer=customer)))
+    return customer
+
+
+def stored_and_given_an_item_before(dual_write: DualWrite) -> object:
+    """The item would be forgotten as the collection is expired."""
+    order = a_stored_order(dual_write)
+    order.items.append(ShopItem())
+    fail_with(dual_write, order)
+    return order
+
+
 def a_stored_order(dual_write: DualWrite) -> ShopOrder:
-    order = ShopOrder(city="Rome", tags=[])
+    order = ShopOrder(city="Rome", tags=[], items=[])
     with dual_write.transaction() as tx:
         tx.session.add(order)
     return order
@@ -296,6 +336,9 @@ def changed_in_a_session_of_the_application(dual_write: DualWrite) -> object:
         with_items_that_it_has_forgotten,
         with_an_expression_that_a_failed_flush_has_replaced,
         tagged,
+        with_an_item_that_the_unit_has_added,
+        referred_to_by_an_order_of_the_unit,
+        stored_and_given_an_item_before,
         loaded_and_closed,
     ],
 )
@@ -337,6 +380,27 @@ def test_what_a_new_object_refers_to_can_be_used_again(dual_write: DualWrite, sh
     order()
     with Session(shop) as session:
         assert [each.city for each in session.scalars(select(ShopCustomer)).one().orders] == ["Rome"]
+
+
+def test_a_new_object_has_no_key_again(dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka) -> None:
+    """Another row may have it by now; and some programs add an object only if it has none."""
+    one = EventModel(value="one")
+    fail_with(dual_write, one)
+    with sqlite_engine.begin() as connection:
+        connection.execute(insert(events).values(value="another"))
+    with dual_write.transaction() as tx:
+        if one.id is None:
+            tx.session.add(one)
+    assert stored_values(sqlite_engine) == ["another", "one"]
+
+
+def test_an_object_of_composed_values_is_written_by_the_next_unit(dual_write: DualWrite, shop: Engine) -> None:
+    place = ShopPlace(point=ShopPoint(1, 2))
+    fail_with(dual_write, place)
+    with dual_write.transaction() as tx:
+        tx.session.add(place)
+    with Session(shop) as session:
+        assert session.scalars(select(ShopPlace)).one().point == ShopPoint(1, 2)
 
 
 def test_a_write_only_relationship_that_was_not_used_does_not_matter(dual_write: DualWrite, shop: Engine) -> None:
