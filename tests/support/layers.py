@@ -142,7 +142,7 @@ ORDER: Mapping[str, tuple[str, ...]] = {
         "dual_write",
         "aio",
     ),
-    "spark": ("plan", "tables", "error_translation", "task_socket", "workers", "partitions", "batch"),
+    "spark": ("plan", "tables", "error_translation", "task_socket", "unpickling", "workers", "partitions", "batch"),
     "broker": (
         "clients",
         "settings",

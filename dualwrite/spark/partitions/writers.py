@@ -22,6 +22,7 @@ from dualwrite.spark.plan.rows import RowConverter, RowsDigest
 from dualwrite.spark.tables.bulk_load import Loader, chunks, table_clause
 from dualwrite.spark.tables.target_table import checked_target_of
 from dualwrite.spark.task_socket import SentToTask
+from dualwrite.spark.unpickling import ReducedObject, reduced
 from dualwrite.spark.workers import (
     Worker,
     dual_write_of,
@@ -52,6 +53,9 @@ class PartitionWriter(SentToTask):
     columns: tuple[TableColumn, ...]
     keeps: ValueFidelity
     partitions: int
+
+    def __reduce__(self) -> ReducedObject:
+        return reduced(self)
 
     def __call__(self, rows: Iterable[Sequence[Any]]) -> None:
         """Write ``rows``, unless an earlier attempt has written them.
