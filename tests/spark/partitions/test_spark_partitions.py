@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -136,6 +137,20 @@ def test_a_cluster_that_does_not_answer_is_found_by_the_driver_once_and_soon(
     with place.engine.connect() as connection:
         assert connection.execute(select(spark_progress)).all() == []
         assert connection.execute(select(spark_run)).all() == []
+
+
+def test_a_module_missing_on_the_executors_is_explained_to_foreach_partition(
+    spark: "SparkSession", place: SparkPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o755)
+    writer = partition_writer(things(spark), **place.keywords())
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(bare))
+    with pytest.raises(Exception, match="No module named 'sqlalchemy' on the executors: install the driver's packages"):
+        things(spark).foreachPartition(writer)
+    with pytest.raises(ConfigurationError, match="the executors' Python has no module sqlalchemy: install"):
+        batch_writer(**place.keywords())(things(spark), 0)
 
 
 def test_a_writer_of_another_dataframe_is_noticed(spark: "SparkSession", place: SparkPlace) -> None:
