@@ -20,6 +20,9 @@ _NO_MODULE = re.compile(r"^ModuleNotFoundError: No module named '(\w+)", re.MULT
 _COLUMN_OF_COPY = re.compile(r'COPY .*, line \d+, column (.+?)(?:: "|: null input|$)', re.MULTILINE)
 REFUSALS = (DataError, IntegrityError, InternalError, ProgrammingError)
 """SQLAlchemy's errors for bad values, for constraints, and for refusals by triggers, policies, views and rights."""
+_UNIQUE_VIOLATION = "23505"
+"""PostgreSQL's SQLSTATE. The details of other errors may contain the whole row."""
+_LONGEST_KEY = 200
 _REFUSED_BY_KAFKA = re.compile(r"(.*): (\w+) \((-?\d+)\)")
 _RAISED_IN_A_TASK = re.compile(r"^dualwrite\.errors\.(\w+): (.*)$", re.MULTILINE)
 
@@ -52,7 +55,18 @@ def refused_row(work: str, error: DBAPIError) -> InputError:
     """
     column = _column(error)
     in_column = f" (column {column!r})" if column else ""
-    return InputError(f"{work}: the database refuses a row: {first_line(error)}{in_column}")
+    key = _duplicate_key(error)
+    duplicate = f" ({key})" if key else ""
+    return InputError(f"{work}: the database refuses a row: {first_line(error)}{in_column}{duplicate}")
+
+
+def _duplicate_key(error: DBAPIError) -> str | None:
+    """PostgreSQL's words for the key that is there already, in one line. MariaDB and MySQL name it in their first line;
+    SQLite names only its columns."""
+    diagnostics = getattr(error.orig, "diag", None)
+    if diagnostics is None or getattr(diagnostics, "sqlstate", None) != _UNIQUE_VIOLATION:
+        return None
+    return " ".join((diagnostics.message_detail or "").split())[:_LONGEST_KEY]
 
 
 def _column(error: DBAPIError) -> str | None:

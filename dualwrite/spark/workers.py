@@ -21,7 +21,6 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.config.librdkafka_settings import LibrdkafkaSettings
-from dualwrite.client.config.reading import step_timeout
 from dualwrite.coordinator.branch import Branches
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.kafka.choice import ProducerChoice
@@ -41,6 +40,11 @@ if TYPE_CHECKING:
 _PATIENCE = 300.0
 """Seconds that a task waits for its turn to write, on a database with a single writer. Meanwhile another task writes
 its partition. The URL may set another time."""
+
+
+FIRST_ANSWER = 5.0
+"""Seconds for which Spark's driver waits for Kafka's first answer, before it begins anything. The caller may
+try again later, and needs no executors meanwhile."""
 
 
 class Worker(NamedTuple):
@@ -131,11 +135,12 @@ def require_kafka(options: WriteOptions, work: str) -> None:
     """Check that the cluster answers before the work begins. Otherwise every task would wait for the cluster.
 
     :param work: a description of the work, for the message.
-    :raises KafkaUnavailableError: if the cluster does not answer within delivery.timeout.ms, or 30 s if that is more.
+    :raises KafkaUnavailableError: if the cluster does not answer within FIRST_ANSWER seconds, or delivery.timeout.ms if
+        that is less. Nothing was begun; the caller may try again.
     """
     settings = completed_config(options.kafka_config, options.two_phase)
     config = LibrdkafkaSettings.of({**settings, "transactional.id": slot_id(options.application, 0)})
-    control = ControlPlane(settings, timeout=step_timeout(config.delivery_timeout))
+    control = ControlPlane(settings, timeout=min(FIRST_ANSWER, config.delivery_timeout))
     try:
         control.transaction_version()
     except KafkaUnavailableError as error:

@@ -144,7 +144,7 @@ ORDER: Mapping[str, tuple[str, ...]] = {
         "dead_letters",
         "aio",
     ),
-    "spark": ("plan", "tables", "error_translation", "task_socket", "workers", "partitions", "batch"),
+    "spark": ("plan", "tables", "error_translation", "task_socket", "unpickling", "workers", "partitions", "batch"),
     "broker": (
         "clients",
         "settings",

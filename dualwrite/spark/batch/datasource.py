@@ -14,6 +14,7 @@ from dualwrite.spark.batch.task_input import Observe, TaskInput
 from dualwrite.spark.batch.tasks import PreparedTask
 from dualwrite.spark.batch.whole_batch import WholeBatch
 from dualwrite.spark.plan.options import WriteOptions, options_of
+from dualwrite.spark.unpickling import ReducedObject, reduced
 
 with brought_by("spark"):
     from pyspark import TaskContext
@@ -107,6 +108,9 @@ class WholeBatchWriter(DataSourceWriter):
         self._options = options
         self._work = work
 
+    def __reduce__(self) -> ReducedObject:
+        return reduced(self)
+
     @property
     def work(self) -> TaskInput:
         """The input of the tasks."""
@@ -137,6 +141,9 @@ class WholeBatchStreamWriter(DataSourceStreamWriter):
     def __init__(self, options: WriteOptions, work: TaskInput) -> None:
         self._options = options
         self._work = work
+
+    def __reduce__(self) -> ReducedObject:
+        return reduced(self)
 
     @property
     def work(self) -> TaskInput:

@@ -22,12 +22,14 @@ from dualwrite.spark.plan.rows import RowConverter, RowsDigest
 from dualwrite.spark.tables.bulk_load import Loader, chunks, table_clause
 from dualwrite.spark.tables.target_table import checked_target_of
 from dualwrite.spark.task_socket import SentToTask
+from dualwrite.spark.unpickling import ReducedObject, reduced
 from dualwrite.spark.workers import (
     Worker,
     dual_write_of,
     engine_of,
     first_connection,
     require_classic,
+    require_kafka,
     require_known_settings,
     require_shared,
     worker_of,
@@ -51,6 +53,9 @@ class PartitionWriter(SentToTask):
     columns: tuple[TableColumn, ...]
     keeps: ValueFidelity
     partitions: int
+
+    def __reduce__(self) -> ReducedObject:
+        return reduced(self)
 
     def __call__(self, rows: Iterable[Sequence[Any]]) -> None:
         """Write ``rows``, unless an earlier attempt has written them.
@@ -154,6 +159,7 @@ class BatchWriter:
 
         :raises BatchChangedError: if a part of the batch was written, with other rows or another number of partitions.
         :raises ConfigurationError: as :func:`partition_writer` does.
+        :raises KafkaUnavailableError: as :func:`partition_writer` does.
         """
         with as_raised_in_the_task():
             df.foreachPartition(_writer(df, replace(self._options, batch_id=batch_id_of(batch_id))))
@@ -173,6 +179,7 @@ def partition_writer(df: "DataFrame", /, **options: Any) -> PartitionWriter:
     :raises BatchChangedError: if a part of the batch was written with another number of partitions.
     :raises DatabaseUnavailableError: if the database cannot be reached now.
     :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
+    :raises KafkaUnavailableError: if the cluster does not answer within seconds. Nothing was begun: try again later.
     """
     return _writer(df, options_of(options))
 
@@ -208,6 +215,7 @@ def _writer(df: "DataFrame", options: WriteOptions) -> PartitionWriter:
         with first_connection(engine) as connection:
             target = checked_target_of(connection, options.dbtable)
         columns = match_columns(plan, target, options)
+        require_kafka(options, f"job {job!r}")
         partitions = df.rdd.getNumPartitions()
         begin_batch(engine, job, options.batch_id or 0, partitions, options.keep_batches)
     finally:

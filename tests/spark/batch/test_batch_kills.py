@@ -16,7 +16,7 @@ from dualwrite.schema import upgrade_engine
 from dualwrite.spark.batch import whole_batch
 from dualwrite.spark.workers import engine_of
 from tests.spark.conftest import ready
-from tests.support.breaking.spark import COMMITTED_BY, END, RECORD_BATCH, REQUIRE_OPEN
+from tests.support.breaking.spark import END, KNOWN_BATCH, RECORD_BATCH, REQUIRE_OPEN
 from tests.support.servers.postgresql import PostgreSQL
 from tests.support.spark.batch_kills import ROWS, BatchKillWorld
 from tests.support.spark.batch_process import go_on, running, said
@@ -172,7 +172,7 @@ class TestNegativeControls:
     def test_forgotten_batches_would_be_noticed(
         self, small_world: BatchKillWorld, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        COMMITTED_BY.broken_by(monkeypatch, lambda *given: None)
+        KNOWN_BATCH.broken_by(monkeypatch, lambda *given: None)
         RECORD_BATCH.broken_by(monkeypatch, lambda *given: None)
         small_world.write(upsertKeys="id")
         small_world.write(upsertKeys="id")

@@ -10,7 +10,7 @@ from sqlalchemy import Engine, insert, update
 from dualwrite import EmbeddedBroker
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.tables import spark_batch
-from dualwrite.errors import BatchChangedError
+from dualwrite.errors import BatchChangedError, InputError
 from dualwrite.spark.batch.comparing import BatchResult
 from tests.support.peer_clients.kafka_helpers import create_topic, fresh_name
 from tests.support.spark.batch_place import BatchPlace, batch_place_on, broker
@@ -152,6 +152,14 @@ def test_a_known_number_whose_table_was_created_again_is_refused_though_it_has_r
     with pytest.raises(BatchChangedError, match=r"written to a table public\.things that is gone, and not to the pres"):
         begun(place.options(), 1)
     assert begun(place.options(dbtable="public.things"), 2)[1].run is None
+
+
+def test_a_duplicate_key_is_named(place: BatchPlace) -> None:
+    write(place.options(), [rows(5, 6)], 1)
+    keys = {"sqlite": r"things\.id", "postgresql": r"Key \(id\)=\(5\)", "mysql": "Duplicate entry '5'"}
+    said = f"^job 'job': the database refuses a row: .*{keys[place.engine.dialect.name]}"
+    with pytest.raises(InputError, match=said):
+        write(place.options(), [rows(0, 10)], 2)
 
 
 @pytest.mark.postgresql

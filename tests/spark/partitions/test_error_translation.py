@@ -130,6 +130,30 @@ def test_a_refusal_names_the_column_as_far_as_the_database_does(context: str | N
     assert raised.value.__cause__ is error
 
 
+class DuplicateStyleError(Exception):
+    """As psycopg's errors for a constraint are."""
+
+    def __init__(self, sqlstate: str, detail: str | None) -> None:
+        super().__init__("a constraint is violated")
+        self.diag = SimpleNamespace(context=None, sqlstate=sqlstate, message_detail=detail)
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "detail", "key"),
+    [
+        ("23505", "Key (id)=(5)\nalready exists.", " (Key (id)=(5) already exists.)"),
+        ("23505", "Key (id)=(" + "x" * 1000, " (Key (id)=(" + "x" * 190 + ")"),
+        ("23505", None, ""),
+        ("23502", "Failing row contains (the, whole, row).", ""),
+    ],
+)
+def test_a_duplicate_key_is_named_and_no_whole_row_is(sqlstate: str, detail: str | None, key: str) -> None:
+    error = DataError("INSERT", None, DuplicateStyleError(sqlstate, detail))
+    with pytest.raises(InputError) as raised, database_errors_translated("job 'a'"):
+        raise error
+    assert str(raised.value) == f"job 'a': the database refuses a row: a constraint is violated{key}"
+
+
 def test_only_a_connection_that_is_gone_is_a_loss() -> None:
     gone = OperationalError("COPY", None, Exception("server closed the connection"), connection_invalidated=True)
     with pytest.raises(DatabaseUnavailableError) as raised, database_errors_translated("job 'a'"):

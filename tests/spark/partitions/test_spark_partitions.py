@@ -2,16 +2,25 @@
 
 import gc
 import os
+import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import select, text
 
-from dualwrite.errors import BatchChangedError, ConfigurationError, DatabaseNotReadyError, InputError
-from dualwrite.spark import batch_writer, partition_writer
-from dualwrite.spark.workers import engine_of
+from dualwrite.coordinator.sql.tables import spark_progress, spark_run
+from dualwrite.errors import (
+    BatchChangedError,
+    ConfigurationError,
+    DatabaseNotReadyError,
+    InputError,
+    KafkaUnavailableError,
+)
+from dualwrite.spark import batch_writer, partition_writer, write_batch
+from dualwrite.spark.workers import FIRST_ANSWER, engine_of
 from tests.support.spark.expected_rows import options
 from tests.support.spark.frames import things
 from tests.support.spark.writing import SparkPlace, rows_of, url_of, values_of
@@ -114,6 +123,34 @@ def test_a_partition_after_a_shuffle_is_the_same_in_another_order(spark: "SparkS
         df = things(spark).repartition(3, "id")
         batch_writer(**place.keywords())(df, 0)
     assert place.produced() == values_of(rows_of(100))
+
+
+def test_a_cluster_that_does_not_answer_is_found_by_the_driver_once_and_soon(
+    spark: "SparkSession", place: SparkPlace
+) -> None:
+    options = {**place.keywords(), "kafka.bootstrap.servers": "127.0.0.1:1"}
+    for write in (batch_writer(**options), lambda df, number: write_batch(df, number, **options)):
+        begun = time.monotonic()
+        with pytest.raises(KafkaUnavailableError, match=r"nothing was begun: broker 127\.0\.0\.1:1"):
+            write(things(spark), 0)
+        assert time.monotonic() - begun < 3 * FIRST_ANSWER
+    with place.engine.connect() as connection:
+        assert connection.execute(select(spark_progress)).all() == []
+        assert connection.execute(select(spark_run)).all() == []
+
+
+def test_a_module_missing_on_the_executors_is_explained_to_foreach_partition(
+    spark: "SparkSession", place: SparkPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o755)
+    writer = partition_writer(things(spark), **place.keywords())
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(bare))
+    with pytest.raises(Exception, match="No module named 'sqlalchemy' on the executors: install the driver's packages"):
+        things(spark).foreachPartition(writer)
+    with pytest.raises(ConfigurationError, match="the executors' Python has no module sqlalchemy: install"):
+        batch_writer(**place.keywords())(things(spark), 0)
 
 
 def test_a_writer_of_another_dataframe_is_noticed(spark: "SparkSession", place: SparkPlace) -> None:
