@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.errors import BatchChangedError
 from dualwrite.spark.batch.known_batches import BatchContent, BatchTarget
-from dualwrite.spark.batch.row_sums import are_comparable
+from dualwrite.spark.batch.row_sums import digests_differ
 from dualwrite.spark.tables.target_table import parse_table_name
 
 _LOG = logging.getLogger("dualwrite")
@@ -99,9 +99,8 @@ def require_same_rows(batch: str, known: BatchContent, rows: BatchContent) -> No
     if known.rows != rows.rows:
         raise BatchChangedError(f"{batch} was written with {known.rows} rows, and has {rows.rows} now: {_ADVICE}")
     before, now = known.digest, rows.digest
-    if before is None or now is None or before == now or not are_comparable(before, now):
-        return
-    raise BatchChangedError(f"{batch} was written with {known.rows} rows, and some of them differ now: {_ADVICE}")
+    if before is not None and now is not None and digests_differ(before, now):
+        raise BatchChangedError(f"{batch} was written with {known.rows} rows, and some of them differ now: {_ADVICE}")
 
 
 def _topic(target: BatchTarget) -> str:

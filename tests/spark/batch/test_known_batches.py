@@ -12,6 +12,7 @@ from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.tables import spark_batch
 from dualwrite.errors import BatchChangedError, InputError
 from dualwrite.spark.batch.comparing import BatchResult
+from dualwrite.spark.batch.row_sums import digests_differ
 from tests.support.peer_clients.kafka_helpers import create_topic, fresh_name
 from tests.support.spark.batch_place import BatchPlace, batch_place_on, broker
 from tests.support.spark.batches import begun, rows, things, write, written
@@ -169,3 +170,18 @@ def test_a_table_of_a_database_that_was_copied_is_not_taken_for_a_new_one(place:
     with place.engine.begin() as connection:
         connection.execute(update(spark_batch).values(table_id="postgresql:another cluster:5:16384"))
     assert write(place.options(), [rows(0, 20)], 1) == KNOWN
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "differ"),
+    [
+        ("1:packed-ab:07", "1:packed-ab:07", False),
+        ("1:packed-ab:07", "1:packed-ab:08", True),
+        ("1:packed-ab:07", "1:lines-ab:08", False),  # the same rows in another form have another sum
+        ("1:packed-ab:07", "1:lines-cd:08", True),
+        ("1:packed-ab:07", "1:packed-cd:07", True),
+        ("1:packed-ab:07", "2:packed-cd:08", False),
+    ],
+)
+def test_digests_differ_if_the_rows_do_for_sure(before: str, now: str, differ: bool) -> None:
+    assert digests_differ(before, now) is differ
