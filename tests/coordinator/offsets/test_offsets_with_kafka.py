@@ -1,5 +1,6 @@
 """Consumers' offsets with the real clients and broker: identity, lost membership, and a librdkafka that hangs."""
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -26,7 +27,6 @@ from dualwrite.testing.kafka import KafkaBroker
 from dualwrite.wire.apis import ApiKey
 from tests.support.coordinator.consumed_topics import BROKER, fill, reading, values_of
 from tests.support.coordinator.event_table import events, stored_values
-from tests.support.crash.world import free_port
 from tests.support.servers.holding_proxy import HoldingProxy
 from tests.support.waiting import eventually
 
@@ -314,10 +314,16 @@ def test_a_hanging_librdkafka_is_replaced(
 
 
 @producers
-def test_without_a_broker_no_step_takes_longer_than_a_record_may(sqlite_engine: Engine, producer: Any) -> None:
-    kafka = {"bootstrap.servers": f"127.0.0.1:{free_port()}", "delivery.timeout.ms": "300", "log_level": 0}
+def test_with_a_silent_broker_no_step_takes_longer_than_a_record_may(sqlite_engine: Engine, producer: Any) -> None:
+    kafka = {"delivery.timeout.ms": "300", "log_level": 0}
     with (
-        DualWrite(sqlite_engine, kafka, application="worker", producer=producer) as dual_write,
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        DualWrite(
+            sqlite_engine,
+            {**kafka, "bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}"},
+            application="worker",
+            producer=producer,
+        ) as dual_write,
         pytest.raises(KafkaUnavailableError, match=r"gave up after 0\.3 s"),
     ):
         write_all(dual_write, None, ["never"])
