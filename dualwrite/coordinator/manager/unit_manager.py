@@ -283,6 +283,14 @@ class UnitManager:
         slot.recover()
         return slot
 
+    def require_kafka(self) -> None:
+        """Require that a unit of work that begins now can have records: before what can be read only once is read.
+
+        :raises KafkaUnavailableError: if no broker accepts a connection.
+        """
+        if self.process.pool.is_cold and (refusal := self.process.kafka_refusal()) is not None:
+            raise refusal
+
     def _begin_without_slot(self, unit: Unit, refusal: KafkaUnavailableError) -> NoSlot:
         self.process.pool.end_abandoned()
         self.process.pool.enter_without_slot(unit)

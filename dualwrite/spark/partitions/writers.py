@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import DBAPIError
 
+from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.sql.engine.error_meanings import is_transient
 from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import ConfigurationError, DatabaseBusyError, InputError
@@ -93,6 +94,7 @@ class PartitionWriter(SentToTask):
         deadline = time.monotonic() + options.run_timeout
         while True:
             try:
+                manager_of(worker.dual_write).require_kafka()
                 with worker.dual_write.transaction() as tx:
                     is_ours = claim(tx.connection, share)
                     if is_ours:
