@@ -1,4 +1,4 @@
-"""The file for bad rows: each bad row of the input once, whatever kills the load.
+"""The file for bad rows: each bad row of the input once, also if the load is killed.
 
 The rows of a unit of work are written, and synchronised to the disk, inside the unit, after its position has moved and
 before the database commits. So no bad row is missing. A kill before the commit leaves rows of a unit that was rolled

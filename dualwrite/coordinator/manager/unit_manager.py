@@ -276,7 +276,8 @@ class UnitManager:
 
     def acquire(self, unit: Unit) -> LentSlot:
         """Acquire a slot for ``unit`` and make it ready. If no broker runs, ``unit`` begins without one."""
-        if self.process.pool.is_cold and (refusal := self.process.kafka_refusal()) is not None:
+        refusal = self._refusal()
+        if refusal is not None:
             return self._begin_without_slot(unit, refusal)
         slot = self.process.pool.acquire(unit)
         slot.collect_commit(wait=False)
@@ -288,8 +289,13 @@ class UnitManager:
 
         :raises KafkaUnavailableError: if no broker accepts a connection.
         """
-        if self.process.pool.is_cold and (refusal := self.process.kafka_refusal()) is not None:
+        refusal = self._refusal()
+        if refusal is not None:
             raise refusal
+
+    def _refusal(self) -> KafkaUnavailableError | None:
+        """The reason why a unit of work that begins now could have no records; None if it could."""
+        return self.process.kafka_refusal() if self.process.pool.is_cold else None
 
     def _begin_without_slot(self, unit: Unit, refusal: KafkaUnavailableError) -> NoSlot:
         self.process.pool.end_abandoned()

@@ -45,7 +45,7 @@ class FlushedObjects:
             for member in _history(state, relationship).added or ()
             if member is not None and inspect(member).session is not session
         ]
-        if state.key is None:
+        if added and state.key is None:
             self._members[state] = WeakSet(added)
         elif added:
             self._changed.add(state)  # the collection is expired after a failure, and so these are forgotten

@@ -17,6 +17,8 @@ from dualwrite.errors import InvalidTransactionStateError
 
 _MOST_FLUSHES = 100
 """The limit of SQLAlchemy's own commit(): listeners of a flush may leave more to flush."""
+_JOINED: dict[str, Any] = {"join_transaction_mode": "rollback_only", "twophase": False, "autobegin": True}
+"""The options of Session that belong to the unit of work."""
 
 
 class UnitSession(Session):
@@ -158,10 +160,6 @@ def require_rolled_back(unit: UnitTransaction) -> None:
                 "rolled back; to try something, use a savepoint of the session (session.begin_nested())"
             )
         )
-
-
-_JOINED: dict[str, Any] = {"join_transaction_mode": "rollback_only", "twophase": False, "autobegin": True}
-"""The options of Session that belong to the unit of work."""
 
 
 def flush_all(sessions: Callable[[], Iterable[Session]]) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.orm import Session
@@ -228,12 +229,7 @@ class SqlUnit:
     def _let_sessions_go(self) -> None:
         while self._transaction is not None and self._transaction.sessions:
             name, tracked = next(iter(self._transaction.sessions.items()))
-            try:
-                tracked.let_go(is_undone=self._is_undone)
-            except Exception as error:
-                if not is_step_error(error):
-                    raise
-                _LOG.exception("%s: leaving a session failed", self._lease.transactional_id)
+            self._release(partial(tracked.let_go, is_undone=self._is_undone))
             del self._transaction.sessions[name]
 
     def _end_session(self) -> None:

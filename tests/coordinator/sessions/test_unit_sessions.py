@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, event, insert, select
-from sqlalchemy.exc import IntegrityError, SAWarning
+from sqlalchemy.exc import IntegrityError, InvalidRequestError, SAWarning
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Session, scoped_session, sessionmaker
 
@@ -243,6 +243,20 @@ def test_a_session_that_a_flush_makes_is_flushed(unit: Callable[..., list[str]])
         tx.session.add(SessionEvent(value="one"))
 
     assert unit(audit) == ["there", "one", "noted"]
+
+
+def test_a_listener_that_fails_as_the_session_ends_keeps_no_connection(
+    dual_write: DualWrite, sqlite_engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any) -> None:
+        raise InvalidRequestError("a listener's own error")
+
+    with dual_write.transaction() as tx:
+        event.listen(tx.session, "persistent_to_detached", fail)
+        tx.session.add(SessionEvent(value="one"))
+    assert "releasing the connection failed" in caplog.text
+    assert sqlite_engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+    assert stored_values(sqlite_engine) == ["one"]
 
 
 def test_a_session_of_an_error_handler_is_flushed(unit: Callable[..., list[str]]) -> None:
