@@ -251,9 +251,10 @@ def test_a_listener_that_fails_as_the_session_ends_keeps_no_connection(
     def fail(*_: Any) -> None:
         raise InvalidRequestError("a listener's own error")
 
+    one = SessionEvent(value="one")  # held: the session holds it weakly
     with dual_write.transaction() as tx:
         event.listen(tx.session, "persistent_to_detached", fail)
-        tx.session.add(SessionEvent(value="one"))
+        tx.session.add(one)
     assert "releasing the connection failed" in caplog.text
     assert sqlite_engine.pool.checkedout() == 0  # type: ignore[attr-defined]
     assert stored_values(sqlite_engine) == ["one"]
