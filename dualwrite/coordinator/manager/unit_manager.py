@@ -298,7 +298,7 @@ class UnitManager:
         return self.process.kafka_refusal() if self.process.pool.is_cold else None
 
     def _begin_without_slot(self, unit: Unit, refusal: KafkaUnavailableError) -> NoSlot:
-        self.process.pool.end_abandoned()
+        self.process.pool.abandoned.end()
         self.process.pool.enter_without_slot(unit)
         return NoSlot(self.settings.application, refusal)
 

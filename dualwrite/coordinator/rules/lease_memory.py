@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
+from math import inf
 from typing import NamedTuple
 
 from dualwrite.coordinator.rules.recovery_decision import Outcome
@@ -61,6 +62,7 @@ class LeaseMemory:
     :param uncompleted: a state that is decided, and not yet known to be committed in Kafka.
     :param versions: the lease's version, and the one that a renewal in progress is about to write.
     :param is_new: True if the row was inserted and not recovered yet (``tables.UNRECOVERED``).
+    :param renewed_at: the monotonic time in seconds before the lease was taken or last renewed.
     """
 
     state: PreparedTxnState | None = None
@@ -68,6 +70,7 @@ class LeaseMemory:
     uncompleted: PreparedTxnState | None = None
     versions: tuple[int, ...] = ()
     is_new: bool = False
+    renewed_at: float = -inf
     _states: deque[PreparedTxnState] = field(default_factory=lambda: deque(maxlen=REMEMBERED_STATES), repr=False)
     _stored: int = 0
     _past_versions: deque[int] = field(default_factory=lambda: deque(maxlen=REMEMBERED_VERSIONS), repr=False)
@@ -99,10 +102,14 @@ class LeaseMemory:
     def renews(self, now: int, version: int) -> None:
         """Note that the lease, whose locked row has the version ``now``, is about to be renewed as ``version``. Until
         that is known to be committed, the row may hold either."""
+        self._past_versions.extend(old for old in self.versions if old != now)
         self.versions = (now, version)
 
     def renewed(self, version: int) -> None:
-        """Note that the lease was renewed as ``version``."""
+        """Note that the lease was renewed as ``version``. Does nothing if another thread has locked the row since, to
+        renew the lease again."""
+        if self.versions and self.versions[-1] != version:
+            return
         self._past_versions.extend(old for old in self.versions if old != version)
         self.versions = (version,)
 

@@ -26,6 +26,9 @@ from dualwrite.coordinator.slots.free_slots import FreeSlots
 
 _LOG = logging.getLogger("dualwrite")
 
+_OVERDUE = 2 / 3
+"""The part of ``lease_timeout`` after which a lease that was not renewed is overdue."""
+
 _SHORTEST_LIMIT = 5.0
 """Minimum in seconds of the database's time limit, for short leases."""
 
@@ -166,9 +169,35 @@ class LeaseRegistry:
 
     def renew(self) -> list[LeaseLostError]:
         """Renew all leases; return the errors of lost leases, which are no longer held."""
-        held = self.held
+        return self._renew(self.held)
+
+    def is_overdue(self, lease: Lease) -> bool:
+        """True if two heartbeats have not renewed ``lease``: they pass over a row that is locked."""
+        return self._runtime.monotonic() > lease.memory.renewed_at + self._timeout * _OVERDUE
+
+    def renew_overdue(self, lease: Lease) -> LeaseLostError | None:
+        """Renew ``lease`` if it is overdue; return the error if it is lost. If the database fails, the lease stays as
+        it is: the next unit of work finds out."""
+        if not self.is_overdue(lease):
+            return None
+        try:
+            lost = self._renew([lease])
+        except Exception as error:
+            if not is_step_error(error):
+                raise
+            whose = {"application": self._application}
+            _LOG.warning("%s: the lease was not renewed: %s", lease.transactional_id, error, extra=whose)
+            return None
+        return next(iter(lost), None)
+
+    def _renew(self, leases: Sequence[Lease]) -> list[LeaseLostError]:
+        began = self._runtime.monotonic()
+        versions = [lease.memory.versions for lease in leases]
         with self._limit():
-            lost = self._leases.renew(held, self._owner, self._timeout, self._former) if held else []
+            lost = self._leases.renew(leases, self._owner, self._timeout, self._former) if leases else []
+        for lease, version in zip(leases, versions, strict=True):
+            if lease.memory.versions != version:
+                lease.memory.renewed_at = began
         self.forget([error.lease for error in lost])
         return lost
 
@@ -204,7 +233,10 @@ class LeaseRegistry:
         return self._leases.limited(self._patience, f"the leases of {self._application}", "a third of lease_timeout")
 
     def _take(self, candidates: Sequence[Candidate]) -> list[Lease]:
+        began = self._runtime.monotonic()
         taken = self._leases.take(candidates, self._owner, self._timeout, most=len(candidates))
+        for lease in taken:
+            lease.memory.renewed_at = began
         try:
             with self._guard:
                 self._held.update({lease.transactional_id: lease for lease in taken})

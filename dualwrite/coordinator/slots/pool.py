@@ -13,6 +13,7 @@ from dualwrite.coordinator.ports.runtime import Runtime
 from dualwrite.coordinator.rules.lease import Lease, LeaseContradictedError
 from dualwrite.coordinator.rules.lease_memory import RowFinding
 from dualwrite.coordinator.rules.recovery_decision import Outcome
+from dualwrite.coordinator.slots.abandoned_units import AbandonedUnits
 from dualwrite.coordinator.slots.closing_log import log_left, log_unfinished
 from dualwrite.coordinator.slots.lease_registry import LeaseRegistry
 from dualwrite.coordinator.slots.slot import Counters, Slot
@@ -82,8 +83,8 @@ class Pool:
         self._without_slot: set[object] = set()
         """The units of work that began without Kafka."""
         self._closed = False
-        self.abandoned: deque[Callable[[], None]] = deque()
-        """Callables that end units of work whose block could not. Finalizers append them: a deque takes no lock."""
+        self.abandoned = AbandonedUnits(settings.application)
+        """Units of work whose block could not end them."""
         self.heartbeat = LeaseRenewal(
             runtime, lambda: store.in_thread(self.beat), settings.lease_timeout / BEATS, settings.application
         )
@@ -133,7 +134,7 @@ class Pool:
             if self._closed or self._queue or self.abandoned or not self._has_room():
                 return None
             slot = self._idle_slot()
-            if slot is None or not slot.is_warm:
+            if slot is None or not slot.is_warm or self.registry.is_overdue(slot.lease):
                 return None
             slot.user = user
             return slot
@@ -162,10 +163,10 @@ class Pool:
                 slot.hurry()
             self._keep_beating()
             while True:
-                self.end_abandoned()
+                self.abandoned.end()
                 self._drop_fenced()  # slots that the background has found lost since
                 idle = self._await_turn(user, next_look, deadline)
-                if idle is not None:
+                if idle is not None and self._keeps(idle):
                     return idle
                 if next_look and self._now() >= deadline:
                     raise self._no_free_slot()
@@ -218,24 +219,6 @@ class Pool:
         """Let the heartbeat look for slots of dead owners, even without leases here."""
         self.heartbeat.start()
 
-    def end_abandoned(self) -> None:
-        """End units of work whose block could not end them."""
-        while True:
-            try:
-                end = self.abandoned.popleft()
-            except IndexError:
-                return
-            try:
-                end()
-            except Exception:  # noqa: BLE001 - logged: it is not the error of the unit that comes by
-                whose = self._settings.application
-                _LOG.exception(
-                    "%s: ending a unit of work that was interrupted failed", whose, extra={"application": whose}
-                )
-            except BaseException:
-                self.abandoned.append(end)
-                raise
-
     def _leave_queue(self, user: object) -> None:
         with self._guard:
             if user in self._queue:
@@ -250,7 +233,7 @@ class Pool:
     def beat(self) -> None:
         """Renew all leases, and look for slots of dead owners. Fence slots whose lease was lost, and drop them after
         their use."""
-        self.end_abandoned()
+        self.abandoned.end()
         lost = {error.lease: error for error in self.registry.renew()}
         for slot in self.slots():
             slot.resume()
@@ -265,7 +248,7 @@ class Pool:
         threads, finish the background work, and give the leases back. The rest is left to recovery: a unit of work that
         still runs in another thread loses its lease, and is rolled back."""
         deadline = self._now() + timeout
-        self.end_abandoned()
+        self.abandoned.end()
         with self._guard:
             self._closed = True
         self._changed.ring()
@@ -316,11 +299,11 @@ class Pool:
             return self._may_take(user)
 
     def _is_unused(self) -> bool:
-        self.end_abandoned()
+        self.abandoned.end()
         return not self._without_slot and all(slot.user is None for slot in self.slots())
 
     def _is_idle(self) -> bool:
-        self.end_abandoned()  # at every look: a block may be collected during the wait
+        self.abandoned.end()  # at every look: a block may be collected during the wait
         self._complete_idle()
         with self._guard:
             if self._queue or self._without_slot:
@@ -366,6 +349,18 @@ class Pool:
             if ticket is not None:
                 ticket.wait(left)
             ticket = self._changed.draw()  # before the next look: what changes after it rings
+
+    def _keeps(self, slot: Slot) -> bool:
+        """Renew the lease of ``slot``, which a unit of work has just got, if the heartbeat has missed it; False if it
+        is lost. The row is unlocked now, as no unit of work uses the slot yet."""
+        lost = self.registry.renew_overdue(slot.lease)
+        if lost is None:
+            return True
+        slot.fence(lost)
+        with self._guard:
+            slot.user = None  # the unit is still the first in line
+        self._drop_fenced([slot])
+        return False
 
     def _idle_slot(self) -> Slot | None:
         """An unused slot, a warm one if possible. The most recently used come first, so that few slots are used."""

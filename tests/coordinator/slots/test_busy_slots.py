@@ -1,4 +1,5 @@
-"""A slot whose row is locked at each heartbeat keeps its lease: storing a state renews it."""
+"""A slot whose row is locked at each heartbeat keeps its lease: storing a state renews it, and so does the unit of work
+that gets the slot when the heartbeat has missed it."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -82,3 +83,40 @@ def test_a_slot_that_is_locked_at_every_beat_is_kept(make_dual_write: Make, post
         assert (remaining(other) or 0) > TIMEOUT / 2
     engine.dispose()
     other.dispose()
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_a_slot_that_only_units_without_records_use_is_kept(
+    make_dual_write: Make, postgresql_url: str, level: Any
+) -> None:
+    engine, other = ready_engine(postgresql_url, isolation_level=level), create_engine(postgresql_url)
+    dual_write = make_dual_write(engine, lease_timeout=TIMEOUT)
+    pool = manager_of(dual_write).process.pool
+    write_unit(dual_write, "first")
+    (slot,) = pool.slots()
+    for _ in range(3):
+        shorten(other, 60)
+        slot.lease.memory.renewed_at -= TIMEOUT
+        with dual_write.transaction() as tx:
+            tx.connection.exec_driver_sql("SELECT 1")
+            assert (remaining(other) or 0) > TIMEOUT / 2
+            version = slot.lease.memory.versions
+            assert pool.registry.renew() == []
+            assert slot.lease.memory.versions == version, "the row is locked"
+    engine.dispose()
+    other.dispose()
+
+
+def test_a_unit_without_records_gets_another_slot_if_its_own_was_taken(make_dual_write: Make, engine: Engine) -> None:
+    dual_write = make_dual_write(engine, lease_timeout=TIMEOUT, pool_size=2)
+    write_unit(dual_write, "first")
+    (slot,) = manager_of(dual_write).process.pool.slots()
+    with engine.begin() as connection:
+        connection.execute(update(table).values(fencing_token=table.c.fencing_token + 1, owner="another process"))
+    slot.lease.memory.renewed_at -= TIMEOUT
+    with dual_write.transaction() as tx:
+        tx.connection.exec_driver_sql("SELECT 1")
+    assert slot.is_fenced
+    (used,) = manager_of(dual_write).process.pool.slots()
+    assert used.transactional_id != slot.transactional_id

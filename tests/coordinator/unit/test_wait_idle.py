@@ -2,14 +2,13 @@
 
 import gc
 import threading
-from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
+from dualwrite.coordinator.slots.abandoned_units import AbandonedUnits
 from dualwrite.errors import InvalidTransactionStateError
 from tests.support.coordinator.fake_kafka import FakeKafka, Fault
 from tests.support.coordinator.usual_unit import write_unit
@@ -59,24 +58,23 @@ def test_wait_idle_is_refused_inside_a_unit_of_work(dual_write: DualWrite) -> No
         dual_write.wait_idle()
 
 
-class WatchedDeque(deque[Any]):
+class WatchedUnits(AbandonedUnits):
     """Tells that somebody has looked and found nothing."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__("a")
         self.was_empty = threading.Event()
 
-    def popleft(self) -> Any:
-        if not self:
-            self.was_empty.set()
-        return super().popleft()
+    def end(self) -> None:
+        super().end()
+        self.was_empty.set()
 
 
 def test_wait_idle_ends_a_unit_whose_block_is_collected_during_the_wait(dual_write: DualWrite) -> None:
     pool = manager_of(dual_write).process.pool
     left = [dual_write.transaction()]
     left[0].__enter__()
-    pool.abandoned = abandoned = WatchedDeque()
+    pool.abandoned = abandoned = WatchedUnits()
     in_thread = threading.Thread(target=lambda: answers.append(dual_write.wait_idle(5)))  # sooner than a heartbeat
     answers: list[bool] = []
     in_thread.start()

@@ -20,6 +20,7 @@ class MemoryLeases:
         self.looks = 0
         self.rows_read = 0
         self.is_moved = False
+        self._version = 0
         self._guard = threading.Lock()
         self._rows: dict[str, SlotRow] = {}
         self._ends: dict[str, float | None] = {}
@@ -67,8 +68,12 @@ class MemoryLeases:
         with self._guard:
             visible = [lease for lease in leases if lease.transactional_id not in self.locked]
             valid = [lease for lease in visible if self._is_valid(lease)]
-            signed = [lease.transactional_id for lease in valid if self._rows[lease.transactional_id].owner == owner]
-            self._ends.update(dict.fromkeys(signed, self.now + seconds))
+            signed = [lease for lease in valid if self._rows[lease.transactional_id].owner == owner]
+            for lease in signed:
+                self._version += 1
+                lease.memory.renews(self._version - 1, self._version)
+                lease.memory.renewed(self._version)
+                self._ends[lease.transactional_id] = self.now + seconds
             return [LeaseLostError(lease) for lease in visible if lease not in valid]
 
     def give_back(self, leases: Collection[Lease], *, finished: bool) -> None:

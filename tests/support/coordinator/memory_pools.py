@@ -61,6 +61,19 @@ class LockedRuntime:
             yield
 
 
+class ClockedRuntime:
+    """This process as a Runtime, with a clock that a test sets forward."""
+
+    def __init__(self) -> None:
+        self.passed = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(THIS_PROCESS, name)
+
+    def monotonic(self) -> float:
+        return THIS_PROCESS.monotonic() + self.passed
+
+
 class PoolWorld:
     """Processes that share the leases of one application."""
 

@@ -87,6 +87,20 @@ def test_a_renewal_whose_end_is_unknown_may_have_either_version() -> None:
     assert memory.finding(row(state(1), version=999), TOKEN) is RowFinding.COPIED
 
 
+def test_of_two_renewals_at_once_the_one_that_locked_the_row_last_is_remembered() -> None:
+    """The heartbeat's, and that of a unit of work that gets the slot: each notes its end after its transaction."""
+    memory = memory_of(state(1), version=100)
+    memory.renews(100, 101)
+    memory.renews(101, 102)  # the first is committed, and has not noted it
+    memory.renewed(101)
+    assert memory.finding(row(state(1), version=102), TOKEN) is None
+    memory.renewed(102)
+    expected = {100: RowFinding.ROLLED_BACK, 101: RowFinding.ROLLED_BACK, 102: None, 999: RowFinding.COPIED}
+    assert {version: memory.finding(row(state(1), version=version), TOKEN) for version in expected} == expected
+    memory.renewed(101)
+    assert memory.finding(row(state(1), version=102), TOKEN) is None
+
+
 def test_units_of_work_that_commit_while_the_heartbeat_reads_are_not_forgotten() -> None:
     memory = memory_of(state(1), state(2))
     mark = memory.since()
