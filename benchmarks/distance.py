@@ -49,7 +49,11 @@ def _forward(control: Connection, delay: float) -> None:
     control.send(None)
     while True:
         near, _ = listener.accept()
-        far = _connected(target)
+        try:
+            far = _connected(target)
+        except OSError:
+            near.close()  # no server: its client learns it, and the next one may find it
+            continue
         near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for one, other in ((near, far), (far, near)):
             pieces: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()

@@ -62,6 +62,16 @@ def ordered(all_of_them: Sequence[AnyT], number: int) -> Sequence[AnyT]:
     return all_of_them if number % 2 == 0 else all_of_them[::-1]
 
 
+def made_directory(text: str) -> Path:
+    """Of an option: a directory, made if there is none."""
+    directory = Path(text)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ArgumentTypeError(f"no directory can be made at {text!r}: {error.strerror}") from None
+    return directory
+
+
 def at_least(lowest: int) -> Callable[[str], int]:
     """Reads an option that is a whole number."""
 
@@ -109,7 +119,7 @@ def parser_of(
     parser.add_argument("--json", type=Path, help="write every sample to this file")
     parser.add_argument("--markdown", type=Path, help="write the tables to this file, too, and pictures beside it")
     parser.add_argument(
-        "--directory", type=Path, help="where the brokers keep their data; a temporary one if not given"
+        "--directory", type=made_directory, help="where the brokers keep their data; a temporary one if not given"
     )
     return parser
 

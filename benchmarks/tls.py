@@ -16,6 +16,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, Producer
 
+from benchmarks.rounds import made_directory
 from dualwrite import EmbeddedBroker, TwoPhaseProducer
 
 RECORD = b"x" * 1000
@@ -88,7 +89,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--megabytes", type=int, default=200)
-    parser.add_argument("--directory", type=Path, help="where the broker's data is (a temporary directory)")
+    parser.add_argument("--directory", type=made_directory, help="where the broker's data is (a temporary directory)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.directory) as scratch:
         trusted, store = certificate(Path(scratch))

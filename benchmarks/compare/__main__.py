@@ -28,7 +28,7 @@ from benchmarks.compare.costs import RatioOfCosts, RecordedRatios, UnitCost, com
 from benchmarks.compare.measuring import ComparedWriter, ComparisonScale, TreeSite, costs_of, running_site
 from benchmarks.compare.trees import HERE, is_same_product, tree_of
 from benchmarks.report import machine, warn_unless_optimised
-from benchmarks.rounds import at_least
+from benchmarks.rounds import at_least, made_directory
 from benchmarks.unit_contenders import NAIVE, NATIVE
 from benchmarks.unit_places import DATABASES
 from tests.support.servers.postgresql import find_binaries
@@ -79,7 +79,7 @@ def _options() -> Namespace:
     parser.add_argument("--recorded", type=Path, default=RECORDED, help="the file of the recorded ratios")
     parser.add_argument("--record", action="store_true", help="write that file")
     parser.add_argument("--json", type=Path, help="write the ratios to this file")
-    parser.add_argument("--directory", type=Path, help="where the data is: in memory if not given")
+    parser.add_argument("--directory", type=made_directory, help="where the data is: in memory if not given")
     options = parser.parse_args()
     if options.databases is None:
         options.databases = list(DATABASES)

@@ -23,7 +23,7 @@ from benchmarks.growth.of_broker import GrowthSite
 from benchmarks.growth.tables import GrowthTable
 from benchmarks.plots.beside import draw_beside
 from benchmarks.report import machine, warn_unless_optimised
-from benchmarks.rounds import at_least
+from benchmarks.rounds import at_least, made_directory
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=at_least(1), nargs="+", help="these sizes, for one figure")
     parser.add_argument("--json", type=Path, help="write every value to this file")
     parser.add_argument("--markdown", type=Path, help="write the tables to this file, too, and pictures beside it")
-    parser.add_argument("--directory", type=Path, help="where the data is; a temporary directory if not given")
+    parser.add_argument("--directory", type=made_directory, help="where the data is; a temporary one if not given")
     options = parser.parse_args()
     if options.sizes and len(options.figures) != 1:
         parser.error("--sizes: name one figure")

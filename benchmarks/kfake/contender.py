@@ -34,6 +34,10 @@ class Kfake:
         self._process = subprocess.Popen([self._program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         self.bootstrap = self._process.stdout.readline().strip()
+        if not self.bootstrap:
+            exit_code = self._process.wait()
+            self.kill()
+            raise RuntimeError(f"kfake ended as it started, with exit code {exit_code}")
 
     def stop(self) -> None:
         """As :meth:`kill`: it has nothing to keep."""

@@ -48,3 +48,18 @@ def test_all_bytes_come_back_after_the_round_trip_and_so_does_the_end(listener: 
             near.shutdown(socket.SHUT_WR)
             assert answers.read(1) == b"", "the server's end arrives, too"
     listener.close()
+
+
+def test_a_client_that_comes_before_the_server_loses_its_connection_and_the_next_one_is_served(tmp_path: Path) -> None:
+    path = str(tmp_path / "socket")
+    with distant(0) as distance:
+        distance.leads_to(path)
+        with socket.create_connection(("127.0.0.1", distance.port), 120) as early:
+            assert early.recv(1) == b""
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path)
+            listener.listen()
+            threading.Thread(target=_echo, args=(listener,), daemon=True).start()
+            with socket.create_connection(("127.0.0.1", distance.port), 120) as near, near.makefile("rb") as answers:
+                near.sendall(b"first")
+                assert answers.read(5) == b"first"
