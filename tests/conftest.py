@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import signal
 import subprocess
 import uuid
 from collections.abc import Generator, Iterator
@@ -26,8 +27,11 @@ settings.load_profile("dualwrite")
 
 
 def pytest_configure() -> None:
-    """What is collected now stays in memory until the end."""
+    """What is collected now stays in memory until the end. A shell's background job ignores SIGINT, and so would each
+    program that a test starts and interrupts."""
     gc.disable()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 LONG = (
