@@ -51,7 +51,7 @@ def ending_in(slice_: LogSlice, producer: ProducerIdentity, offset: int) -> Ende
     if strange is not None:
         return EndedTransaction(strange)
     aborted = any(who == producer.producer_id and first <= offset for who, first in slice_.aborted)
-    was_overtaken = _commits_after(slice_.records, producer.producer_id)
+    was_overtaken = commits_after(slice_.records, producer.producer_id)
     return EndedTransaction(Ending.ABORTED if aborted else Ending.COMMITTED, was_overtaken)
 
 
@@ -98,9 +98,10 @@ def _marker_in(batch: memoryview) -> Marker | None:
         return None
 
 
-def _commits_after(records: bytes, producer_id: int) -> bool:
+def commits_after(records: bytes, producer_id: int) -> bool:
     """True if the producer, after the first transaction in ``records``, has committed another one that has records
-    here. A marker alone proves nothing: a coordinator that was restarted may write one again."""
+    here, whether or not read_committed consumers see them yet. A marker alone proves nothing: a coordinator that was
+    restarted may write one again."""
     has_ended = has_begun = False
     for header, batch in batches(records):
         if header.producer_id != producer_id:

@@ -5,7 +5,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dualwrite.client.encoding.transaction_end import ending_in, first_marker_in, mismatch_at, offset_after
+from dualwrite.client.encoding.transaction_end import (
+    commits_after,
+    ending_in,
+    first_marker_in,
+    mismatch_at,
+    offset_after,
+)
 from dualwrite.client.terms.error_classes import error_for
 from dualwrite.errors import KafkaRefusedError, KafkaUnavailableError
 from dualwrite.ids import (
@@ -170,8 +176,16 @@ def _read_ending(
         start, end = logs.extent(partition)
         return EndedTransaction(Ending.LOST) if start <= offset and end <= offset else _NOTHING_KNOWN
     if chunk.last_stable_offset > offset:
-        return ending_in(chunk, producer, offset)
-    return EndedTransaction(_search_marker(logs, partition, offset, producer, farthest))
+        ended = ending_in(chunk, producer, offset)
+    else:
+        ended = EndedTransaction(_search_marker(logs, partition, offset, producer, farthest))
+    is_cut = chunk.last_stable_offset < chunk.high_watermark
+    if ended.ending is Ending.COMMITTED and not ended.was_overtaken and is_cut:
+        # What is open behind it must not hide a later commit: the open transaction may end at any moment.
+        chunk = logs.read(partition, offset, committed=False, most=_CHUNK)
+        was_overtaken = chunk is not None and commits_after(chunk.records, producer.producer_id)
+        return EndedTransaction(ended.ending, was_overtaken)
+    return ended
 
 
 def _search_marker(

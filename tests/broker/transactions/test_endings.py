@@ -119,6 +119,26 @@ def test_an_ending_is_found_behind_another_producers_open_transaction(
     holding.abort_transaction()
 
 
+@pytest.mark.parametrize("is_hidden", [False, True], ids=["before it", "behind it"])
+def test_a_later_commit_is_found_behind_another_producers_open_transaction(
+    log: EndingLog, kind: type[Producer], is_hidden: bool
+) -> None:
+    """Readers see the first transaction, or not even that."""
+    holding, producer = log.producer(kind), log.producer(kind)
+    if is_hidden:
+        log.write(holding)
+    state = log.write(producer)
+    producer.commit_transaction()
+    if not is_hidden:
+        log.write(holding)
+    assert log.ending(state) == EndedTransaction(Ending.COMMITTED)
+    log.write(producer)
+    assert log.ending(state) == EndedTransaction(Ending.COMMITTED), "it is open"
+    producer.commit_transaction()
+    assert log.ending(state) == EndedTransaction(Ending.COMMITTED, was_overtaken=True)
+    holding.abort_transaction()
+
+
 def test_a_marker_is_found_beyond_a_single_fetch(log: EndingLog) -> None:
     holding, producer, other = (log.producer(NativeProducer) for _ in range(3))
     log.write(holding)
