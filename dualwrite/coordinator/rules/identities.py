@@ -8,6 +8,7 @@ would abort transactions that the original has decided. So a copy does nothing i
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from dualwrite.coordinator.rules.slot_rules import named
 from dualwrite.errors import CopiedDatabaseError
 
 WHAT_TO_DO = (
@@ -121,13 +122,22 @@ def has_moved_along(row: RowIdentity, cluster: ClusterIdentity) -> bool:
 def require_original(rows: Iterable[RowIdentity], current: DatabaseIdentity, cluster: ClusterIdentity) -> None:
     """Require that ``rows`` were written by this database, or by one that was moved here together with its broker.
 
-    :raises CopiedDatabaseError: if not; it names a row.
+    :raises CopiedDatabaseError: if not; it names some of the rows.
     """
+    copied: dict[str, str] = {}
     for row in rows:
         if row.database_id is None or current.database_id is None or current.is_same_as(row.database_id):
             continue
         if not has_moved_along(row, cluster):
-            raise CopiedDatabaseError(
-                f"the state row of {row.transactional_id!r} was written by the database {row.database_id}, and this is "
-                f"{current.database_id}: {WHAT_TO_DO}"
-            )
+            copied[row.transactional_id] = row.database_id
+    if not copied:
+        return
+    names, writers = list(copied), named(list(dict.fromkeys(copied.values())))
+    were_written = (
+        f"the state row of {names[0]!r} was written"
+        if len(names) == 1
+        else f"the state rows of {len(names):,} slots ({named(names)}) were written"
+    )
+    raise CopiedDatabaseError(
+        f"{were_written} by the database {writers}, and this is {current.database_id}: {WHAT_TO_DO}"
+    )

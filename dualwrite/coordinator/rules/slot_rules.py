@@ -42,6 +42,9 @@ class SlotStatus(Enum):
 ENDED = (SlotStatus.EXPIRED, SlotStatus.DEAD, SlotStatus.ABANDONED)
 """The owner is gone and has not given the slot back: it may have left a transaction to be recovered."""
 
+RECOVERABLE = (*ENDED, SlotStatus.FREE)
+"""The slots that a call of recovery takes: also those that were given back, where no transaction should be open."""
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -144,15 +147,21 @@ def _preference(candidate: Candidate) -> tuple[int, bool, int]:
 def slots_to_recover(rows: Iterable[SlotRow], observer: SlotObserver, *, free_too: bool = False) -> list[Candidate]:
     """The slots that need recovery: their owner is gone. Includes slots beyond the pool size.
 
-    :param free_too: also slots that were given back, where no transaction should be open.
+    :param free_too: also slots that were given back.
     """
-    wanted = (*ENDED, SlotStatus.FREE) if free_too else ENDED
+    wanted = RECOVERABLE if free_too else ENDED
     candidates = [Candidate(row, observer.status(row)) for row in rows]
     return [candidate for candidate in candidates if candidate.status in wanted]
 
 
-_SHOWN = 3
-"""The most slots that :func:`left_in_another_cluster` names."""
+SHOWN = 3
+"""The most slots that a message names."""
+
+
+def named(names: Sequence[str], most: int = SHOWN) -> str:
+    """Up to ``most`` of ``names``, and the number of the others."""
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most:,} more" if len(names) > most else shown
 
 
 def left_in_another_cluster(rows: Sequence[SlotRow], cluster_id: str | None) -> str:
@@ -161,12 +170,11 @@ def left_in_another_cluster(rows: Sequence[SlotRow], cluster_id: str | None) -> 
     :param rows: at least one.
     :param cluster_id: of the cluster in use.
     """
-    names = [row.transactional_id for row in rows[:_SHOWN]]
-    more = f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""
+    names = named([row.transactional_id for row in rows])
     slots, were = ("slot", "was") if len(rows) == 1 else ("slots", "were")
     theirs = sorted({row.cluster_id or "" for row in rows})
     return (
-        f"{slots} {', '.join(names)}{more} {were} left in the Kafka cluster {' and '.join(theirs)} without being given "
+        f"{slots} {names} {were} left in the Kafka cluster {' and '.join(theirs)} without being given "
         f"back, perhaps with work that the database has committed; this is the cluster {cluster_id}. Connect to the "
         "other one to recover what is left there; or run `dualwrite db moved --db URL --yes` if it is gone for good; "
         "or use another application name in this one"

@@ -100,6 +100,16 @@ def test_a_row_of_another_database_is_refused(cluster: ClusterIdentity) -> None:
         require_original([row("sqlite:1:200:bb")], HERE, cluster)
 
 
+def test_rows_of_another_database_are_refused_in_one_line_that_names_a_few() -> None:
+    rows = [RowIdentity(f"orders-{number}", f"sqlite:9:{9 - number // 4}:zz", CLUSTER) for number in range(5)]
+    with pytest.raises(CopiedDatabaseError) as raised:
+        require_original([row(None), *rows], HERE, CLUSTER)
+    assert str(raised.value).startswith(
+        "the state rows of 5 slots (orders-0, orders-1, orders-2 and 2 more) were written by the database "
+        "sqlite:9:9:zz, sqlite:9:8:zz, and this is "
+    )
+
+
 def test_a_file_moved_together_with_its_brokers_directory_is_not_a_copy() -> None:
     require_original([row("sqlite:1:200:bb")], HERE, ClusterIdentity("c1", "1:8"))
     with pytest.raises(CopiedDatabaseError):

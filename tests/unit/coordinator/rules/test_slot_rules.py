@@ -16,6 +16,7 @@ from dualwrite.coordinator.rules.slot_rules import (
     abandoned_applications,
     application_of,
     choose,
+    named,
     slot_id,
     slot_number,
     slots_to_recover,
@@ -173,3 +174,11 @@ def test_ones_own_application_is_recovered_and_not_deserted() -> None:
 )
 def test_the_application_of_a_transactional_id(name: str, application: str | None) -> None:
     assert application_of(name) == application
+
+
+@pytest.mark.parametrize(
+    ("count", "most", "text"),
+    [(0, 3, ""), (3, 3, "a0, a1, a2"), (4, 3, "a0, a1, a2 and 1 more"), (2, 1, "a0 and 1 more")],
+)
+def test_a_message_names_a_few_and_counts_the_others(count: int, most: int, text: str) -> None:
+    assert named([f"a{number}" for number in range(count)], most) == text
