@@ -13,10 +13,14 @@ from dualwrite.client.admin.control_plane import ControlPlane, TransactionDescri
 from dualwrite.client.admin.inspector import Inspector, PartitionEnds
 from dualwrite.client.fate.transaction_fate import ongoing_transaction
 from dualwrite.client.terms.transaction_states import ONGOING
+from dualwrite.coordinator.recovery.forecast import Forecast, Forecaster
 from dualwrite.coordinator.rules.slot_rules import slot_number
 from dualwrite.ids import TopicPartition
+from dualwrite.operations.copies import reason_to_leave
 from dualwrite.operations.rows import state_rows
 from dualwrite.operations.views import OPEN_STATES, KafkaView, RowView, TransactionView
+
+HAS_CHANGED = Forecast(None, "a process has used the slot meanwhile: look again")
 
 
 def list_transactions(
@@ -24,12 +28,14 @@ def list_transactions(
 ) -> list[TransactionView]:
     """The transactional ids with a row in the state table, and those without a row whose transaction is open.
 
-    Changes and locks nothing. It reads one side after the other, so the two may not be from the same moment.
+    Foretells what recovery would find, unless the database is a copy, in which recovery does nothing. Changes and locks
+    nothing. It reads one side after the other, so the two may not be from the same moment.
 
     :param application: only its slots, also those without a row.
     :raises DatabaseNotReadyError: if there is no state table.
     :raises KafkaUnavailableError: if a broker does not answer.
     """
+    foretells = not reason_to_leave(engine, kafka)
     with inspector(kafka) as cluster:
         listed = {entry.transactional_id: entry.state for entry in cluster.list_transactions()}
         here = cluster.cluster_id()
@@ -38,16 +44,21 @@ def list_transactions(
         for name, state in listed.items():
             if state in OPEN_STATES and (application is None or slot_number(application, name) is not None):
                 names.add(name)
-        return [_view(cluster, name, rows.get(name), here) for name in sorted(names)]
+        views = _views(cluster, {name: rows.get(name) for name in sorted(names)}, here, foretells=foretells)
+    return list(_confirmed(engine, views).values())
 
 
 def views_of(
-    engine: Engine | None, cluster: ControlPlane, transactional_ids: Collection[str]
+    engine: Engine | None, cluster: ControlPlane, transactional_ids: Collection[str], *, foretells: bool = False
 ) -> dict[str, TransactionView]:
-    """The views of ``transactional_ids``. Without an ``engine`` they are from Kafka only."""
+    """The views of ``transactional_ids``. Without an ``engine`` they are from Kafka only.
+
+    :param foretells: foretell what recovery would find.
+    """
     here = cluster.cluster_id()
     rows = {} if engine is None else state_rows(engine, transactional_ids=transactional_ids, cluster_id=here)
-    return {name: _view(cluster, name, rows.get(name), here) for name in transactional_ids}
+    views = _views(cluster, {name: rows.get(name) for name in transactional_ids}, here, foretells=foretells)
+    return views if engine is None else _confirmed(engine, views)
 
 
 def describe_transaction(
@@ -58,8 +69,9 @@ def describe_transaction(
 
     :raises KafkaRefusedError: if the client may not describe one of the topics.
     """
+    foretells = not reason_to_leave(engine, kafka)
     with inspector(kafka) as cluster:
-        view = views_of(engine, cluster, [transactional_id])[transactional_id]
+        view = views_of(engine, cluster, [transactional_id], foretells=foretells)[transactional_id]
         if view.kafka is None or not view.kafka.is_open:
             return view, {}
         open_in = view.kafka.partitions
@@ -78,14 +90,45 @@ def inspector(kafka: Mapping[str, Any], timeout: float = DEFAULT_TIMEOUT) -> Ite
         made.close()
 
 
-def _view(cluster: ControlPlane, name: str, row: RowView | None, cluster_id: str | None) -> TransactionView:
+def _views(
+    cluster: ControlPlane, rows: Mapping[str, RowView | None], cluster_id: str | None, *, foretells: bool
+) -> dict[str, TransactionView]:
+    forecaster = Forecaster(cluster) if foretells else None
+    return {name: _view(cluster, name, row, cluster_id, forecaster) for name, row in rows.items()}
+
+
+def _view(
+    cluster: ControlPlane, name: str, row: RowView | None, cluster_id: str | None, forecaster: Forecaster | None
+) -> TransactionView:
     described = cluster.describe_transaction(name)
-    if described is None:
-        return TransactionView(name, row, None, cluster_id)
-    starts: Mapping[TopicPartition, int] = {}
-    if row is not None and described.state == ONGOING:
-        starts = ongoing_transaction(cluster, name, described.producer, row.state).start_offsets
-    return TransactionView(name, row, _kafka_view(described, starts), cluster_id)
+    ongoing = None
+    if row is not None and described is not None and described.state == ONGOING:
+        ongoing = ongoing_transaction(cluster, name, described.producer, row.state)
+    kafka = None
+    if described is not None:
+        kafka = _kafka_view(described, {} if ongoing is None else ongoing.start_offsets)
+    view = TransactionView(name, row, kafka, cluster_id)
+    if forecaster is None or row is None or not view.is_recoverable:
+        return view
+    return replace(view, forecast=forecaster.foretell(name, row.state, described, ongoing, is_new=row.is_new))
+
+
+def _confirmed(engine: Engine, views: dict[str, TransactionView]) -> dict[str, TransactionView]:
+    """``views``, after a second look at the rows of those with a foretold heuristic outcome: a unit of work that ran
+    between the looks at the two sides makes them differ, too."""
+    doubtful = [name for name, view in views.items() if view.forecast is not None and view.forecast.is_heuristic]
+    if not doubtful:
+        return views
+    rows = state_rows(engine, transactional_ids=doubtful)
+    changed = [name for name in doubtful if _is_changed(views[name].row, rows.get(name))]
+    return views | {name: replace(views[name], forecast=HAS_CHANGED) for name in changed}
+
+
+def _is_changed(row: RowView | None, now: RowView | None) -> bool:
+    if row is None or now is None:
+        return True
+    is_same_lease = (row.slot.fencing_token, row.slot.owner) == (now.slot.fencing_token, now.slot.owner)
+    return not (is_same_lease and row.state.is_same_as(now.state) and row.is_new == now.is_new)
 
 
 def _kafka_view(described: TransactionDescription, starts: Mapping[TopicPartition, int]) -> KafkaView:

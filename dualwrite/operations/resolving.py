@@ -70,13 +70,13 @@ def plan(
     :param transactional_ids: plan for these, also if they have no open transaction.
     :raises InputError: if neither the database nor Kafka knows one of the ids.
     """
+    copy = reason_to_leave(engine, kafka)
     if application is not None:
         views = [view for view in list_transactions(engine, kafka, application=application) if view.row is not None]
     else:
         with inspector(kafka) as cluster:
-            views = list(views_of(engine, cluster, dict.fromkeys(transactional_ids)).values())
+            views = list(views_of(engine, cluster, dict.fromkeys(transactional_ids), foretells=not copy).values())
         require_known(views)
-    copy = reason_to_leave(engine, kafka)
     return [
         Intention(view, obstacle(view) or (copy if view.verdict is not RecoveryDecision.NOTHING else ""))
         for view in views

@@ -13,6 +13,7 @@ from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
 from dualwrite.coordinator.sql.outcome_store import in_utc
 from dualwrite.coordinator.sql.own_tables import ours
 from dualwrite.coordinator.sql.state_row import state_of
+from dualwrite.coordinator.sql.tables import UNRECOVERED
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import ConfigurationError
 from dualwrite.operations.views import RowView
@@ -58,5 +59,6 @@ def state_rows(
             state = state_of(row)
         except ConfigurationError as error:
             raise ConfigurationError(f"row {name!r} of {table.name}: {error}") from None
-        rows[name] = RowView(slot, observer.status(slot), state, in_utc(row.updated_at))
+        is_new = row.outcome == UNRECOVERED
+        rows[name] = RowView(slot, observer.status(slot), state, in_utc(row.updated_at), is_new)
     return rows

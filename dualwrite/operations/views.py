@@ -6,8 +6,15 @@ from datetime import datetime
 from enum import Enum
 
 from dualwrite.client.terms.transaction_states import ONGOING
+from dualwrite.coordinator.recovery.forecast import Forecast
 from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision, verdict
-from dualwrite.coordinator.rules.slot_rules import SlotRow, SlotStatus, application_of, left_in_another_cluster
+from dualwrite.coordinator.rules.slot_rules import (
+    RECOVERABLE,
+    SlotRow,
+    SlotStatus,
+    application_of,
+    left_in_another_cluster,
+)
 from dualwrite.ids import (
     TWO_PHASE_TIMEOUTS_MS,
     UNKNOWN_START,
@@ -29,12 +36,14 @@ class RowView:
     :param status: the slot's status according to the row.
     :param state: the state stored by the last committed unit of work.
     :param updated_at: the time of the last write to the row, apart from renewals of its lease; in UTC.
+    :param is_new: True if the row was inserted and not recovered yet.
     """
 
     slot: SlotRow
     status: SlotStatus
     state: PreparedTxnState
     updated_at: datetime
+    is_new: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +105,14 @@ class TransactionView:
     :param row: the state table's row; None if there is none.
     :param kafka: Kafka's description; None if the coordinator does not know the transactional id.
     :param cluster_id: the Kafka cluster that was queried; None if unknown.
+    :param forecast: what recovery would find and do; None if recovery does not take the slot, or was not foretold.
     """
 
     transactional_id: str
     row: RowView | None
     kafka: KafkaView | None
     cluster_id: str | None = None
+    forecast: Forecast | None = None
 
     @property
     def application(self) -> str | None:
@@ -126,6 +137,11 @@ class TransactionView:
         if self.row is None:
             return None
         return verdict(self.row_state, self.kafka.ongoing)
+
+    @property
+    def is_recoverable(self) -> bool:
+        """True if a call of recovery takes the slot."""
+        return self.row is not None and self.application is not None and self.row.status in RECOVERABLE
 
     @property
     def is_foreign(self) -> bool:

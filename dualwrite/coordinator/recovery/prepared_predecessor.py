@@ -9,9 +9,9 @@ plane does all of it, under an identity that InitProducerId made for this purpos
 from typing import TYPE_CHECKING, NamedTuple
 
 from dualwrite.client.fate.transaction_fate import ended_transaction, ongoing_transaction, open_transaction
-from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision, outcome_in_log, verdict
+from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision, end_of, outcome_in_log, verdict
 from dualwrite.errors import KafkaUnavailableError
-from dualwrite.ids import OngoingTransaction, PreparedTxnState, ProducerIdentity
+from dualwrite.ids import EndedTransaction, OngoingTransaction, PreparedTxnState, ProducerIdentity
 
 if TYPE_CHECKING:
     from dualwrite.client.admin.control_plane import ControlPlane
@@ -63,7 +63,7 @@ class PreparedPredecessor:
         committed = decided is RecoveryDecision.COMMIT
         # No record is ever produced under this identity, so a late or second EndTxn cannot hit another transaction.
         self._control.end_txn(self._transactional_id, self._initialized.producer, committed, repeatable=True)
-        return Outcome.COMMITTED if committed else Outcome.ABORTED
+        return end_of(decided)
 
     def _ongoing(self, state: PreparedTxnState) -> OngoingTransaction | None:
         ongoing = self._initialized.ongoing
@@ -87,14 +87,21 @@ class EndingCheck(NamedTuple):
 
         :param ongoing: the open transaction, which ended in ``done``.
         """
-        if not state or (done is Outcome.COMMITTED and not self.is_last):
+        if not self.is_needed(state, done):
             return done
+        return outcome_in_log(state, done, self.now, self.ended(state), ongoing)
+
+    def is_needed(self, state: PreparedTxnState, done: Outcome) -> bool:
+        """True if the log may show another outcome than ``done``."""
+        return bool(state) and (done is not Outcome.COMMITTED or self.is_last)
+
+    def ended(self, state: PreparedTxnState) -> EndedTransaction:
+        """How the transaction of ``state`` has ended, according to the log."""
         try:
-            ended = ended_transaction(self.control, state, None if self.is_last else _BRIEFLY)
+            return ended_transaction(self.control, state, None if self.is_last else _BRIEFLY)
         except KafkaUnavailableError as error:
             if self.is_last:
                 raise
             raise EndingNotCheckedError(
                 f"{self.transactional_id}: the outcome of {state} cannot be read yet: {error}"
             ) from error
-        return outcome_in_log(state, done, self.now, ended, ongoing)

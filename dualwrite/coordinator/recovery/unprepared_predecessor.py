@@ -24,7 +24,7 @@ from dualwrite.client.terms.transaction_states import ENDING, ONGOING
 from dualwrite.client.terms.versions import TV2
 from dualwrite.coordinator.ports.runtime import Runtime
 from dualwrite.coordinator.recovery.prepared_predecessor import EndingCheck
-from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision, verdict
+from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision, end_of, identity_after, verdict
 from dualwrite.errors import FencedError, KafkaRefusedError, KafkaUnavailableError
 from dualwrite.ids import NO_PRODUCER, OngoingTransaction, PreparedTxnState, ProducerIdentity
 from dualwrite.wire.error_codes import ErrorCode
@@ -65,7 +65,7 @@ class UnpreparedPredecessor:
             return verdict(state, ongoing)
 
         described, done = self._end_open(judge)
-        now = NO_PRODUCER if described is None else _following(described.producer)
+        now = NO_PRODUCER if described is None else identity_after(described.producer)
         return EndingCheck(self._control, self._transactional_id, now, is_last).outcome(state, done, ongoing)
 
     def name(self) -> PreparedTxnState:
@@ -91,7 +91,7 @@ class UnpreparedPredecessor:
             if described is not None and state == ONGOING:
                 decided = judge(described.producer)
                 if self._has_ended(described.producer, decided):
-                    return described, Outcome.COMMITTED if decided is RecoveryDecision.COMMIT else Outcome.ABORTED
+                    return described, end_of(decided)
             elif state not in ENDING:
                 return described, Outcome.NOTHING
             if self._runtime.monotonic() + pause >= deadline:
@@ -124,7 +124,3 @@ class UnpreparedPredecessor:
                 raise
             return False
         return True
-
-
-def _following(producer: ProducerIdentity) -> ProducerIdentity:
-    return ProducerIdentity(producer.producer_id, producer.epoch + 1)

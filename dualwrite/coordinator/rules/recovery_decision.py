@@ -87,6 +87,18 @@ def verdict(stored: PreparedTxnState, ongoing: OngoingTransaction | None) -> Rec
     return RecoveryDecision.COMMIT if stored.identifies(ongoing) else RecoveryDecision.ABORT
 
 
+def end_of(decided: RecoveryDecision) -> Outcome:
+    """How the open transaction has ended once recovery has carried out ``decided``."""
+    if decided is RecoveryDecision.NOTHING:
+        return Outcome.NOTHING
+    return Outcome.COMMITTED if decided is RecoveryDecision.COMMIT else Outcome.ABORTED
+
+
+def identity_after(producer: ProducerIdentity) -> ProducerIdentity:
+    """The next identity of the transactional id of ``producer``, unless its epochs are used up."""
+    return ProducerIdentity(producer.producer_id, producer.epoch + 1)
+
+
 def outcome_in_log(
     stored: PreparedTxnState,
     done: Outcome,

@@ -91,6 +91,22 @@ def test_a_slots_application_follows_from_its_name(name: str, application: str |
     assert view(None, None, name).application == application
 
 
+@pytest.mark.parametrize(
+    ("known", "name", "is_recoverable"),
+    [
+        (row(SlotStatus.FREE), "a-0", True),
+        (row(SlotStatus.EXPIRED), "a-0", True),
+        (row(SlotStatus.DEAD), "a-0", True),
+        (row(SlotStatus.HELD), "a-0", False),
+        (row(SlotStatus.FOREIGN), "a-0", False),
+        (row(SlotStatus.EXPIRED), "no-slot", False),
+        (None, "a-0", False),
+    ],
+)
+def test_recovery_takes_slots_whose_owner_is_gone(known: RowView | None, name: str, is_recoverable: bool) -> None:
+    assert view(known, None, name).is_recoverable is is_recoverable
+
+
 @pytest.mark.parametrize("timeout_ms", [2147483647, 2147483547])
 def test_a_transaction_of_two_phase_commit_never_expires(timeout_ms: int) -> None:
     assert not kafka("Ongoing").never_expires

@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.coordinator.rules.recovery_decision import DETAILS, Outcome, RecoveryDecision, outcome_in_log, verdict
+from dualwrite.coordinator.rules.recovery_decision import (
+    DETAILS,
+    Outcome,
+    RecoveryDecision,
+    end_of,
+    identity_after,
+    outcome_in_log,
+    verdict,
+)
 from dualwrite.ids import (
     Anchor,
     EndedTransaction,
@@ -47,6 +55,22 @@ def test_only_the_stored_transaction_is_committed(
     stored: PreparedTxnState, found: OngoingTransaction | None, expected: RecoveryDecision
 ) -> None:
     assert verdict(stored, found) is expected
+
+
+@pytest.mark.parametrize(
+    ("decided", "outcome"),
+    [
+        (RecoveryDecision.COMMIT, Outcome.COMMITTED),
+        (RecoveryDecision.ABORT, Outcome.ABORTED),
+        (RecoveryDecision.NOTHING, Outcome.NOTHING),
+    ],
+)
+def test_an_open_transaction_ends_as_decided(decided: RecoveryDecision, outcome: Outcome) -> None:
+    assert end_of(decided) is outcome
+
+
+def test_the_next_identity_has_the_next_epoch() -> None:
+    assert identity_after(PRODUCER) == ProducerIdentity(42, 8)
 
 
 @given(st.integers(0, 50), st.integers(0, 50), st.integers(0, 3), st.integers(0, 3))
