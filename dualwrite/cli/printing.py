@@ -33,9 +33,16 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def print_json(value: Any) -> None:
-    """Print ``value`` on stdout; enumerations by name, moments in ISO 8601."""
-    json.dump(value, sys.stdout, indent=2, default=_plain)
-    print()
+    """Print ``value`` on stdout, see :func:`as_json_text`."""
+    print(as_json_text(value))
+
+
+def as_json_text(value: Any, *, is_line: bool = False) -> str:
+    """``value`` as JSON; enumerations by name, moments in ISO 8601.
+
+    :param is_line: in one line, instead of indented.
+    """
+    return json.dumps(value, indent=None if is_line else 2, default=_plain)
 
 
 def complain(message: str) -> None:

@@ -5,6 +5,7 @@ import argparse
 from dualwrite.cli.cluster import add_cluster, add_two_phase, cluster_config, require_cluster
 from dualwrite.cli.database import add_database, database
 from dualwrite.cli.printing import complain, counted, print_json
+from dualwrite.cli.transactions_output import heuristic_count, results
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import ForeignClusterError
 from dualwrite.operations.resolving import recover
@@ -38,9 +39,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"outcomes": done.outcomes, "errors": [str(error) for error in done.errors]})
         return 1 if done.is_bad else 0
-    for name, outcome in done.outcomes.items():
-        if outcome is not Outcome.NOTHING:
-            print(f"{name}: {outcome.value}")
+    for text in results({name: found for name, found in done.outcomes.items() if found is not Outcome.NOTHING}):
+        print(text)
     ended = sum(outcome in (Outcome.COMMITTED, Outcome.ABORTED) for outcome in done.outcomes.values())
-    print(f"{counted(len(done.outcomes), 'slot')} checked; {counted(ended, 'transaction')} had been left open")
+    print(
+        f"{counted(len(done.outcomes), 'slot')} checked; {counted(ended, 'transaction')} had been left open"
+        f"{heuristic_count(done.outcomes)}"
+    )
     return 1 if done.is_bad else 0

@@ -3,7 +3,6 @@
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import Engine
@@ -11,16 +10,17 @@ from sqlalchemy import Engine
 from dualwrite.cli.actions import Action, add_action, run_action
 from dualwrite.cli.cluster import add_cluster, add_two_phase, cluster_config, require_cluster
 from dualwrite.cli.database import add_database, add_schema, database
-from dualwrite.cli.printing import complain, counted, print_json, since, table
-from dualwrite.cli.transactions_output import HEADS, as_json, line, paragraphs, recovery
-from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision
-from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome, acknowledge, outcomes
+from dualwrite.cli.printing import complain, counted, print_json
+from dualwrite.cli.transactions_list import add_watch, run_list
+from dualwrite.cli.transactions_output import as_json, foretold, paragraphs, recovery, results
+from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision
+from dualwrite.coordinator.sql.outcome_store import acknowledge
 from dualwrite.errors import InputError
 from dualwrite.operations.copies import reason_to_leave
-from dualwrite.operations.listing import describe_transaction, list_transactions
+from dualwrite.operations.listing import describe_transaction
 from dualwrite.operations.resolving import Intention, plan, require_known, resolve
 from dualwrite.operations.terminating import contradicts, foresee, terminate
-from dualwrite.operations.views import Situation, TransactionView, foreign_cluster_message
+from dualwrite.operations.views import TransactionView
 
 run = run_action
 
@@ -29,8 +29,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's actions and their arguments."""
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
 
-    listing = _action(actions, "list", _list, "every slot, and the open transactions in Kafka that no row names")
+    listing = _action(actions, "list", run_list, "every slot, and the open transactions in Kafka that no row names")
     listing.add_argument("--application", metavar="NAME", help="only its slots")
+    add_watch(listing)
     describing = _action(actions, "describe", _describe, "all details of one transactional id")
     describing.add_argument("transactional_id", metavar="ID", help="this transactional id")
     resolving = _action(actions, "resolve", _resolve, "end the transactions of dead owners, as the database decided")
@@ -77,45 +78,6 @@ def _both(arguments: argparse.Namespace) -> Iterator[tuple[Engine, dict[str, Any
         yield engine, config
 
 
-def _list(arguments: argparse.Namespace) -> int:
-    with _both(arguments) as (engine, config):
-        views = list_transactions(engine, config, application=arguments.application)
-        obstacle = reason_to_leave(engine, config)
-        heuristic_outcomes = outcomes(engine, arguments.application)
-    if arguments.json:
-        print_json(
-            {
-                "transactions": [as_json(view) for view in views],
-                "outcomes": [asdict(item) for item in heuristic_outcomes],
-                "obstacle": obstacle or None,
-            }
-        )
-        return 0
-    if views:
-        for text in table(HEADS, [line(view, in_copy=bool(obstacle)) for view in views]):
-            print(text)
-    else:
-        print("no slot has a row, and no transaction is open")
-    left_behind = [view for view in views if view.situation is Situation.LEFT_BEHIND]
-    if obstacle:
-        print(f"nothing is recovered here: {obstacle}")
-    elif left_behind:
-        print(f"{counted(len(left_behind), 'transaction')} left behind: see dualwrite transactions resolve")
-    foreign = foreign_cluster_message(views)
-    if foreign:
-        print(foreign)
-    for item in heuristic_outcomes:
-        print(_heuristic(item))
-    return 0
-
-
-def _heuristic(outcome: HeuristicOutcome) -> str:
-    return (
-        f"{outcome.outcome.value} {outcome.id}, found {since(outcome.found_at)} ago: {outcome.transactional_id}, "
-        f"{outcome.state}: {outcome.detail}"
-    )
-
-
 def _acknowledge(arguments: argparse.Namespace) -> int:
     with database(arguments.db, must_exist=True, schema=arguments.schema) as engine:
         outcome = acknowledge(engine, arguments.number, by=arguments.by)
@@ -154,8 +116,8 @@ def _resolve(arguments: argparse.Namespace) -> int:
             print(f"nothing was done; {counted(todo, 'transaction')} would be ended with --yes")
             return 0
         done = resolve(engine, config, intentions, two_phase=arguments.two_phase)
-    for name, outcome in done.outcomes.items():
-        print(f"{name}: {'nothing was open' if outcome is Outcome.NOTHING else outcome.value}")
+    for text in results(done.outcomes):
+        print(text)
     for name in done.missed:
         print(f"{name}: not resolved")
     for error in done.errors:
@@ -167,6 +129,8 @@ def _confirmation_text(intention: Intention) -> str:
     view = intention.view
     if intention.obstacle:
         return f"{view.transactional_id}: not touched: {intention.obstacle}"
+    if view.forecast is not None and (view.forecast.is_heuristic or view.forecast.outcome is None):
+        return f"{view.transactional_id}: {foretold(view)}"
     if not _is_open(intention):
         return f"{view.transactional_id}: nothing is open"
     decided = (

@@ -1,16 +1,22 @@
 """The output of ``dualwrite transactions``: a transactional id as a line of a table, with all details, or as JSON."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dualwrite.cli.printing import counted, since
 from dualwrite.client.admin.inspector import PartitionEnds
-from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision
-from dualwrite.coordinator.rules.slot_rules import SlotStatus, describe_owner
+from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision
+from dualwrite.coordinator.rules.slot_rules import SlotStatus, describe_owner, named
+from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome
 from dualwrite.ids import TopicPartition
+from dualwrite.operations.groups import HeuristicGroup, grouped_results
 from dualwrite.operations.views import KafkaView, RowView, Situation, TransactionView, foreign_cluster_message
 
 HEADS = ("TRANSACTIONAL ID", "DATABASE", "OWNER", "KAFKA", "OPEN", "PARTITIONS", "RECOVERY")
+
+
+_FORETOLD = {Outcome.COMMITTED: "commit", Outcome.ABORTED: "abort", Outcome.NOTHING: "nothing to do"}
+"""Recovery's actions by their outcomes, in a few words. A heuristic outcome has its own name."""
 
 
 def line(view: TransactionView, *, in_copy: bool = False) -> tuple[str, ...]:
@@ -43,7 +49,12 @@ def owner(row: RowView) -> str:
 
 def recovery(view: TransactionView) -> str:
     """The action of recovery, in a few words."""
+    forecast = view.forecast
+    if forecast is not None and forecast.outcome is not None:
+        return _FORETOLD.get(forecast.outcome, forecast.outcome.value)
     situation = view.situation
+    if forecast is not None and situation is not Situation.ENDING:
+        return "unclear"
     if situation is Situation.QUIET:
         return "nothing to do"
     if situation is Situation.LEFT_BEHIND:
@@ -78,10 +89,57 @@ def paragraphs(
     else:
         yield from _of_kafka(view.kafka, ends)
     yield f"situation          {view.situation.value}"
-    if view.situation is Situation.LEFT_BEHIND:
-        yield f"recovery           {f'none: {obstacle}' if obstacle else f'would {recovery(view)} it'}"
+    if obstacle and view.situation is Situation.LEFT_BEHIND:
+        yield f"recovery           none: {obstacle}"
+    elif view.forecast is not None:
+        yield f"recovery           {foretold(view)}"
     if view.is_foreign:
         yield f"recovery           {foreign_cluster_message([view])}"
+
+
+def foretold(view: TransactionView) -> str:
+    """What recovery would do or find, in a line; only for a view with a forecast."""
+    forecast = view.forecast
+    assert forecast is not None
+    if forecast.outcome is None:
+        return f"unclear: {forecast.detail}"
+    if forecast.is_heuristic:
+        return f"would find a {forecast.outcome.value}: {forecast.detail}"
+    return f"would {'do nothing' if forecast.outcome is Outcome.NOTHING else f'{recovery(view)} it'}"
+
+
+def recorded(group: HeuristicGroup[HeuristicOutcome]) -> str:
+    """Heuristic outcomes on record, in a line: their numbers, their slots and their meaning."""
+    first = group.members[0]
+    if len(group.members) == 1:
+        numbers, what = f"{first.id}", f"{first.transactional_id}, {first.state}"
+    else:
+        numbers = _numbers([each.id for each in group.members])
+        what = f"{counted(len(group.members), 'unit')} of work in {group.slots}"
+    return f"{group.outcome.value} {numbers}, found {since(first.found_at)} ago: {what}: {group.detail}"
+
+
+def _numbers(ids: Sequence[int]) -> str:
+    """``ids``, which are in order: their range, or a few of them if there are gaps."""
+    if ids[-1] - ids[0] == len(ids) - 1:
+        return f"{ids[0]} to {ids[-1]}"
+    return named([str(each) for each in ids])
+
+
+def results(outcomes: Mapping[str, Outcome]) -> Iterator[str]:
+    """What recovery has done or found, line by line; heuristic outcomes of one kind in one line."""
+    groups = {group.transactional_ids[0]: group for group in grouped_results(outcomes.items())}
+    for name, outcome in outcomes.items():
+        if not outcome.is_heuristic:
+            yield f"{name}: {'nothing was open' if outcome is Outcome.NOTHING else outcome.value}"
+        elif name in groups:
+            yield f"{groups[name].slots}: {outcome.value}"
+
+
+def heuristic_count(outcomes: Mapping[str, Outcome]) -> str:
+    """The end of a summary of ``outcomes``; empty without heuristic ones."""
+    count = sum(outcome.is_heuristic for outcome in outcomes.values())
+    return f"; {counted(count, 'heuristic outcome')}: see dualwrite transactions list" if count else ""
 
 
 def _of_kafka(kafka: KafkaView, ends: Mapping[TopicPartition, PartitionEnds]) -> Iterator[str]:
@@ -114,6 +172,9 @@ def as_json(view: TransactionView, ends: Mapping[TopicPartition, PartitionEnds] 
         "situation": view.situation,
         "cluster_id": view.cluster_id,
         "verdict": view.verdict,
+        "foretold": None
+        if view.forecast is None
+        else {"outcome": view.forecast.outcome, "detail": view.forecast.detail},
         "database": None
         if row is None
         else {

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from dualwrite.coordinator.rules.slot_rules import SlotStatus
+from dualwrite.coordinator.rules.slot_rules import SlotStatus, named
 from dualwrite.coordinator.rules.two_phase import RESUME, TwoPhase, resume_timeout_ms
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.outcome_store import outcomes
@@ -18,6 +18,7 @@ from dualwrite.errors import CopiedDatabaseError, DualWriteError
 from dualwrite.operations import cluster_checks, database_checks
 from dualwrite.operations.copies import require_no_copy
 from dualwrite.operations.findings import Finding, Level, failure, ok, warning
+from dualwrite.operations.groups import grouped_forecasts, grouped_records
 from dualwrite.operations.listing import inspector, list_transactions
 from dualwrite.operations.other_applications import check_other_applications
 from dualwrite.operations.rows import state_rows
@@ -125,12 +126,13 @@ def _identity(engine: Engine, kafka: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _outcomes(engine: Engine) -> Iterator[Finding]:
-    count = len(outcomes(engine))
-    if count:
-        unacknowledged = "1 heuristic outcome" if count == 1 else f"{count} heuristic outcomes"
+    found = outcomes(engine)
+    if found:
+        unacknowledged = "1 heuristic outcome" if len(found) == 1 else f"{len(found):,} heuristic outcomes"
+        groups = [f"{group.outcome.value} in {group.slots}" for group in grouped_records(found)]
         yield warning(
             "outcomes",
-            f"{unacknowledged} not acknowledged: the two sides differ",
+            f"{unacknowledged} not acknowledged: the two sides differ: {named(groups, _SHOWN)}",
             "see dualwrite transactions list, correct one side, and acknowledge them",
         )
     else:
@@ -147,7 +149,7 @@ def _slots(engine: Engine, application: str, pool_size: int | None) -> Iterator[
     if beyond:
         yield warning(
             "slots",
-            f"{_named(beyond)} beyond pool_size {pool_size}: used by processes with a larger one, now or before",
+            f"{named(beyond, _SHOWN)} beyond pool_size {pool_size}: used by processes with a larger one, now or before",
             "give all processes the same pool_size; slots among these that are free do no harm",
         )
     if len(leased) >= pool_size:
@@ -165,25 +167,29 @@ def _transactions(engine: Engine, kafka: Mapping[str, Any], application: str | N
     if left_open:
         yield warning(
             "transactions",
-            f"{_named(left_open)} left open by dead processes: read_committed consumers wait behind them",
+            f"{named(left_open, _SHOWN)} left open by dead processes: read_committed consumers wait behind them",
             "start the application, or run dualwrite recover",
         )
     if unknown and application is not None:
         yield warning(
             "transactions",
-            f"{_named(unknown)} open, with names of slots of {application}, but this database has no row for them",
+            f"{named(unknown, _SHOWN)} open, with names of slots of {application}, but this database has no row for "
+            "them",
             "check whether another database is in use under the same application name, or this one was restored",
         )
     foreign = foreign_cluster_message(views)
     if foreign:
         yield failure("transactions", foreign)
-    if not left_open and not unknown and not foreign:
+    foretold = grouped_forecasts(views)
+    for group in foretold:
+        yield warning(
+            "transactions",
+            f"recovery would find a {group.outcome.value} in {group.slots}: {group.detail}",
+            "make sure that these are the right database and the right cluster; then run dualwrite recover, which puts "
+            "it on record",
+        )
+    if not left_open and not unknown and not foreign and not foretold:
         yield ok("transactions", "nothing is left open")
-
-
-def _named(names: list[str]) -> str:
-    shown = ", ".join(names[:_SHOWN])
-    return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown
 
 
 def _guarded(name: str, check: Check) -> Iterator[Finding]:

@@ -71,9 +71,9 @@ class OperationsSite:
         if silent:
             expire_leases(self.engine)
 
-    def run(self, *words: str, db: bool = True) -> CommandResult:
+    def run(self, *words: str, db: bool = True, servers: bool = True) -> CommandResult:
         """``dualwrite WORDS`` on this database and cluster, in this process."""
-        places = ["--bootstrap-servers", self.broker.bootstrap_servers] + ["--db", self.url] * db
+        places = ["--bootstrap-servers", self.broker.bootstrap_servers] * servers + ["--db", self.url] * db
         return command(*words, *places)
 
     def described(self, name: str | None = None) -> TransactionDescription | None:

@@ -6,7 +6,7 @@ from enum import Enum
 
 import pytest
 
-from dualwrite.cli.printing import complain, counted, print_json, since, table
+from dualwrite.cli.printing import as_json_text, complain, counted, print_json, since, table
 
 NOW = datetime(2026, 1, 2, tzinfo=timezone.utc)
 
@@ -42,6 +42,12 @@ def test_json_has_names_and_moments(capsys: pytest.CaptureFixture[str]) -> None:
         "colour": "light_blue",
         "nothing": None,
     }
+
+
+def test_a_json_line_has_no_line_break() -> None:
+    text = as_json_text({"moment": NOW, "words": ["on\ntwo lines"]}, is_line=True)
+    assert "\n" not in text
+    assert json.loads(text) == {"moment": "2026-01-02T00:00:00+00:00", "words": ["on\ntwo lines"]}
 
 
 def test_a_value_without_a_json_form_is_a_bug() -> None:
