@@ -144,7 +144,17 @@ ORDER: Mapping[str, tuple[str, ...]] = {
         "dead_letters",
         "aio",
     ),
-    "spark": ("plan", "tables", "error_translation", "task_socket", "unpickling", "workers", "partitions", "batch"),
+    "spark": (
+        "plan",
+        "tables",
+        "known",
+        "error_translation",
+        "task_socket",
+        "unpickling",
+        "workers",
+        "partitions",
+        "batch",
+    ),
     "broker": (
         "clients",
         "settings",

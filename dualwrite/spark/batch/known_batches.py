@@ -4,27 +4,15 @@ A batch's row is written in the transaction that decides the batch. The latest b
 own row has the highest number that was forgotten, because it is not known which lower numbers were written.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from sqlalchemy import Connection, case, delete, func, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.own_tables import ours
 from dualwrite.coordinator.sql.tables import spark_batch, spark_run
-from dualwrite.errors import BatchChangedError
-
-
-class BatchTarget(NamedTuple):
-    """Where a batch is written.
-
-    :param table: the table, with its schema.
-    :param table_id: tells the table from an earlier table of the same name (Database.table_id); None if not known.
-    :param topic: None if each row names its topic.
-    """
-
-    table: str
-    table_id: str | None
-    topic: str | None
+from dualwrite.spark.known.retention import batch_name, last_beyond, memory_of, require_remembered
+from dualwrite.spark.known.targets import BatchTarget, target_columns, target_in
 
 
 class BatchContent(NamedTuple):
@@ -60,8 +48,7 @@ def known_batch(connection: Connection, job: str, batch_id: int | None) -> Known
     ).one_or_none()
     if row is None:
         return None
-    target = None if row.table_name is None else BatchTarget(row.table_name, row.table_id, row.topic)
-    return KnownBatch(row.run_id, BatchContent(row.row_count, row.digest, target))
+    return KnownBatch(row.run_id, BatchContent(row.row_count, row.digest, target_in(row)))
 
 
 def record_batch(
@@ -71,8 +58,6 @@ def record_batch(
     ``keep`` batches. The caller has the lock of the job's row."""
     if batch_id is None:
         return
-    target = content.target
-    values: dict[str, Any] = {} if target is None else dict(zip(_TARGET_COLUMNS, target, strict=True))
     connection.execute(
         insert(spark_batch).values(
             job=job,
@@ -81,51 +66,31 @@ def record_batch(
             row_count=content.rows,
             digest=content.digest,
             committed_at=database_of(connection.dialect).now(),
-            **values,
+            **target_columns(content.target),
         ),
         execution_options=ours(connection),
     )
     of_job = spark_batch.c.job == job
-    number = spark_batch.c.batch_id
-    last_forgotten = connection.scalar(
-        select(number).where(of_job).order_by(number.desc()).offset(keep).limit(1), execution_options=ours(connection)
-    )
-    if last_forgotten is None:
+    last = last_beyond(connection, spark_batch, of_job, keep)
+    if last is None:
         return
-    connection.execute(delete(spark_batch).where(of_job, number <= last_forgotten), execution_options=ours(connection))
-    forgotten = update(spark_run).where(spark_run.c.job == job).values(forgotten_to=last_forgotten)
+    connection.execute(
+        delete(spark_batch).where(of_job, spark_batch.c.batch_id <= last), execution_options=ours(connection)
+    )
+    forgotten = update(spark_run).where(spark_run.c.job == job).values(forgotten_to=last)
     connection.execute(forgotten, execution_options=ours(connection))
 
 
-def require_remembered(connection: Connection, job: str, batch_id: int | None, keep: int) -> None:
-    """Pass if it is known whether the batch was written: if its number is not among those that were forgotten, and
-    would not be forgotten at once.
+def require_not_forgotten(connection: Connection, job: str, batch_id: int | None, keep: int) -> None:
+    """Pass if a batch that is not remembered was not written, and would be remembered; see
+    :func:`~dualwrite.spark.known.retention.require_remembered`. The caller has the lock of the job's row.
 
-    :raises BatchChangedError: if it is not known. Nothing can tell whether the batch was written: look in the table,
-        and give the batch a new number if it was not.
+    :raises BatchChangedError: if not.
     """
     if batch_id is None:
         return
     forgotten_to = connection.scalar(
         select(spark_run.c.forgotten_to).where(spark_run.c.job == job), execution_options=ours(connection)
     )
-    numbers = spark_batch.c.batch_id
-    is_earlier_release = case((spark_batch.c.table_name.is_(None), 1), else_=0)
-    latest, lowest, count, earlier = connection.execute(
-        select(func.max(numbers), func.min(numbers), func.count(), func.sum(is_earlier_release)).where(
-            spark_batch.c.job == job
-        ),
-        execution_options=ours(connection),
-    ).one()
-    is_forgotten = forgotten_to is not None and batch_id <= forgotten_to
-    is_too_low = count >= keep and batch_id < lowest
-    # A release before version 0006 of the tables forgets by the distance of numbers, and does not say so.
-    may_be_forgotten = bool(earlier) and batch_id <= latest - keep
-    if is_forgotten or is_too_low or may_be_forgotten:
-        raise BatchChangedError(
-            f"batch {batch_id} of job {job!r} is older than the {keep} batches that are remembered (option "
-            f"keepBatches; the latest is {latest}), so it is not known whether it was written"
-        )
-
-
-_TARGET_COLUMNS = ("table_name", "table_id", "topic")
+    memory = memory_of(connection, spark_batch, spark_batch.c.job == job, batch_id, forgotten_to)
+    require_remembered(batch_name(job, batch_id), batch_id, keep, memory)

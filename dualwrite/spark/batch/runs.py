@@ -33,7 +33,7 @@ from dualwrite.spark.batch.known_batches import (
     KnownBatch,
     known_batch,
     record_batch,
-    require_remembered,
+    require_not_forgotten,
 )
 
 _LOG = logging.getLogger("dualwrite")
@@ -203,7 +203,7 @@ class Runs:
                 if known_batch(connection, run.job, batch_id) is not None:
                     self._end(connection, run)
                     return RunState.ABORTED
-                require_remembered(connection, run.job, batch_id, keep)
+                require_not_forgotten(connection, run.job, batch_id, keep)
                 observe("MOVE_ROWS")
                 content = move(connection)
                 observe("STORE_STATES")

@@ -6,12 +6,12 @@ from typing import Any
 
 from dualwrite.coordinator.sql.lease_transfer import Decided
 from dualwrite.errors import InputError
-from dualwrite.spark.batch.comparing import COMPARE
 from dualwrite.spark.batch.row_sums import RowSum, RowSummer
 from dualwrite.spark.batch.runs import Owner, Run, Runs
 from dualwrite.spark.batch.staging import Attempt, staged_clause
 from dualwrite.spark.batch.tasks import PreparedTask, RunWriter, few_rows, portions_of, returned_portion
 from dualwrite.spark.error_translation import database_errors_translated
+from dualwrite.spark.known.targets import COMPARE
 from dualwrite.spark.plan.columns import TableColumn, ValueFidelity, WritePlan
 from dualwrite.spark.plan.options import WriteOptions
 from dualwrite.spark.plan.rows import RowConverter

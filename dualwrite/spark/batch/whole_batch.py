@@ -19,14 +19,7 @@ from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.engine.database_errors import first_line
 from dualwrite.coordinator.sql.lease_transfer import Decided
 from dualwrite.errors import BatchChangedError, DatabaseBusyError, InvalidTransactionStateError
-from dualwrite.spark.batch.comparing import (
-    COMPARE,
-    BatchResult,
-    batch_target_of,
-    require_rows_there,
-    require_same_rows,
-    require_same_target,
-)
+from dualwrite.spark.batch.comparing import BatchResult, require_same_rows
 from dualwrite.spark.batch.known_batches import BatchContent, KnownBatch
 from dualwrite.spark.batch.row_sums import digest_of
 from dualwrite.spark.batch.runs import Run, Runs, RunState
@@ -34,6 +27,8 @@ from dualwrite.spark.batch.staging import Attempt, drop_outdated, make_staging, 
 from dualwrite.spark.batch.task_input import Observe, TaskInput, no_observer, runs_of
 from dualwrite.spark.batch.tasks import PreparedTask
 from dualwrite.spark.error_translation import database_errors_translated, refused_row
+from dualwrite.spark.known.retention import batch_name
+from dualwrite.spark.known.targets import COMPARE, batch_target_of, require_rows_there, require_same_target
 from dualwrite.spark.plan.columns import match_columns, plan_of
 from dualwrite.spark.plan.options import WriteOptions
 from dualwrite.spark.tables.target_table import checked_target_of
@@ -173,28 +168,25 @@ class WholeBatch:
 
     def _compared(self, work: TaskInput, content: BatchContent, batch_id: int | None) -> BatchResult:
         """The result for a batch that was committed before, if ``content`` is what was committed."""
-        known = self._runs.known(self._job, batch_id)
+        known, name = self._runs.known(self._job, batch_id), batch_name(self._job, batch_id)
         if known is None:
             raise BatchChangedError(
-                f"{self._name(batch_id)} was committed before and is not remembered any more: write fewer batches of a "
-                "job at a time, or raise keepBatches"
+                f"{name} was committed before and is not remembered any more: write fewer batches of a job at a time, "
+                "or raise keepBatches"
             )
-        _LOG.info("%s was committed before", self._name(batch_id))
+        _LOG.info("%s was committed before", name)
         if self._options.known_batch == COMPARE:
             self._require_same_target(work, known, batch_id)
-            require_same_rows(self._name(batch_id), known.content, content)
+            require_same_rows(name, known.content, content)
         return BatchResult(False, known.content.rows, known.content.rows)
 
     def _require_same_target(self, work: TaskInput, known: KnownBatch, batch_id: int | None) -> None:
         if self._options.known_batch != COMPARE:
             return
-        name, dbtable = self._name(batch_id), self._options.dbtable
+        name, dbtable = batch_name(self._job, batch_id), self._options.dbtable
         with first_connection(self._worker.engine) as connection:
-            require_same_target(name, known.content, batch_target_of(connection, dbtable, work.plan.topic))
-            require_rows_there(connection, name, known.content, dbtable)
-
-    def _name(self, batch_id: int | None) -> str:
-        return f"batch {batch_id} of job {self._job!r}"
+            require_same_target(name, known.content.target, batch_target_of(connection, dbtable, work.plan.topic))
+            require_rows_there(connection, name, known.content.rows, dbtable)
 
     def _winners(self, run: Run | None, tasks: Iterable[PreparedTask | None]) -> list[PreparedTask]:
         """The prepared tasks of ``run`` that count: one for each partition, as Spark reports them.

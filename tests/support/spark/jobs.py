@@ -10,8 +10,9 @@ from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.lease_store import SqlLeases
 from dualwrite.coordinator.sql.tables import spark_batch, spark_run
 from dualwrite.ids import PreparedTxnState, ProducerIdentity
-from dualwrite.spark.batch.known_batches import BatchContent, BatchTarget
+from dualwrite.spark.batch.known_batches import BatchContent
 from dualwrite.spark.batch.runs import RUN_COLUMN, Owner, Run, Runs, RunState
+from dualwrite.spark.known.targets import BatchTarget
 from tests.support.coordinator.event_table import slot_rows
 
 STAGED = (None, "staged")

@@ -1,0 +1,1 @@
+"""What is known of a job's earlier batches: their targets, and which numbers were forgotten."""
