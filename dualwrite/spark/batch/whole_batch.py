@@ -5,7 +5,6 @@ the decision, any process of the application completes the rest.
 """
 
 import logging
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -18,14 +17,15 @@ from dualwrite.coordinator.sql.dialects.base import ErrorMeaning
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.engine.database_errors import first_line
 from dualwrite.coordinator.sql.lease_transfer import Decided
-from dualwrite.errors import BatchChangedError, DatabaseBusyError, InvalidTransactionStateError
+from dualwrite.errors import BatchChangedError, DatabaseBusyError
 from dualwrite.spark.batch.comparing import BatchResult, require_same_rows
+from dualwrite.spark.batch.completing import complete
 from dualwrite.spark.batch.known_batches import BatchContent, KnownBatch
-from dualwrite.spark.batch.row_sums import digest_of
 from dualwrite.spark.batch.runs import Run, Runs, RunState
 from dualwrite.spark.batch.staging import Attempt, drop_outdated, make_staging, move_rows
 from dualwrite.spark.batch.task_input import Observe, TaskInput, no_observer, runs_of
 from dualwrite.spark.batch.tasks import PreparedTask
+from dualwrite.spark.batch.winners import content_of, winners_of
 from dualwrite.spark.error_translation import database_errors_translated, refused_row
 from dualwrite.spark.known.retention import batch_name
 from dualwrite.spark.known.targets import COMPARE, batch_target_of, require_rows_there, require_same_target
@@ -36,10 +36,6 @@ from dualwrite.spark.workers import Worker, first_connection, require_kafka, req
 
 _LOG = logging.getLogger("dualwrite")
 
-PATIENCE = 10.0
-"""Seconds for which the driver retries to complete decided transactions in Kafka before it leaves them to other
-processes. If the brokers do not answer, one attempt takes step_timeout()."""
-_PAUSE = 0.2
 _TIMEOUT_SHARE = 0.9
 """The part of transaction.timeout.ms that a run may take if the broker does not support prepared transactions."""
 
@@ -132,10 +128,10 @@ class WholeBatch:
         """
         run, options = work.run, self._options
         if run is None:
-            return self._compared(work, _content_of(self._winners(run, tasks), work), batch_id)
+            return self._compared(work, content_of(winners_of(self._job, run, tasks), work), batch_id)
         try:
-            winners = self._winners(run, tasks)
-            content = _content_of(winners, work)
+            winners = winners_of(self._job, run, tasks)
+            content = content_of(winners, work)
             decided = [
                 (winner.lease, winner.state)
                 for winner in winners
@@ -188,27 +184,6 @@ class WholeBatch:
             require_same_target(name, known.content.target, batch_target_of(connection, dbtable, work.plan.topic))
             require_rows_there(connection, name, known.content.rows, dbtable)
 
-    def _winners(self, run: Run | None, tasks: Iterable[PreparedTask | None]) -> list[PreparedTask]:
-        """The prepared tasks of ``run`` that count: one for each partition, as Spark reports them.
-
-        :raises InvalidTransactionStateError: if there are two for a partition: its rows would be written twice.
-        """
-        winners: dict[int, PreparedTask] = {}
-        for task in tasks:
-            if task is None:
-                continue
-            if task.run != run:
-                raise InvalidTransactionStateError(f"a task of {task.run} has written for {run}")
-            part = task.attempt.part
-            if part in winners:
-                attempts = f"{winners[part].attempt.attempt} and {task.attempt.attempt}"
-                raise InvalidTransactionStateError(
-                    f"partition {part} of job {self._job!r} is committed twice (attempts {attempts}): commit one "
-                    "attempt of each partition"
-                )
-            winners[part] = task
-        return list(winners.values())
-
     def _write_returned(
         self, work: TaskInput, run: Run, winners: Sequence[PreparedTask], batch_id: int | None
     ) -> Decided | None:
@@ -246,34 +221,12 @@ class WholeBatch:
         except Exception as error:  # noqa: BLE001 - the caller needs the error that came before
             _LOG.warning("job %s: its run was not ended, the next one does that: %s", run.job, error)
             return
-        self.complete("prepared transactions are not aborted in Kafka")
+        warning = "prepared transactions are not aborted in Kafka"
+        complete(self._worker, self._runs, self._observe, warning)
 
-    def complete(self, warning: str = "decided transactions are not complete in Kafka") -> None:
-        """Commit or abort in Kafka, as decided, the transactions of this process's leases and of dead processes.
-
-        Never raises, because the decision stands.
-
-        :param warning: the message to log if that takes longer than PATIENCE.
-        """
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            errors = self._complete_once()
-            if not errors:
-                return
-            if time.monotonic() >= deadline:
-                _LOG.warning("%s; recovery will end them later: %s", warning, errors[0])
-                return
-            time.sleep(_PAUSE)
-
-    def _complete_once(self) -> Sequence[Exception]:
-        try:
-            left = self._runs.completable()
-            if left:
-                self._observe("COMPLETE_KAFKA")
-            outcomes, errors = self._worker.branches.sweep_left()
-            return errors if set(left).difference(outcomes) else ()
-        except Exception as error:  # noqa: BLE001 - see complete()
-            return (error,)
+    def complete(self) -> None:
+        """Complete decided transactions in Kafka; see :func:`dualwrite.spark.batch.completing.complete`."""
+        complete(self._worker, self._runs, self._observe)
 
     @property
     def run_seconds(self) -> float:
@@ -281,14 +234,6 @@ class WholeBatch:
         if self._options.two_phase != RESUME:
             return self._options.run_timeout
         return min(self._options.run_timeout, resume_timeout_ms(self._options.kafka_config) * _TIMEOUT_SHARE / 1000)
-
-
-def _content_of(winners: Sequence[PreparedTask], work: TaskInput) -> BatchContent:
-    """The number of all rows of ``winners``, and their digest if each of them has summed its rows."""
-    sums = [winner.row_sum for winner in winners if winner.row_sum is not None]
-    if not work.sums or len(sums) < len(winners):
-        return BatchContent(sum(winner.attempt.rows for winner in winners))
-    return BatchContent(sum(part.rows for part in sums), digest_of(sums, work.plan, work.columns))
 
 
 def job_of(options: WriteOptions) -> str:

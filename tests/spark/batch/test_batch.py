@@ -23,7 +23,7 @@ from dualwrite.errors import (
     InputError,
     InvalidTransactionStateError,
 )
-from dualwrite.spark.batch import whole_batch
+from dualwrite.spark.batch import completing
 from dualwrite.spark.batch.known_batches import BatchContent
 from dualwrite.spark.batch.staging import staged_clause
 from dualwrite.spark.workers import close_workers, worker_of
@@ -221,7 +221,7 @@ def test_a_failure_before_the_decision_rolls_both_sides_back(place: BatchPlace, 
 def test_after_the_decision_no_failure_is_raised_and_the_next_run_completes_it(
     place: BatchPlace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(whole_batch, "PATIENCE", 0.0)
+    monkeypatch.setattr(completing, "PATIENCE", 0.0)
     with caplog.at_level(logging.WARNING, "dualwrite"):
         write(place.options(), [rows(0, 10)], 1, failing_at("COMPLETE_KAFKA"))
     assert "recovery will end them later" in caplog.text
@@ -233,7 +233,7 @@ def test_after_the_decision_no_failure_is_raised_and_the_next_run_completes_it(
 def test_after_the_decision_the_heartbeat_completes_it_without_another_run(
     place: BatchPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(whole_batch, "PATIENCE", 0.0)
+    monkeypatch.setattr(completing, "PATIENCE", 0.0)
     write(place.options(), [rows(0, 10)], 1, failing_at("COMPLETE_KAFKA"))
     manager_of(worker_of(place.options()).dual_write).process.pool.beat()
     await_sweeps()
