@@ -140,6 +140,12 @@ spark_progress = Table(
     # Of the rows, in any order, so that other rows under the same name are noticed.
     Column("digest", String(64), nullable=False),
     Column("updated_at", MOMENT, nullable=False),
+    # The batch's target, in its own row; see dualwrite_spark_batch.
+    Column("table_name", String(511)),
+    Column("table_id", String(255)),
+    Column("topic", String(255)),
+    # The highest number among the job's batches that were forgotten; in the job's own row, whose batch is -1.
+    Column("forgotten_to", BigInteger),
     **OPTIONS,
 )
 """Which partitions of a Spark job's batches are written, each in the unit of work that wrote it."""

@@ -211,12 +211,21 @@ def test_a_refused_downgrade_leaves_no_table_locked_on_mariadb(mariadb_url: str)
     engine.dispose()
 
 
-def test_the_number_of_a_forgotten_batch_is_lost_only_with_lose_rows(engine: Engine) -> None:
-    put(engine, spark_run, some_row(spark_run))
-    assert schema.downgrade_engine(engine, "0005") == "0005"
+@pytest.mark.parametrize(
+    ("table", "before", "said"),
+    [
+        (spark_run, "0005", "forgotten batches, which"),
+        (spark_progress, "0006", "forgotten batches of partitions, which"),
+    ],
+)
+def test_the_number_of_a_forgotten_batch_is_lost_only_with_lose_rows(
+    engine: Engine, table: Table, before: str, said: str
+) -> None:
+    put(engine, table, some_row(table))
+    assert schema.downgrade_engine(engine, before) == before
     assert schema.upgrade_engine(engine) == HEAD
     with engine.begin() as connection:
-        connection.execute(spark_run.update().values(forgotten_to=7))
-    with pytest.raises(ConfigurationError, match=r"would drop forgotten batches, which may be written again \(1\):"):
-        schema.downgrade_engine(engine, "0005")
-    assert schema.downgrade_engine(engine, "0005", lose_rows=True) == "0005"
+        connection.execute(table.update().values(forgotten_to=7))
+    with pytest.raises(ConfigurationError, match=rf"would drop {said} may be written again \(1\):"):
+        schema.downgrade_engine(engine, before)
+    assert schema.downgrade_engine(engine, before, lose_rows=True) == before

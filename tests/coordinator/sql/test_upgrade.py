@@ -17,6 +17,7 @@ from dualwrite.coordinator.sql.tables import (
     load_position,
     metadata,
     spark_batch,
+    spark_progress,
     spark_run,
 )
 from dualwrite.errors import ConfigurationError
@@ -146,9 +147,16 @@ def test_an_upgrade_that_died_halfway_goes_on_from_there_on_mariadb(mariadb_url:
 
 def drop_columns_of_known_batches(connection: Connection) -> None:
     """As before version 0006."""
+    drop_columns_of_progress(connection)
     connection.execute(text("ALTER TABLE dualwrite_spark_run DROP COLUMN forgotten_to"))
     for column in ("digest", "table_name", "table_id", "topic"):
         connection.execute(text(f"ALTER TABLE dualwrite_spark_batch DROP COLUMN {column}"))
+
+
+def drop_columns_of_progress(connection: Connection) -> None:
+    """As before version 0007."""
+    for column in ("table_name", "table_id", "topic", "forgotten_to"):
+        connection.execute(text(f"ALTER TABLE dualwrite_spark_progress DROP COLUMN {column}"))
 
 
 @pytest.mark.mariadb
@@ -164,6 +172,20 @@ def test_the_sixth_upgrade_goes_on_where_it_died_on_mariadb(mariadb_url: str) ->
     with engine.connect() as connection:
         connection.execute(spark_batch.select())
         connection.execute(spark_run.select())
+    engine.dispose()
+
+
+@pytest.mark.mariadb
+def test_the_seventh_upgrade_goes_on_where_it_died_on_mariadb(mariadb_url: str) -> None:
+    db.upgrade(mariadb_url)
+    engine = create_engine(mariadb_url)
+    with engine.begin() as connection:  # as if it had died after two columns
+        for column in ("topic", "forgotten_to"):
+            connection.execute(text(f"ALTER TABLE dualwrite_spark_progress DROP COLUMN {column}"))
+        connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '0006'"))
+    assert db.upgrade(mariadb_url) == HEAD
+    with engine.connect() as connection:
+        connection.execute(spark_progress.select())
     engine.dispose()
 
 
