@@ -15,7 +15,9 @@ from dualwrite.coordinator.sql.engine.error_meanings import is_transient
 from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import ConfigurationError, DatabaseBusyError, InputError
 from dualwrite.spark.error_translation import REFUSALS, as_raised_in_the_task, refused_row
-from dualwrite.spark.partitions.progress import BatchPartition, begin_batch, claim, finish, require_same
+from dualwrite.spark.known.targets import SKIP, batch_target_of
+from dualwrite.spark.partitions.batches import begin_batch
+from dualwrite.spark.partitions.progress import BatchPartition, BegunBatch, claim, finish, require_same
 from dualwrite.spark.plan.columns import TableColumn, ValueFidelity, WritePlan, match_columns, plan_of
 from dualwrite.spark.plan.converted_row import ConvertedRow
 from dualwrite.spark.plan.options import WriteOptions, batch_id_of, options_of
@@ -47,13 +49,16 @@ _WAITING_ERRORS = (DBAPIError, DatabaseBusyError)
 
 @dataclass(frozen=True)
 class PartitionWriter(SentToTask):
-    """Writes one partition's rows, in a Spark task. Made by :func:`partition_writer`; it can be pickled."""
+    """Writes one partition's rows, in a Spark task. Made by :func:`partition_writer`; it can be pickled.
+
+    :param batch: None if all of it was written before, and is to be skipped.
+    """
 
     options: WriteOptions
     plan: WritePlan
     columns: tuple[TableColumn, ...]
     keeps: ValueFidelity
-    partitions: int
+    batch: BegunBatch | None
 
     def __reduce__(self) -> ReducedObject:
         return reduced(self)
@@ -63,7 +68,7 @@ class PartitionWriter(SentToTask):
 
         :param rows: all rows of the task's partition.
         :raises BatchChangedError: if the earlier attempt wrote other rows, or if the batch has another number of
-            partitions now.
+            partitions or another target now.
         :raises InputError: if the table or Kafka cannot take a row. After this and every other error, nothing is
             written.
         """
@@ -73,10 +78,10 @@ class PartitionWriter(SentToTask):
         if context is None:
             raise ConfigurationError("a partition writer is called by Spark: df.foreachPartition(writer)")
         partition = context.partitionId()
-        if partition >= self.partitions:
+        if self.batch is not None and partition >= self.batch.partitions:
             raise ConfigurationError(
-                f"the writer was made for {self.partitions} partitions, and this is partition {partition}: make the "
-                "writer for the DataFrame that is written"
+                f"the writer was made for {self.batch.partitions} partitions, and this is partition {partition}: make "
+                "the writer for the DataFrame that is written"
             )
         self.write(worker_of(self.options), partition, rows)
 
@@ -88,10 +93,13 @@ class PartitionWriter(SentToTask):
         :param partition: the partition's number, counted from 0.
         :param rows: all rows of the partition.
         """
-        options = self.options
-        share = BatchPartition(options.require_job(), options.batch_id or 0, partition, self.partitions)
+        if self.batch is None:
+            for _ in rows:
+                pass  # a stateful query stores its state while its rows are read
+            return False
+        share = BatchPartition(self.batch, partition)
         unread_rows = _UnreadRows(RowConverter(self.plan, self.columns, self.keeps).rows(rows))
-        deadline = time.monotonic() + options.run_timeout
+        deadline = time.monotonic() + self.options.run_timeout
         while True:
             try:
                 manager_of(worker.dual_write).require_kafka()
@@ -159,7 +167,8 @@ class BatchWriter:
 
         If a task raises an error of this library, this raises the same error. Otherwise it raises Spark's error.
 
-        :raises BatchChangedError: if a part of the batch was written, with other rows or another number of partitions.
+        :raises BatchChangedError: if a part of the batch was written, with other rows or another number of partitions,
+            or to another target.
         :raises ConfigurationError: as :func:`partition_writer` does.
         :raises KafkaUnavailableError: as :func:`partition_writer` does.
         """
@@ -178,7 +187,8 @@ def partition_writer(df: "DataFrame", /, **options: Any) -> PartitionWriter:
     :param options: the options of docs/spark.md. url, dbtable, application, job and kafka are required. topic is
         required unless the DataFrame has a column of that name.
     :raises ConfigurationError: naming the option or the column that is wrong.
-    :raises BatchChangedError: if a part of the batch was written with another number of partitions.
+    :raises BatchChangedError: if a part of the batch was written with another number of partitions or to another
+        target, or if the batch was forgotten.
     :raises DatabaseUnavailableError: if the database cannot be reached now.
     :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
     :raises KafkaUnavailableError: if the cluster does not answer within seconds. Nothing was begun: try again later.
@@ -216,10 +226,12 @@ def _writer(df: "DataFrame", options: WriteOptions) -> PartitionWriter:
         require_known_settings(options)
         with first_connection(engine) as connection:
             target = checked_target_of(connection, options.dbtable)
+            batch_target = batch_target_of(connection, options.dbtable, plan.topic)
         columns = match_columns(plan, target, options)
         require_kafka(options, f"job {job!r}")
-        partitions = df.rdd.getNumPartitions()
-        begin_batch(engine, job, options.batch_id or 0, partitions, options.keep_batches)
+        batch = BegunBatch(job, options.batch_id or 0, df.rdd.getNumPartitions(), batch_target)
+        skips = options.known_batch == SKIP
+        begun = begin_batch(engine, batch, options.dbtable, options.keep_batches, skips=skips)
     finally:
         engine.dispose()
-    return PartitionWriter(options, plan, columns, target.keeps, partitions)
+    return PartitionWriter(options, plan, columns, target.keeps, begun)

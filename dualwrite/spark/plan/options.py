@@ -317,7 +317,7 @@ OPTIONS: tuple[Option, ...] = (
         "known_batch",
         _one_of("compare", "skip"),
         "compare",
-        "a whole batch whose number was committed before: compare its target and rows, or skip it unread",
+        "a batch that was written before: compare its target and its rows, or skip it unread",
     ),
     Option("producer", "producer", _one_of("native", "librdkafka"), None, "native or librdkafka; as for DualWrite"),
     Option(

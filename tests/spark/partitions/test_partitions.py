@@ -1,9 +1,8 @@
 """One partition is one dual write, whoever writes it and however often: on real databases and a real broker, without
 Spark, whose tasks are these calls (test_spark_partitions.py)."""
 
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,9 +11,9 @@ from sqlalchemy import text
 
 from dualwrite.errors import BatchChangedError, ConfigurationError, DualWriteError, InputError, KafkaUnavailableError
 from dualwrite.spark.partitions import writers as partitions
-from dualwrite.spark.partitions.progress import begin_batch
 from dualwrite.spark.partitions.writers import batch_writer
 from tests.support.servers.databases import SERVERS
+from tests.support.spark.attempts import begun, in_thread, is_awaited
 from tests.support.spark.expected_rows import HEADERS
 from tests.support.spark.writing import PATIENCE, SparkPlace, rows_of, values_of
 
@@ -149,67 +148,11 @@ def test_an_upsert_replaces_and_its_records_are_all_produced(place: SparkPlace) 
     assert len(place.produced()) == 5
 
 
-class HeldAttempt:
-    """An attempt of a task in a thread, with a worker of its own, that stops after its first rows."""
-
-    def __init__(self, place: SparkPlace, rows: list[tuple[int, str]], end: Callable[[], None] = lambda: None) -> None:
-        self.began, self.go_on = threading.Event(), threading.Event()
-        self.result: Any = None
-        self._rows, self._place, self._end = rows, place, end
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _given(self) -> Iterator[tuple[int, str]]:
-        yield from self._rows[:2]
-        self.began.set()
-        assert self.go_on.wait(PATIENCE)
-        yield from self._rows[2:]
-        self._end()
-
-    def _run(self) -> None:
-        try:
-            with self._place.worker() as worker:
-                self.result = self._place.writer(begin=False).write(worker, 0, self._given())
-        except Exception as error:  # noqa: BLE001  the test looks at it
-            self.result = error
-
-    def end(self) -> Any:
-        self.go_on.set()
-        self._thread.join(PATIENCE)
-        assert not self._thread.is_alive()
-        return self.result
-
-
-def begun(place: SparkPlace, **options: Any) -> HeldAttempt:
-    place.begin(place.options(), 1)
-    attempt = HeldAttempt(place, rows_of(5), **options)
-    assert attempt.began.wait(PATIENCE)
-    return attempt
-
-
-def in_thread(act: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
-    done: list[Any] = []
-    thread = threading.Thread(target=lambda: done.append(act()))
-    thread.start()
-    return thread, done
-
-
 ON_SERVERS = pytest.mark.parametrize(
     "database_url",
     SERVERS,
     indirect=True,
 )
-
-
-def is_awaited(place: SparkPlace) -> bool:
-    """True if a transaction waits for another one."""
-    asked = {
-        "postgresql": "SELECT count(*) FROM pg_locks WHERE NOT granted",
-        "mysql": "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
-    }[place.engine.dialect.name]
-    time.sleep(0.15)  # MariaDB's answer is of the last look, if that was less than 0.1 s ago
-    with place.engine.connect() as connection:
-        return bool(connection.scalar(text(asked)))
 
 
 @ON_SERVERS
@@ -270,71 +213,6 @@ def test_an_unreachable_broker_is_reported_as_soon_as_for_any_unit_of_work(
     with place.worker(**away) as worker, pytest.raises(KafkaUnavailableError):
         place.writer(**away).write(worker, 0, taken)
     assert list(taken) == rows_of(5)
-
-
-def test_another_number_of_partitions_is_refused_once_one_is_written(place: SparkPlace) -> None:
-    assert place.write(rows_of(3))
-    with pytest.raises(BatchChangedError, match="has 2 partitions now and had 1 when 1 of them were written"):
-        place.writer(2)
-    assert not place.write(rows_of(3))
-
-
-def test_the_number_of_partitions_may_change_before_the_first_write(place: SparkPlace) -> None:
-    zombie = place.writer(2)
-    assert place.write(rows_of(3))
-    with (
-        place.worker() as worker,
-        pytest.raises(BatchChangedError, match="has 1 partitions in another run"),
-    ):
-        zombie.write(worker, 0, rows_of(2))
-    assert place.produced() == values_of(rows_of(3))
-
-
-@ON_SERVERS
-def test_a_change_of_the_number_of_partitions_waits_for_writing_tasks(place: SparkPlace) -> None:
-    first = begun(place)
-
-    def change() -> Any:
-        try:
-            place.writer(2)
-        except BatchChangedError as error:
-            return error
-        return None
-
-    other, done = in_thread(change)
-    while not is_awaited(place):
-        assert other.is_alive()
-    assert first.end() is True
-    other.join(PATIENCE)
-    assert isinstance(done[0], BatchChangedError)
-
-
-def test_old_batches_are_forgotten_and_not_written_again(place: SparkPlace) -> None:
-    for batch in range(4):
-        assert place.write(rows_of(1, batch), batchId=batch, keepBatches=2)
-    assert place.progress() == [(2, 1), (3, 1)]
-    assert not place.write(rows_of(1, 2), batchId=2, keepBatches=2)
-    with pytest.raises(BatchChangedError, match="batch 1 of job 'nightly' is older than the 2 batches that are"):
-        place.write(rows_of(1, 1), batchId=1, keepBatches=2)
-    assert len(place.produced()) == 4
-
-
-def test_a_task_of_a_batch_that_is_forgotten_writes_nothing(place: SparkPlace) -> None:
-    zombie = place.writer(1)
-    place.begin(place.options(batchId=200), 1)
-    with (
-        place.worker() as worker,
-        pytest.raises(BatchChangedError, match="batch 0 of job 'nightly' is not remembered any more, and"),
-    ):
-        zombie.write(worker, 0, rows_of(1))
-    assert place.produced() == []
-
-
-def test_the_same_batch_may_be_begun_by_many(place: SparkPlace) -> None:
-    for _ in range(3):
-        begin_batch(place.engine, "nightly", 7, 4, 100)
-    with place.engine.connect() as connection:
-        assert connection.scalar(text("SELECT count(*) FROM dualwrite_spark_progress")) == 1
 
 
 def test_a_partition_writer_is_refused_outside_of_a_task(postgresql_place: SparkPlace) -> None:

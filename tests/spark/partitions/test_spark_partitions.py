@@ -97,6 +97,35 @@ def test_a_batch_with_another_number_of_partitions_is_refused(spark: "SparkSessi
     assert place.produced() == values_of(rows_of(100))
 
 
+def test_dates_are_numbers_of_batches_too(spark: "SparkSession", place: SparkPlace) -> None:
+    write = batch_writer(**place.keywords(), keepBatches=2)
+    write(things(spark), 20261122)
+    for _ in range(2):
+        write(things(spark, begin=100), 20261001)  # a backfill, and again
+    with pytest.raises(BatchChangedError, match=r"batch 20260901 of job 'nightly' is older .*: raise keepBatches"):
+        write(things(spark, begin=200), 20260901)
+    write(things(spark, begin=200), 20261123)
+    with pytest.raises(BatchChangedError, match=r"batch 20261001 of job 'nightly' .*not known whether it was written"):
+        write(things(spark, begin=100), 20261001)
+    assert place.produced() == values_of(rows_of(300))
+
+
+def test_a_written_batch_is_not_taken_for_that_of_another_table_unless_it_is_skipped(
+    spark: "SparkSession", place: SparkPlace
+) -> None:
+    with place.engine.begin() as connection:
+        connection.execute(text("CREATE TABLE others (LIKE things)"))
+    batch_writer(**place.keywords())(things(spark), 5)
+    elsewhere = {**place.keywords(), "dbtable": "others"}
+    said = r"batch 5 of job 'nightly' was written to table public\.things, and not to public\.others: give other rows"
+    with pytest.raises(BatchChangedError, match=said):
+        batch_writer(**elsewhere)(things(spark), 5)
+    batch_writer(**elsewhere, knownBatch="skip")(things(spark), 5)
+    with place.engine.connect() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM others")) == 0
+    assert place.produced() == values_of(rows_of(100))
+
+
 def test_rows_that_change_from_run_to_run_are_an_error_of_the_driver(spark: "SparkSession", place: SparkPlace) -> None:
     write = batch_writer(**place.keywords(), upsertKeys="id")
     write(things(spark), 0)

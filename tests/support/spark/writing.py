@@ -6,7 +6,9 @@ from typing import Any
 
 from sqlalchemy import Engine, text
 
-from dualwrite.spark.partitions.progress import begin_batch
+from dualwrite.spark.known.targets import SKIP, batch_target_of
+from dualwrite.spark.partitions.batches import begin_batch
+from dualwrite.spark.partitions.progress import BegunBatch
 from dualwrite.spark.partitions.writers import PartitionWriter
 from dualwrite.spark.plan.columns import match_columns, plan_of
 from dualwrite.spark.plan.options import WriteOptions
@@ -58,12 +60,19 @@ class SparkPlace:
         plan = plan_of(schema(**(columns or COLUMNS)), given, "UTC")
         with self.engine.connect() as connection:
             target = target_of(connection, given.dbtable)
-        if begin:
-            self.begin(given, partitions)
-        return PartitionWriter(given, plan, match_columns(plan, target, given), target.keeps, partitions)
+        batch = self.begin(given, partitions) if begin else self.batch(given, partitions)
+        return PartitionWriter(given, plan, match_columns(plan, target, given), target.keeps, batch)
 
-    def begin(self, given: WriteOptions, partitions: int) -> None:
-        begin_batch(self.engine, given.require_job(), given.batch_id or 0, partitions, given.keep_batches)
+    def batch(self, given: WriteOptions, partitions: int) -> BegunBatch:
+        with self.engine.connect() as connection:
+            target = batch_target_of(connection, given.dbtable, given.topic)
+        return BegunBatch(given.require_job(), given.batch_id or 0, partitions, target)
+
+    def begin(self, given: WriteOptions, partitions: int) -> BegunBatch | None:
+        """What the driver does before the tasks begin."""
+        skips = given.known_batch == SKIP
+        batch = self.batch(given, partitions)
+        return begin_batch(self.engine, batch, given.dbtable, given.keep_batches, skips=skips)
 
     @contextmanager
     def worker(self, **changed: Any) -> Iterator[Worker]:
