@@ -107,8 +107,8 @@ def _begin_again(connection: Connection, batch: BegunBatch, dbtable: str, *, ski
         execution_options=ours(connection),
     ).one()
     if not written:
-        values = {"partitions": batch.partitions, **target_columns(batch.target)}
         if known != batch:
+            values = {"partitions": batch.partitions, **target_columns(batch.target)}
             _change(connection, batch.job, batch.batch_id, **values)
         return batch
     is_complete = written == known.partitions

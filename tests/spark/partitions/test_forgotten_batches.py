@@ -66,6 +66,21 @@ def test_a_batch_is_remembered_until_all_of_its_partitions_are_written(place: Sp
     assert len(place.produced()) == 9
 
 
+def test_a_low_batch_that_is_forgotten_late_makes_no_higher_number_known(place: SparkPlace) -> None:
+    with place.worker() as worker:
+        assert place.writer(2, keepBatches=1).write(worker, 0, rows_of(3))
+        for number in (1, 2):
+            assert place.writer(batchId=number, keepBatches=1).write(worker, 0, rows_of(1, 10 * number))
+        place.writer(batchId=3, keepBatches=1)  # forgets 2, and is never written
+        assert place.writer(2).write(worker, 1, rows_of(2, 5))
+        place.writer(batchId=4, keepBatches=1)  # forgets 0
+        for number in (0, 1, 2):
+            with pytest.raises(BatchChangedError, match=f"batch {number} .*not known whether it was written"):
+                place.writer(batchId=number)
+        assert place.writer(batchId=3).write(worker, 0, rows_of(1, 30))
+    assert len(place.produced()) == 8
+
+
 def test_a_task_of_a_batch_that_is_forgotten_writes_nothing(place: SparkPlace) -> None:
     zombie = place.writer()
     assert place.write(rows_of(1))
