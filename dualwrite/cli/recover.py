@@ -5,7 +5,7 @@ import argparse
 from dualwrite.cli.cluster import add_cluster, add_two_phase, cluster_config, require_cluster
 from dualwrite.cli.database import add_database, database
 from dualwrite.cli.printing import complain, counted, print_json
-from dualwrite.cli.transactions_output import heuristic_count, results
+from dualwrite.cli.transactions.output import heuristic_count, results
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import ForeignClusterError
 from dualwrite.operations.resolving import recover

@@ -11,8 +11,8 @@ from dualwrite.cli.actions import Action, add_action, run_action
 from dualwrite.cli.cluster import add_cluster, add_two_phase, cluster_config, require_cluster
 from dualwrite.cli.database import add_database, add_schema, database
 from dualwrite.cli.printing import complain, counted, print_json
-from dualwrite.cli.transactions_list import add_watch, run_list
-from dualwrite.cli.transactions_output import as_json, foretold, paragraphs, recovery, results
+from dualwrite.cli.transactions.listing import add_watch, run_list
+from dualwrite.cli.transactions.output import as_json, foretold, paragraphs, recovery, results
 from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision
 from dualwrite.coordinator.sql.outcome_store import acknowledge
 from dualwrite.errors import InputError

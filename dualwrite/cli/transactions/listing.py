@@ -13,7 +13,7 @@ from typing import NoReturn
 from dualwrite.cli.cluster import cluster_config, require_cluster
 from dualwrite.cli.database import database
 from dualwrite.cli.printing import as_json_text, complain, counted, table
-from dualwrite.cli.transactions_output import HEADS, as_json, line, recorded
+from dualwrite.cli.transactions.output import HEADS, as_json, line, recorded
 from dualwrite.coordinator.rules.slot_rules import named
 from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome, outcomes
 from dualwrite.errors import DualWriteError, InputError
