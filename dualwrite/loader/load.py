@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from sqlalchemy import JSON, Engine, MetaData, Table, inspect
-from sqlalchemy.exc import NoSuchTableError
+from sqlalchemy import Engine, Table, inspect
 
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.engine.shown_url import command_on
@@ -18,6 +17,7 @@ from dualwrite.loader.input import InputFile
 from dualwrite.loader.job import LoadJob, LoadUnits, Progress
 from dualwrite.loader.position import LoadPosition, read_position
 from dualwrite.loader.rows import RowTyper
+from dualwrite.loader.table import reflected
 
 
 def load(
@@ -75,7 +75,7 @@ def _write(
 
 def _checked(job: LoadJob, engine: Engine, source: InputFile) -> tuple[Table, RowTyper]:
     """The table and its converter, after every check that is possible without reading the rows."""
-    table = _reflected(job.table, engine)
+    table = reflected(job.table, engine, "; create it before loading into it")
     database = database_of(engine.dialect)
     with engine.connect() as connection:
         for needed in (kafka_transaction_state, load_position):
@@ -95,18 +95,6 @@ def _checked(job: LoadJob, engine: Engine, source: InputFile) -> tuple[Table, Ro
         if job.key is not None and job.key not in source.columns:
             raise InputError(f"key column {job.key!r} is not in {source.name}")
     return table, typer
-
-
-def _reflected(name: str, engine: Engine) -> Table:
-    schema, _, plain = name.rpartition(".")
-    try:
-        table = Table(plain, MetaData(), schema=schema or None, autoload_with=engine, resolve_fks=False)
-    except NoSuchTableError:
-        raise InputError(f"the database has no table {name!r}; create it before loading into it") from None
-    for column in table.columns:
-        if isinstance(column.type, JSON):
-            column.type.none_as_null = True
-    return table
 
 
 def _loaded(rows: int) -> str:
