@@ -18,8 +18,13 @@ if TYPE_CHECKING:
 
 def add_database(parser: argparse.ArgumentParser) -> None:
     """Add ``--db`` and ``--schema``: the database, and the schema of the library's tables."""
-    parser.add_argument("--db", required=True, metavar="URL", help="SQLAlchemy URL of the database")
+    add_url(parser)
     add_schema(parser)
+
+
+def add_url(parser: argparse.ArgumentParser) -> None:
+    """Add ``--db``: the database."""
+    parser.add_argument("--db", required=True, metavar="URL", help="SQLAlchemy URL of the database")
 
 
 def add_schema(parser: argparse.ArgumentParser) -> None:

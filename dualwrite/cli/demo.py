@@ -15,8 +15,11 @@ from dualwrite.cli.database import database
 from dualwrite.cli.db import upgrade
 from dualwrite.cli.producer import add_producer
 from dualwrite.cli.progress import ProgressReport
+from dualwrite.comparison.compare import compare
+from dualwrite.comparison.job import Comparison, ComparisonJob, Difference
+from dualwrite.comparison.key_text import shown
+from dualwrite.comparison.topic import read_topic
 from dualwrite.coordinator.rules.producer_names import ProducerName
-from dualwrite.demo.check import Comparison, compare, read_topic
 from dualwrite.demo.flights import KEY, MOST_ROWS, create_table, write_flights
 from dualwrite.demo.supervisor import Window, plan, run_to_death, run_to_end
 from dualwrite.demo.victim import VictimTask
@@ -27,6 +30,7 @@ _TABLE = _TOPIC = "flights"
 _LARGEST_BATCH = 500
 _FEWEST_UNITS = 20
 _FEWEST_ROWS = 500
+_SHOWN = 5
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -122,7 +126,10 @@ class _Demo:
         print(f"\r\x1b[K{line}" if sys.stdout.isatty() else line, flush=True)
 
     def _compare(self) -> int:
-        result = compare(self._task.database_url, _TABLE, KEY, self._bootstrap_servers, _TOPIC)
+        job = ComparisonJob(_TABLE, _TOPIC, (KEY,), values=True)
+        kafka = {"bootstrap.servers": self._bootstrap_servers}
+        with database(self._task.database_url, must_exist=True) as engine:
+            result = compare(engine, kafka, job, wait=0, limit=_SHOWN)
         in_log = sum(1 for _ in read_topic(self._bootstrap_servers, _TOPIC, "read_uncommitted"))
         for line in _report_lines(result, in_log - result.records):
             print(f"   {line}")
@@ -141,9 +148,6 @@ def _report_lines(result: Comparison, aborted: int) -> list[str]:
         f"rows in the table                {result.rows:>9,}",
         f"records visible in the topic     {result.records:>9,}",
         f"records of aborted units, hidden {aborted:>9,}",
-        f"missing                          {result.missing:>9,}",
-        f"duplicate                        {result.duplicate:>9,}",
-        f"uncommitted but visible          {result.uncommitted:>9,}",
-        f"with another value               {result.different:>9,}",
-        *result.examples,
+        *(f"{difference.value:<32} {result.differing.get(difference, 0):>9,}" for difference in Difference),
+        *(f"{example.difference.value}: {shown(example.key)}" for example in result.examples),
     ]

@@ -24,6 +24,7 @@ INTERRUPTED = 130
 
 VERBS = {
     "broker": "run the bundled broker",
+    "compare": "compare a table with a topic, key by key",
     "db": "create, show, upgrade and downgrade the tables in a database",
     "demo": "load real rows through kill -9 and compare both sides",
     "doctor": "find problems of dual writes with a database and a cluster",

@@ -1,82 +1,14 @@
-"""The demo: its plan of kills, its independent comparison, and a whole run."""
+"""The demo: its plan of kills, and a whole run."""
 
-import json
 import random
-import sqlite3
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 
-from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.cli.main import main
-from dualwrite.demo.check import Comparison, compare
+from dualwrite.comparison.job import Comparison, Difference, DifferingKey
 from dualwrite.demo.supervisor import Death, Kill, Window, plan
 from tests.support.servers.databases import SERVERS
-
-KEY = "id"
-ROWS = [(1, "tea"), (2, "coffee"), (3, None)]
-
-
-@pytest.fixture(scope="module")
-def bootstrap_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as broker:
-        yield broker.bootstrap_servers
-
-
-def write_table(path: Path, rows: Sequence[tuple[int, str | None]]) -> Path:
-    connection = sqlite3.connect(path)
-    connection.execute(f"CREATE TABLE orders ({KEY} INTEGER PRIMARY KEY, item TEXT)")
-    connection.executemany("INSERT INTO orders VALUES (?, ?)", rows)
-    connection.commit()
-    connection.close()
-    return path
-
-
-def write_topic(
-    bootstrap_servers: str, topic: str, rows: Sequence[tuple[int, str | None]], aborted: bool = False
-) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap_servers, "transactional.id": f"{topic}-{aborted}"})
-    producer.init_transactions()
-    producer.begin_transaction()
-    for key, item in rows:
-        producer.produce(topic, key=str(key), value=json.dumps({KEY: key, "item": item}))
-    producer.flush()
-    if aborted:
-        producer.abort_transaction()
-    else:
-        producer.commit_transaction()
-
-
-def counts(result: Comparison) -> dict[str, int]:
-    kinds = ("missing", "duplicate", "uncommitted", "different")
-    return {kind: getattr(result, kind) for kind in kinds if getattr(result, kind)}
-
-
-@pytest.mark.parametrize(
-    ("name", "records", "found"),
-    [
-        ("equal", ROWS, {}),
-        ("missing", ROWS[:2], {"missing": 1}),
-        ("duplicate", [*ROWS, ROWS[0]], {"duplicate": 1}),
-        ("uncommitted", [*ROWS, (4, "milk")], {"uncommitted": 1}),
-        ("different", [(1, "tea"), (2, "water"), (3, None)], {"different": 1}),
-        ("everything", [(1, "tea"), (1, "tea"), (2, "water"), (5, "x")],
-         {"missing": 1, "duplicate": 1, "uncommitted": 1, "different": 1}),
-    ],
-)  # fmt: skip
-def test_the_comparison_counts_the_differences(
-    tmp_path: Path, bootstrap_servers: str, name: str, records: list[tuple[int, str | None]], found: dict[str, int]
-) -> None:
-    database = write_table(tmp_path / "orders.db", ROWS)
-    write_topic(bootstrap_servers, name, records)
-    write_topic(bootstrap_servers, name, [(9, "never")], aborted=True)
-    result = compare(f"sqlite:///{database}", "orders", KEY, bootstrap_servers, name)
-    assert (result.rows, result.records) == (len(ROWS), len(records))
-    assert counts(result) == found
-    assert result.is_equal is not bool(found)
-    assert len(result.examples) == sum(found.values())
 
 
 @pytest.mark.parametrize("kills", [3, 8, 20])
@@ -135,9 +67,13 @@ def test_the_demo_ends_with_equal_sides_on_a_server(
 def test_a_run_whose_sides_differ_ends_with_1(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dualwrite.cli.demo.compare", lambda *_: Comparison(rows=500, records=499, missing=1))
+    lost = DifferingKey(Difference.ONLY_IN_TABLE, b"7", rows=1, records=0)
+    result = Comparison(rows=500, records=499, differing={lost.difference: 1}, examples=[lost])
+    monkeypatch.setattr("dualwrite.cli.demo.compare", lambda *_, **__: result)
     assert main(["demo", "--rows", "500", "--kills", "3"]) == 1
-    assert "THE TWO SIDES DIFFER" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "   only in the table: 7\n" in printed
+    assert "THE TWO SIDES DIFFER" in printed
 
 
 @pytest.mark.parametrize(

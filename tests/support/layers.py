@@ -100,11 +100,12 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "loader": (*GROUND_FLOOR, "coordinator"),
     "spark": (*GROUND_FLOOR, "client", "coordinator"),
     "broker": GROUND_FLOOR,
+    "comparison": (*GROUND_FLOOR, "client", "coordinator", "loader"),
     "demo": (*GROUND_FLOOR, "coordinator", "loader"),
     "operations": (*GROUND_FLOOR, "client", "coordinator", "schema"),
     "telemetry": (*GROUND_FLOOR, "coordinator", "operations"),
     "web": (*GROUND_FLOOR, "coordinator"),
-    "cli": (*GROUND_FLOOR, "client", "coordinator", "schema", "loader", "operations", "broker", "demo"),
+    "cli": (*GROUND_FLOOR, "client", "coordinator", "schema", "loader", "comparison", "operations", "broker", "demo"),
     "testing": (*GROUND_FLOOR, "client", "coordinator", "schema", "loader", "broker"),
     "__main__": ("cli",),
 }

@@ -11,7 +11,7 @@ from dualwrite import DualWrite, EmbeddedBroker
 from dualwrite.cli.db import upgrade
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.librdkafka.errors import ConnectionWatch
-from dualwrite.demo.check import read_topic
+from dualwrite.comparison.topic import read_topic
 from dualwrite.wire.apis import ApiKey
 from tests.support.servers.holding_proxy import HoldingProxy
 

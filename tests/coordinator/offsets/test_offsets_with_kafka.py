@@ -14,12 +14,12 @@ from sqlalchemy import Engine, insert
 from dualwrite import EmbeddedBroker
 from dualwrite.client.producer.arguments import member_of
 from dualwrite.client.protocol.requests import GroupMember
+from dualwrite.comparison.topic import read_topic
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
 from dualwrite.coordinator.kafka.native import NativeProducer
 from dualwrite.coordinator.ports.kafka import KafkaParticipant
 from dualwrite.coordinator.rules.recovery_decision import Outcome
-from dualwrite.demo.check import read_topic
 from dualwrite.errors import FencedError, KafkaUnavailableError, RebalancedError
 from dualwrite.ids import PreparedTxnState
 from dualwrite.records.outgoing import OutgoingRecord

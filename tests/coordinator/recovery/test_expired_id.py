@@ -7,7 +7,7 @@ from sqlalchemy import Engine, insert
 
 from dualwrite import DualWrite, EmbeddedBroker
 from dualwrite.client.admin.control_plane import ControlPlane
-from dualwrite.demo.check import read_topic
+from dualwrite.comparison.topic import read_topic
 from dualwrite.errors import PrepareFailedError
 from tests.support.coordinator.event_table import events, stored_values
 from tests.support.waiting import eventually

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Engine, select
 
+from dualwrite.comparison.topic import read_topic
 from dualwrite.coordinator.sql.outcome_store import outcomes
-from dualwrite.demo.check import read_topic
 from tests.support.crash.application import LEFT, RIGHT, items
 
 Item = tuple[str, int]

@@ -39,6 +39,22 @@ def test_a_mistake_is_reported_without_a_database_or_a_kafka_client(words: tuple
     assert imported == []
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--key", "a,b"), "--key a,b: several columns have no agreed form"),
+        (("--key", "id", "--wait", "-1"), "--wait -1: use 0 or more seconds"),
+        (("--key", "id", "-X", "nosuch=1"), "-X: nosuch: there is no such setting"),
+    ],
+)
+def test_a_mistake_in_a_comparison_is_reported_without_a_database_or_a_kafka_client(
+    words: tuple[str, ...], message: str
+) -> None:
+    shown, imported = modules_after("compare", "--db", "sqlite:///x.db", *words, *TARGET)
+    assert message in shown
+    assert imported == []
+
+
 def test_a_wrong_url_scheme_is_reported_without_a_kafka_client(tmp_path: Path) -> None:
     file = write_input(tmp_path / "f.csv", "id,name\n" + csv_text(1))
     shown, imported = modules_after("load", str(file), "--db", "oracle://x", *TARGET)

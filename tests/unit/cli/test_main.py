@@ -82,7 +82,7 @@ def test_every_action_on_transactions_explains_itself(name: str, capsys: pytest.
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "name a verb: broker, db, demo, doctor, load, recover, transactions"),
+        ((), "name a verb: broker, compare, db, demo, doctor, load, recover, transactions"),
         (("laod",), "argument VERB: invalid choice: 'laod'"),
         (("try", "--size", "big"), "argument --size: invalid int value: 'big'; see dualwrite try --help"),
         (("try", "--sise"), "unrecognized arguments: --sise"),
