@@ -63,7 +63,7 @@ def row_digest(row: Row) -> bytes:
 
 
 def value_digest(value: bytes) -> bytes:
-    """The digest of a JSON value, whatever the order of its fields and its white space."""
+    """The digest of a JSON value. It does not depend on the order of fields, or on white space."""
     try:
         canonical = json.dumps(json.loads(value), sort_keys=True)
     except ValueError:

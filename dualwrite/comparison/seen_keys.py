@@ -85,13 +85,13 @@ class SeenKeys:
         rows: list[tuple[object, ...]] = [(one.key, place, one.counts, one.digest) for one in in_order]
         if differing_only:
             statement, rows = _ADD_DIFFERING, [(*row, row[0]) for row in rows]
-        with _one_line():
+        with _clear_errors():
             self._file.executemany(statement, rows)
 
     def compare(self) -> int:
         """Find the keys that differ; return how many there are."""
         sides = _BOTH_SIDES.format(which="")
-        with _one_line():
+        with _clear_errors():
             self._file.execute(
                 f"INSERT INTO differing (key, n_rows, row_digest, n_records, difference) "  # noqa: S608
                 f"SELECT key, n_rows, row_digest, n_records, {_DIFFERENCE} AS found FROM ({sides}) AS now "
@@ -102,7 +102,7 @@ class SeenKeys:
 
     def begin_look(self) -> None:
         """Forget the rows of the keys that differ, which are then read again, and which of them are open."""
-        with _one_line():
+        with _clear_errors():
             self._file.execute(
                 f"UPDATE seen SET n = 0 WHERE place = {TABLE} AND key IN (SELECT key FROM differing)"  # noqa: S608
             )
@@ -110,13 +110,13 @@ class SeenKeys:
 
     def mark_open(self, keys: Iterable[bytes]) -> None:
         """Mark the keys of records that may be in open transactions."""
-        with _one_line():
+        with _clear_errors():
             self._file.executemany("UPDATE differing SET is_open = 1 WHERE key = ?", ((key,) for key in keys))
 
     def end_look(self) -> int:
         """Drop the keys that agree now; return how many still differ."""
         sides = _BOTH_SIDES.format(which="WHERE seen.key IN (SELECT key FROM differing)")
-        with _one_line():
+        with _clear_errors():
             self._file.execute(
                 f"INSERT OR REPLACE INTO differing "  # noqa: S608
                 f"SELECT key, now.n_rows, now.row_digest, now.n_records, {_DIFFERENCE}, is_open, "
@@ -129,13 +129,13 @@ class SeenKeys:
 
     def differing(self, most: int) -> list[bytes] | None:
         """The keys that differ; None if they are more than ``most``."""
-        with _one_line():
+        with _clear_errors():
             keys = [key for (key,) in self._file.execute("SELECT key FROM differing LIMIT ?", (most + 1,))]
         return keys if len(keys) <= most else None
 
     def counts(self) -> Mapping[Difference, int]:
         """How many keys differ in each way."""
-        with _one_line():
+        with _clear_errors():
             found = dict(self._file.execute(f"SELECT difference, COUNT(*) FROM ({_FOUND}) GROUP BY 1"))  # noqa: S608
         return {difference: found.get(difference.name, 0) for difference in Difference}
 
@@ -143,7 +143,7 @@ class SeenKeys:
         """The first ``limit`` keys of each difference, by their bytes."""
         query = f"SELECT key, n_rows, n_records FROM ({_FOUND}) WHERE difference = ? ORDER BY key LIMIT ?"  # noqa: S608
         for difference in Difference:
-            with _one_line():
+            with _clear_errors():
                 found = self._file.execute(query, (difference.name, limit)).fetchall()
             for key, rows, records in found:
                 yield DifferingKey(difference, key, rows, records)
@@ -154,7 +154,7 @@ class SeenKeys:
 
 
 @contextmanager
-def _one_line() -> Iterator[None]:
+def _clear_errors() -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:

@@ -51,7 +51,7 @@ def require_no_copy(engine: Engine, kafka: Mapping[str, Any]) -> DatabaseIdentit
     """Require that this database has written all of its state rows, or was moved together with its broker. Return its
     identity. A database without an identity passes.
 
-    :raises CopiedDatabaseError: if another database has written a row. The message names the row.
+    :raises CopiedDatabaseError: if another database has written a row. The message names some of the rows.
     :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
     :raises KafkaUnavailableError: if there is a row of another database, and Kafka does not answer.
     """

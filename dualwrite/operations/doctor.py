@@ -16,7 +16,7 @@ from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.outcome_store import outcomes
 from dualwrite.errors import CopiedDatabaseError, DualWriteError
 from dualwrite.operations import cluster_checks, database_checks
-from dualwrite.operations.copies import require_no_copy
+from dualwrite.operations.copies import reason_to_leave, require_no_copy
 from dualwrite.operations.findings import Finding, Level, failure, ok, warning
 from dualwrite.operations.groups import grouped_forecasts, grouped_records
 from dualwrite.operations.listing import inspector, list_transactions
@@ -161,7 +161,7 @@ def _slots(engine: Engine, application: str, pool_size: int | None) -> Iterator[
 
 
 def _transactions(engine: Engine, kafka: Mapping[str, Any], application: str | None) -> Iterator[Finding]:
-    views = list_transactions(engine, kafka, application=application)
+    views = list_transactions(engine, kafka, application=application, foretells=not reason_to_leave(engine, kafka))
     left_open = [view.transactional_id for view in views if view.situation is Situation.LEFT_BEHIND]
     unknown = [view.transactional_id for view in views if view.situation is Situation.UNKNOWN]
     if left_open:

@@ -16,7 +16,6 @@ from dualwrite.client.terms.transaction_states import ONGOING
 from dualwrite.coordinator.recovery.forecast import Forecast, Forecaster
 from dualwrite.coordinator.rules.slot_rules import slot_number
 from dualwrite.ids import TopicPartition
-from dualwrite.operations.copies import reason_to_leave
 from dualwrite.operations.rows import state_rows
 from dualwrite.operations.views import OPEN_STATES, KafkaView, RowView, TransactionView
 
@@ -24,18 +23,17 @@ HAS_CHANGED = Forecast(None, "a process has used the slot meanwhile: look again"
 
 
 def list_transactions(
-    engine: Engine, kafka: Mapping[str, Any], *, application: str | None = None
+    engine: Engine, kafka: Mapping[str, Any], *, application: str | None = None, foretells: bool = True
 ) -> list[TransactionView]:
     """The transactional ids with a row in the state table, and those without a row whose transaction is open.
 
-    Foretells what recovery would find, unless the database is a copy, in which recovery does nothing. Changes and locks
-    nothing. It reads one side after the other, so the two may not be from the same moment.
+    Changes and locks nothing. It reads one side after the other, so the two may not be from the same moment.
 
     :param application: only its slots, also those without a row.
+    :param foretells: foretell what recovery would find; False in a copy, where recovery does nothing (reason_to_leave).
     :raises DatabaseNotReadyError: if there is no state table.
     :raises KafkaUnavailableError: if a broker does not answer.
     """
-    foretells = not reason_to_leave(engine, kafka)
     with inspector(kafka) as cluster:
         listed = {entry.transactional_id: entry.state for entry in cluster.list_transactions()}
         here = cluster.cluster_id()
@@ -53,7 +51,7 @@ def views_of(
 ) -> dict[str, TransactionView]:
     """The views of ``transactional_ids``. Without an ``engine`` they are from Kafka only.
 
-    :param foretells: foretell what recovery would find.
+    :param foretells: see :func:`list_transactions`.
     """
     here = cluster.cluster_id()
     rows = {} if engine is None else state_rows(engine, transactional_ids=transactional_ids, cluster_id=here)
@@ -62,14 +60,14 @@ def views_of(
 
 
 def describe_transaction(
-    engine: Engine, kafka: Mapping[str, Any], transactional_id: str
+    engine: Engine, kafka: Mapping[str, Any], transactional_id: str, *, foretells: bool = True
 ) -> tuple[TransactionView, dict[TopicPartition, PartitionEnds]]:
     """The view of one transactional id, and the offsets that readers can reach in the partitions of its open
     transaction.
 
+    :param foretells: see :func:`list_transactions`.
     :raises KafkaRefusedError: if the client may not describe one of the topics.
     """
-    foretells = not reason_to_leave(engine, kafka)
     with inspector(kafka) as cluster:
         view = views_of(engine, cluster, [transactional_id], foretells=foretells)[transactional_id]
         if view.kafka is None or not view.kafka.is_open:

@@ -72,7 +72,8 @@ def plan(
     """
     copy = reason_to_leave(engine, kafka)
     if application is not None:
-        views = [view for view in list_transactions(engine, kafka, application=application) if view.row is not None]
+        listed = list_transactions(engine, kafka, application=application, foretells=not copy)
+        views = [view for view in listed if view.row is not None]
     else:
         with inspector(kafka) as cluster:
             views = list(views_of(engine, cluster, dict.fromkeys(transactional_ids), foretells=not copy).values())

@@ -7,7 +7,7 @@ import pytest
 
 from dualwrite.testing.kafka import KafkaBroker
 from tests.support.comparison.comparison_site import ComparisonSite
-from tests.support.servers.databases import EVERY
+from tests.support.servers.databases import EVERY, url_of
 
 
 @pytest.fixture(scope="package")
@@ -27,9 +27,6 @@ def site(tmp_path: Path, broker: KafkaBroker) -> Iterator[ComparisonSite]:
 @pytest.fixture(params=EVERY)
 def any_site(request: pytest.FixtureRequest, tmp_path: Path, broker: KafkaBroker) -> Iterator[ComparisonSite]:
     """Each kind of database."""
-    url = f"sqlite:///{tmp_path / 'app.db'}"
-    if request.param != "sqlite":
-        url = str(request.getfixturevalue(f"{request.param}_url"))
-    made = ComparisonSite(url, broker)
+    made = ComparisonSite(url_of(request, tmp_path), broker)
     yield made
     made.close()

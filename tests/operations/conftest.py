@@ -7,7 +7,7 @@ import pytest
 
 from dualwrite.testing.kafka import KafkaBroker
 from tests.support.operations.places import OperationsSite
-from tests.support.servers.databases import EVERY
+from tests.support.servers.databases import EVERY, url_of
 
 
 @pytest.fixture(scope="package")
@@ -28,9 +28,6 @@ def site(tmp_path: Path, broker: KafkaBroker) -> Iterator[OperationsSite]:
 @pytest.fixture(params=EVERY)
 def any_place(request: pytest.FixtureRequest, tmp_path: Path, broker: KafkaBroker) -> Iterator[OperationsSite]:
     """Each kind of database."""
-    url = f"sqlite:///{tmp_path / 'app.db'}"
-    if request.param != "sqlite":
-        url = str(request.getfixturevalue(f"{request.param}_url"))
-    made = OperationsSite(url, broker)
+    made = OperationsSite(url_of(request, tmp_path), broker)
     yield made
     made.close()

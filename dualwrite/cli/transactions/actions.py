@@ -91,8 +91,8 @@ def _acknowledge(arguments: argparse.Namespace) -> int:
 
 def _describe(arguments: argparse.Namespace) -> int:
     with _both(arguments) as (engine, config):
-        view, ends = describe_transaction(engine, config, arguments.transactional_id)
         obstacle = reason_to_leave(engine, config)
+        view, ends = describe_transaction(engine, config, arguments.transactional_id, foretells=not obstacle)
     require_known([view])
     if arguments.json:
         print_json(as_json(view, ends))

@@ -84,8 +84,8 @@ def _look(arguments: argparse.Namespace) -> tuple[str, int]:
     config = cluster_config(arguments)
     with database(arguments.db, must_exist=True, schema=arguments.schema) as engine:
         require_cluster(config)
-        views = list_transactions(engine, config, application=arguments.application)
         obstacle = reason_to_leave(engine, config)
+        views = list_transactions(engine, config, application=arguments.application, foretells=not obstacle)
         found = outcomes(engine, arguments.application)
     code = 1 if found or grouped_forecasts(views) else 0
     if arguments.json:

@@ -26,7 +26,10 @@ from dualwrite.coordinator.slots.free_slots import FreeSlots
 
 _LOG = logging.getLogger("dualwrite")
 
-_OVERDUE = 2 / 3
+BEATS = 3
+"""Renewals per ``lease_timeout``."""
+
+_OVERDUE = 2 / BEATS
 """The part of ``lease_timeout`` after which a lease that was not renewed is overdue."""
 
 _SHORTEST_LIMIT = 5.0

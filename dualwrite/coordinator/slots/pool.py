@@ -15,7 +15,7 @@ from dualwrite.coordinator.rules.lease_memory import RowFinding
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.slots.abandoned_units import AbandonedUnits
 from dualwrite.coordinator.slots.closing_log import log_left, log_unfinished
-from dualwrite.coordinator.slots.lease_registry import LeaseRegistry
+from dualwrite.coordinator.slots.lease_registry import BEATS, LeaseRegistry
 from dualwrite.coordinator.slots.slot import Counters, Slot
 from dualwrite.coordinator.slots.sweeper import Sweeper
 from dualwrite.coordinator.slots.unmatched import UnmatchedUnits
@@ -29,9 +29,6 @@ LOOK_INTERVAL = 0.2
 
 _LAST_WORD = 2.0
 """Minimum in seconds of the database's time limit for giving the leases back, at the end."""
-
-BEATS = 3
-"""Renewals per ``lease_timeout``."""
 
 
 class Pool:
@@ -166,7 +163,7 @@ class Pool:
                 self.abandoned.end()
                 self._drop_fenced()  # slots that the background has found lost since
                 idle = self._await_turn(user, next_look, deadline)
-                if idle is not None and self._keeps(idle):
+                if idle is not None and self._keeps_lease(idle):
                     return idle
                 if next_look and self._now() >= deadline:
                     raise self._no_free_slot()
@@ -350,7 +347,7 @@ class Pool:
                 ticket.wait(left)
             ticket = self._changed.draw()  # before the next look: what changes after it rings
 
-    def _keeps(self, slot: Slot) -> bool:
+    def _keeps_lease(self, slot: Slot) -> bool:
         """Renew the lease of ``slot``, which a unit of work has just got, if the heartbeat has missed it; False if it
         is lost. The row is unlocked now, as no unit of work uses the slot yet."""
         lost = self.registry.renew_overdue(slot.lease)
