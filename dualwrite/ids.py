@@ -153,10 +153,12 @@ class EndedTransaction(NamedTuple):
 
     :param was_overtaken: True if the same producer id has committed another transaction after it, as far as the log
         was read.
+    :param unread: the topic that this client may not read, so that the ending is UNKNOWN; empty if it may.
     """
 
     ending: Ending
     was_overtaken: bool = False
+    unread: str = ""
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -15,6 +15,7 @@ from dualwrite.client.fate.transaction_fate import ongoing_transaction
 from dualwrite.client.terms.transaction_states import ONGOING
 from dualwrite.coordinator.recovery.forecast import Forecast, Forecaster
 from dualwrite.coordinator.rules.slot_rules import slot_number
+from dualwrite.errors import InputError
 from dualwrite.ids import TopicPartition
 from dualwrite.operations.rows import state_rows
 from dualwrite.operations.views import OPEN_STATES, KafkaView, RowView, TransactionView
@@ -52,7 +53,10 @@ def views_of(
     """The views of ``transactional_ids``. Without an ``engine`` they are from Kafka only.
 
     :param foretells: see :func:`list_transactions`.
+    :raises InputError: if a transactional id is empty.
     """
+    if "" in transactional_ids:
+        raise InputError("a transactional id is empty: give its name")
     here = cluster.cluster_id()
     rows = {} if engine is None else state_rows(engine, transactional_ids=transactional_ids, cluster_id=here)
     views = _views(cluster, {name: rows.get(name) for name in transactional_ids}, here, foretells=foretells)

@@ -78,10 +78,7 @@ def plan(
         with inspector(kafka) as cluster:
             views = list(views_of(engine, cluster, dict.fromkeys(transactional_ids), foretells=not copy).values())
         require_known(views)
-    return [
-        Intention(view, obstacle(view) or (copy if view.verdict is not RecoveryDecision.NOTHING else ""))
-        for view in views
-    ]
+    return [Intention(view, obstacle(view) or (copy if view.is_recoverable else "")) for view in views]
 
 
 def require_known(views: Collection[TransactionView]) -> None:
@@ -124,14 +121,15 @@ def resolve(
 ) -> Resolution:
     """Carry out :func:`plan`, as far as it still applies: the row decides under its lock, not the plan.
 
-    A slot that a process holds, or has taken meanwhile, stays unchanged.
+    A slot that a process has taken meanwhile stays unchanged. One that its process held, and in which nothing was open,
+    needs nothing.
 
     :param two_phase: the application's own mode, as for DualWrite.
     """
     resolution = Resolution()
     by_application: dict[str, list[str]] = {}
     for intention in intentions:
-        if not intention.obstacle and intention.view.application is not None:
+        if not intention.obstacle and intention.view.application is not None and intention.view.is_recoverable:
             by_application.setdefault(intention.view.application, []).append(intention.view.transactional_id)
     for application, names in by_application.items():
         with DualWrite(engine, kafka, application=application, two_phase=two_phase) as dual_write:

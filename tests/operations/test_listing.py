@@ -130,6 +130,13 @@ def test_describing_an_unknown_id_is_one_line(site: OperationsSite) -> None:
     assert result.err == "dualwrite: nobody-0: no such transactional id, neither in the database nor in Kafka\n"
 
 
+@pytest.mark.parametrize("verb", ["describe", "resolve"])
+def test_an_empty_transactional_id_is_one_line(site: OperationsSite, verb: str) -> None:
+    site.write("one")
+    result = site.run("transactions", verb, "")
+    assert (result.code, result.err) == (2, "dualwrite: a transactional id is empty: give its name\n")
+
+
 def test_the_ends_of_partitions_are_of_each_one(broker: KafkaBroker, site: OperationsSite) -> None:
     wide = broker.create_topic(partitions=2)
     site.write("zero")

@@ -69,6 +69,15 @@ def test_an_owner_that_may_be_alive_is_not_robbed(site: OperationsSite) -> None:
     assert (site.rows(), site.described()) == before
 
 
+@pytest.mark.parametrize("do_it", [[], ["--yes"]], ids=["dry run", "--yes"])
+def test_an_idle_slot_of_a_living_owner_needs_nothing(site: OperationsSite, do_it: list[str]) -> None:
+    site.write("one")
+    for words in ([site.slot()], ["--application", site.application]):
+        result = site.run("transactions", "resolve", *words, *do_it)
+        assert (result.code, result.out.splitlines()[0]) == (0, f"{site.slot()}: nothing is open")
+    assert "not resolved" not in result.out + result.err
+
+
 def test_a_slot_that_is_taken_after_the_plan_is_not_touched(site: OperationsSite) -> None:
     site.leave("one")
     intentions = plan(site.engine, site.broker.client_config, application=site.application)

@@ -118,3 +118,21 @@ def test_an_undeclared_copy_names_the_number_of_its_slots(site: OperationsSite) 
         others = kafka_transaction_state.c.transactional_id != site.slot()
         connection.execute(delete(kafka_transaction_state).where(others))
     assert f"the state row of {site.slot()!r} was written by" in site.run("transactions", "list").out
+
+
+def test_recovery_takes_no_slot_of_an_undeclared_copy_and_the_plan_says_so(site: OperationsSite) -> None:
+    """Neither where nothing is open, nor where a heuristic outcome waits to be found."""
+    for number, history in enumerate("cf"):
+        (state,) = lived(site, site.slot(number), history, "native", 0)
+        columns = {**STATUSES["expired"], "database_id": "sqlite:1:2"}
+        insert_row(site, site.slot(number), Case(history, "transaction 0", state, columns))
+    listed = site.run("transactions", "list", "--application", site.application).out.splitlines()
+    assert [line.split("  ")[-1].strip() for line in listed[1:3]] == ["none: a copy"] * 2
+    assert "recovery           none: the state rows of" in site.run("transactions", "describe", site.slot(1)).out
+    slots = [site.slot(0), site.slot(1)]
+    for words, code in (([], 0), (["--yes"], 1)):
+        result = site.run("transactions", "resolve", *slots, *words)
+        assert result.code == code
+        for slot, line in zip(slots, result.out.splitlines(), strict=False):
+            assert line.startswith(f"{slot}: not touched: the state rows of 2 slots (")
+    assert site.outcomes() == []

@@ -108,7 +108,7 @@ def _resolve(arguments: argparse.Namespace) -> int:
             engine, config, application=arguments.application, transactional_ids=arguments.transactional_ids
         )
         for intention in intentions:
-            if not arguments.yes or intention.obstacle:
+            if not arguments.yes or intention.obstacle or not intention.view.is_recoverable:
                 print(_confirmation_text(intention))
         blocked = sum(bool(intention.obstacle) for intention in intentions)
         if not arguments.yes:

@@ -33,7 +33,7 @@ def line(view: TransactionView, *, in_copy: bool = False) -> tuple[str, ...]:
         "unknown" if kafka is None else kafka.state,
         since(kafka.started_at) if kafka is not None else "",
         str(len(kafka.partitions)) if kafka is not None and open_now else "",
-        "none: a copy" if in_copy and view.situation is Situation.LEFT_BEHIND else recovery(view),
+        "none: a copy" if in_copy and view.is_recoverable else recovery(view),
     )
 
 
@@ -89,7 +89,7 @@ def paragraphs(
     else:
         yield from _of_kafka(view.kafka, ends)
     yield f"situation          {view.situation.value}"
-    if obstacle and view.situation is Situation.LEFT_BEHIND:
+    if obstacle and view.is_recoverable:
         yield f"recovery           none: {obstacle}"
     elif view.forecast is not None:
         yield f"recovery           {foretold(view)}"

@@ -88,6 +88,8 @@ class Forecaster:
         if described is None and ended.ending is Ending.UNKNOWN:
             return Forecast(None, IS_UNKNOWN_TO_KAFKA)
         outcome = outcome_in_log(state, done, now, ended, ongoing)
+        if ended.unread and not outcome.is_heuristic:
+            return Forecast(None, f"this client may not read topic {ended.unread}, whose log tells it: grant READ")
         return Forecast(outcome, DETAILS.get(outcome, ""))
 
     def _ended(self, check: EndingCheck, state: PreparedTxnState) -> EndedTransaction | str:

@@ -18,15 +18,12 @@ class JobMemory(NamedTuple):
 
     :param latest: the highest remembered number; None if there is none.
     :param higher: how many remembered numbers are higher than that number.
-    :param forgotten_to: the highest number that was forgotten; None if none was.
-    :param has_earlier: True if an earlier release has written one of the remembered batches. Such a release forgets by
-        the distance of numbers, and does not say so.
+    :param forgotten_to: the highest number that may have been forgotten; None if none was.
     """
 
     latest: int | None
     higher: int
     forgotten_to: int | None
-    has_earlier: bool = False
 
 
 def batch_name(job: str, batch_id: int | None) -> str:
@@ -44,10 +41,9 @@ def require_remembered(batch: str, batch_id: int, keep: int, memory: JobMemory) 
         written, and a second run would be refused.
     """
     is_forgotten = memory.forgotten_to is not None and batch_id <= memory.forgotten_to
-    may_be_forgotten = memory.has_earlier and memory.latest is not None and batch_id <= memory.latest - keep
     reason = (
         "it is not known whether it was written"
-        if is_forgotten or may_be_forgotten
+        if is_forgotten
         else "it would be forgotten at once: raise keepBatches"
         if memory.higher >= keep
         else None
@@ -62,19 +58,26 @@ def require_remembered(batch: str, batch_id: int, keep: int, memory: JobMemory) 
 def memory_of(
     connection: Connection, batches: Table, of_job: ColumnElement[bool], batch_id: int, forgotten_to: int | None
 ) -> JobMemory:
-    """What the job remembers, beside the number ``batch_id``. The caller has the lock of the job's row.
+    """What the job remembers, beside the number ``batch_id``. The caller has the lock of the job's row, and may have
+    stored that number.
+
+    An earlier release does not store what it has forgotten. It may have forgotten each number below those that it has
+    left.
 
     :param batches: a table with the columns batch_id and table_name, which is NULL in the rows of an earlier release.
     :param of_job: finds the rows of the job's batches, one for each.
     :param forgotten_to: from the job's row.
     """
-    number, is_earlier = batches.c.batch_id, batches.c.table_name.is_(None)
+    number = batches.c.batch_id
+    is_earlier = batches.c.table_name.is_(None) & (number != batch_id)
     higher, earlier = (func.sum(case((condition, 1), else_=0)) for condition in (number > batch_id, is_earlier))
-    row = connection.execute(
-        select(func.max(number), higher, earlier).where(of_job), execution_options=ours(connection)
+    lowest_other = func.min(case((number != batch_id, number)))
+    lowest, latest, higher_count, earlier_count = connection.execute(
+        select(lowest_other, func.max(number), higher, earlier).where(of_job), execution_options=ours(connection)
     ).one()
-    latest, higher_count, earlier_count = row
-    return JobMemory(latest, int(higher_count or 0), forgotten_to, bool(earlier_count))
+    if earlier_count:
+        forgotten_to = lowest - 1 if forgotten_to is None else max(forgotten_to, lowest - 1)
+    return JobMemory(latest, int(higher_count or 0), forgotten_to)
 
 
 def last_beyond(connection: Connection, batches: Table, of_job: ColumnElement[bool], keep: int) -> int | None:

@@ -27,7 +27,7 @@ from dualwrite.spark.partitions.progress import BATCH_ROW, BegunBatch, batch_in,
 
 _JOB_ROW = -1
 """The number of the batch whose row is the job's."""
-_UNFINISHED = "write the rest of the batch there, or give another target another job"
+_UNFINISHED = "write the rest of the batch there; if that is gone, or was wrong, begin the batch under another job"
 
 
 def begin_batch(
@@ -102,6 +102,10 @@ def _begin_again(connection: Connection, batch: BegunBatch, dbtable: str, *, ski
         known = _find(connection, batch, lock=True)
     if known is None:
         raise BatchChangedError(f"{batch} was forgotten just now: raise keepBatches, or begin fewer batches at once")
+    if (
+        known.target is None
+    ):  # then its row goes on telling that an earlier release may have forgotten others (memory_of)
+        batch = batch._replace(target=None)
     written, rows = connection.execute(
         select(func.count(), func.sum(table.c.row_count)).where(*_of(batch), table.c.partition != BATCH_ROW),
         execution_options=ours(connection),

@@ -33,9 +33,6 @@ def reason(batch_id: int, keep: int, memory: JobMemory) -> str | None:
         (4, 3, JobMemory(9, 2, 4), UNKNOWN),
         (3, 100, JobMemory(9, 2, 4), UNKNOWN),
         (4, 2, JobMemory(9, 2, 4), UNKNOWN),
-        (3, 5, JobMemory(9, 1, None, has_earlier=True), UNKNOWN),
-        (4, 5, JobMemory(9, 1, None, has_earlier=True), UNKNOWN),
-        (5, 5, JobMemory(9, 1, None, has_earlier=True), None),
         (4, 5, JobMemory(9, 1, None), None),
     ],
 )
@@ -74,14 +71,29 @@ def store(connection: Connection, batches: dict[int, bool]) -> None:
 NUMBERS = st.integers(0, 12)
 
 
-@given(st.dictionaries(NUMBERS, st.booleans()), NUMBERS)
-def test_the_table_gives_the_latest_the_higher_and_the_earlier_releases(
-    connection: Connection, batches: dict[int, bool], batch_id: int
+@given(st.dictionaries(NUMBERS, st.booleans()), NUMBERS, st.none() | NUMBERS)
+def test_the_table_gives_the_latest_the_higher_and_the_forgotten(
+    connection: Connection, batches: dict[int, bool], batch_id: int, forgotten_to: int | None
 ) -> None:
+    batches[batch_id] = False  # the caller has stored it
     store(connection, batches)
     higher = sum(number > batch_id for number in batches)
-    expected = JobMemory(max(batches, default=None), higher, 3, any(batches.values()))
-    assert memory_of(connection, BATCHES, BATCHES.c.batch_id >= 0, batch_id, 3) == expected
+    if any(batches.values()):  # an earlier release may have forgotten whatever is below
+        forgotten_to = max(min(batches.keys() - {batch_id}) - 1, -1 if forgotten_to is None else forgotten_to)
+    memory = memory_of(connection, BATCHES, BATCHES.c.batch_id >= 0, batch_id, forgotten_to)
+    assert memory == JobMemory(max(batches, default=None), higher, forgotten_to)
+
+
+@given(st.sets(NUMBERS, min_size=1), st.integers(1, 4), NUMBERS, st.integers(1, 20))
+def test_what_an_earlier_release_has_written_and_forgotten_is_never_written_again(
+    connection: Connection, written: set[int], kept: int, batch_id: int, keep: int
+) -> None:
+    """With any later keepBatches. The earlier release has kept the numbers above the latest less its keepBatches."""
+    remembered = {number for number in written if number > max(written) - kept}
+    store(connection, {batch_id: False, **dict.fromkeys(remembered, True)})
+    memory = memory_of(connection, BATCHES, BATCHES.c.batch_id >= 0, batch_id, None)
+    if batch_id in written - remembered:
+        assert reason(batch_id, keep, memory) == UNKNOWN
 
 
 @given(st.sets(NUMBERS), st.integers(1, 5))

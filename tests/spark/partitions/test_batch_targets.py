@@ -26,7 +26,7 @@ def run(place: SparkPlace, statement: str) -> None:
         connection.execute(text(statement))
 
 
-UNFINISHED = "write the rest of the batch there, or give another target another job"
+UNFINISHED = "write the rest of the batch there; if that is gone, or was wrong, begin the batch under another job"
 
 
 @pytest.mark.parametrize(("partitions", "advice"), [(1, "give other rows another number, or"), (2, UNFINISHED)])

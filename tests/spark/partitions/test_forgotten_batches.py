@@ -93,13 +93,30 @@ def test_a_task_of_a_batch_that_is_forgotten_writes_nothing(place: SparkPlace) -
     assert place.produced() == values_of(rows_of(1))
 
 
-def test_an_earlier_release_has_forgotten_by_the_distance_of_numbers(place: SparkPlace) -> None:
-    assert place.write(rows_of(1), batchId=20, keepBatches=5)
+def as_an_earlier_release_left_it(place: SparkPlace) -> None:
     with place.engine.begin() as connection:
-        connection.execute(update(spark_progress).values(table_name=None))
-    with pytest.raises(BatchChangedError, match=r"batch 15 of job 'nightly' is older than the 5 .* it is not known"):
-        place.write(rows_of(1, 1), batchId=15, keepBatches=5)
-    assert place.write(rows_of(1, 1), batchId=16, keepBatches=5)
+        connection.execute(update(spark_progress).values(table_name=None, table_id=None, topic=None))
+
+
+@pytest.mark.parametrize("keep", [1, 5, 1000])
+def test_what_an_earlier_release_may_have_forgotten_is_refused_with_any_keep_batches(
+    place: SparkPlace, keep: int
+) -> None:
+    assert place.write(rows_of(1), batchId=20, keepBatches=5)
+    as_an_earlier_release_left_it(place)
+    with pytest.raises(BatchChangedError, match=r"batch 16 of job 'nightly' is older than .* it is not known whether"):
+        place.write(rows_of(1, 1), batchId=16, keepBatches=keep)
+    assert place.write(rows_of(1, 1), batchId=21, keepBatches=keep)
+
+
+def test_a_begun_batch_of_an_earlier_release_tells_what_it_may_have_forgotten_when_it_is_written_too(
+    place: SparkPlace,
+) -> None:
+    place.begin(place.options(batchId=20), 1)
+    as_an_earlier_release_left_it(place)
+    assert place.write(rows_of(1), batchId=20)
+    with pytest.raises(BatchChangedError, match=r"batch 16 of job 'nightly' is older than .* it is not known whether"):
+        place.write(rows_of(1, 1), batchId=16)
 
 
 @pytest.fixture(scope="module")

@@ -344,7 +344,11 @@ class Mysql(Database):
         return _number_of(cause) in _AWAY and _NO_SUCH_HOST not in str(cause)
 
     def meaning_of(self, error: DBAPIError) -> ErrorMeaning | None:
-        """By the error's number."""
+        """By the error's number. A savepoint that is gone has the meaning of the error that took it away: SQLAlchemy
+        meets it as it rolls back to the savepoint because of that error."""
+        if _number(error) == _NO_SUCH_SAVEPOINT and error.orig is not None:
+            before = error.orig.__context__
+            return self.meaning_of(before) if isinstance(before, DBAPIError) else None
         return _TROUBLES.get(_number(error))
 
 
