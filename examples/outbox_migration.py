@@ -4,8 +4,8 @@ Before: an order is a row in ``orders`` and one in ``outbox``; a relay polls it,
 
 1. Stop the relay and run :func:`relay` in its place. What it takes out of the outbox it brings into the topic in the
    same unit of work.
-2. Deploy :func:`place_order` in place of :func:`place_order_by_outbox`, one instance after the other. It forwards what
-   the outbox still has for the same key, so that messages of a key stay in order.
+2. Deploy :func:`place_order` in place of :func:`place_order_by_outbox`, one instance after the other. It locks the
+   customer's row, and then forwards what the outbox still has for the customer, so that a key's messages stay in order.
 3. When no old instance is left and the outbox is empty, drop the table, :func:`forward` and :func:`relay`.
 
 Run it: it makes its files in the directory that is its argument, by default ``outbox-example``.
@@ -15,14 +15,33 @@ import sys
 import threading
 from pathlib import Path
 
-from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, Text, create_engine, delete, insert, select
+from sqlalchemy import (
+    Column,
+    Connection,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    create_engine,
+    delete,
+    insert,
+    select,
+    update,
+)
 
-from dualwrite import DualWrite, EmbeddedBroker, Transaction
+from dualwrite import DualWrite, DualWriteError, EmbeddedBroker, Transaction
 from dualwrite.schema import upgrade_engine
 
 TOPIC = "orders"
 
 metadata = MetaData()
+customers = Table(
+    "customers",
+    metadata,
+    Column("name", String(80), primary_key=True),
+    Column("placed", Integer, nullable=False, default=0),
+)
 orders = Table(
     "orders",
     metadata,
@@ -40,18 +59,23 @@ outbox = Table(
 )
 
 
-def place_order_by_outbox(engine: Engine, customer: str, item: str) -> None:
+def store_order(connection: Connection | Transaction, customer: str, item: str) -> None:
+    """The order's rows. The UPDATE locks the customer's row until the commit, which puts the orders in order."""
+    connection.execute(update(customers).where(customers.c.name == customer).values(placed=customers.c.placed + 1))
+    connection.execute(insert(orders).values(customer=customer, item=item))
+
+
+def place_order_by_outbox(connection: Connection, customer: str, item: str) -> None:
     """As it was: the message waits in the database until a poller comes by."""
-    with engine.begin() as connection:
-        connection.execute(insert(orders).values(customer=customer, item=item))
-        connection.execute(insert(outbox).values(topic=TOPIC, key=customer, payload=item))
+    store_order(connection, customer, item)
+    connection.execute(insert(outbox).values(topic=TOPIC, key=customer, payload=item))
 
 
 def place_order(dw: DualWrite, customer: str, item: str) -> None:
     """As it will be; the line with ``forward`` goes in step 3."""
     with dw.transaction() as tx:
-        forward(tx, key=customer)
-        tx.execute(insert(orders).values(customer=customer, item=item))
+        store_order(tx, customer, item)
+        forward(tx, key=customer)  # behind the lock: an old instance that had it has committed its message
         tx.produce(TOPIC, key=customer, value=item)
 
 
@@ -69,12 +93,25 @@ def forward(tx: Transaction, *, key: str | None = None, limit: int = 500) -> int
 
 
 def relay(dw: DualWrite, stopping: threading.Event, pause: float = 0.5) -> None:
-    """Forward what old instances still put into the outbox, until ``stopping`` is set and nothing is left."""
+    """Forward what old instances still put into the outbox, until ``stopping`` is set and nothing is left.
+
+    Goes on after a ``retriable`` error, for example while Kafka is down. A message that the broker refuses for good
+    ends it: then mend or delete the row that the error names.
+    """
     while True:
-        with dw.transaction() as tx:
-            moved = forward(tx)
-        if not moved and (stopping.is_set() or stopping.wait(pause)):
+        is_last = stopping.is_set()
+        moved = 0
+        try:
+            with dw.transaction() as tx:
+                moved = forward(tx)
+        except DualWriteError as error:
+            if is_last or not error.retriable:
+                raise
+        if moved:
+            continue
+        if is_last:
             return
+        stopping.wait(pause)
 
 
 def main(directory: Path) -> None:
@@ -82,15 +119,18 @@ def main(directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     engine = create_engine(f"sqlite:///{directory / 'shop.db'}")
     metadata.create_all(engine)
-    place_order_by_outbox(engine, "ada", "tea")
-    place_order_by_outbox(engine, "bob", "coffee")
+    with engine.begin() as connection:
+        connection.execute(insert(customers), [{"name": "ada"}, {"name": "bob"}])
+        place_order_by_outbox(connection, "ada", "tea")
+        place_order_by_outbox(connection, "bob", "coffee")
     upgrade_engine(engine)
     with (
         EmbeddedBroker(directory / "broker") as broker,
         DualWrite(engine, {"bootstrap.servers": broker.bootstrap_servers}, application="shop") as dw,
     ):
         place_order(dw, "ada", "cake")  # her tea goes first
-        place_order_by_outbox(engine, "bob", "milk")  # an old instance is still running
+        with engine.begin() as connection:  # an old instance is still running
+            place_order_by_outbox(connection, "bob", "milk")
         stopping = threading.Event()
         stopping.set()
         relay(dw, stopping)
