@@ -8,6 +8,7 @@ One event loop serves all requests. Nothing in the handlers blocks it: what wait
 """
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -46,6 +47,7 @@ async def place(tx: AsyncTransaction, order: OrderMessage) -> None:
 
 def create_app() -> FastAPI:
     """The service; its settings are in the environment."""
+    logging.basicConfig(level=logging.INFO)  # dualwrite's lines: recoveries, outages, outcomes that need a person
     engine = create_async_engine(os.environ["DATABASE_URL"])
     kafka = {"bootstrap.servers": os.environ["KAFKA"], "delivery.timeout.ms": "2000"}
     seconds = float(os.environ.get("SECONDS_FOR_AN_ORDER", "5"))

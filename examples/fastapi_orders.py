@@ -7,6 +7,7 @@ The handlers are plain functions, which FastAPI runs in threads: a unit of work 
 It is a dependency of those that write, and is committed before the answer is sent.
 """
 
+import logging
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -45,6 +46,7 @@ class Order(BaseModel):
 
 def create_app(engine: Engine | None = None, kafka: dict[str, str] | None = None) -> FastAPI:
     """The service; what is not given comes from the environment."""
+    logging.basicConfig(level=logging.INFO)  # dualwrite's lines: recoveries, outages, outcomes that need a person
     engine = engine or create_engine(os.environ["DATABASE_URL"])
     kafka = kafka or {"bootstrap.servers": os.environ["KAFKA"]}
     # A caller waits for the answer: in an outage of Kafka, say so after seconds and not after half a minute.

@@ -10,6 +10,7 @@ slots: each leases what its threads need. When one dies, gunicorn starts another
 """
 
 import atexit
+import logging
 import os
 import sys
 from uuid import uuid4
@@ -37,6 +38,7 @@ reservations = Table(
 
 def create_app() -> Flask:
     """The service, made in each worker; where it finds its database and Kafka is in the environment."""
+    logging.basicConfig(level=logging.INFO)  # dualwrite's lines: recoveries, outages, outcomes that need a person
     engine = create_engine(os.environ["DATABASE_URL"])
     # A caller waits for the answer: in an outage of Kafka, say so after seconds and not after half a minute.
     kafka = {"bootstrap.servers": os.environ["KAFKA"], "message.timeout.ms": "2000"}
