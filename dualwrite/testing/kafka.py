@@ -15,9 +15,8 @@ from dualwrite.broker.core.cluster import INTERNAL_TOPICS
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.client.admin.cluster_client import ClusterClient
 from dualwrite.client.config.settings import ClientSettings
-from dualwrite.client.protocol.requests import VersionedRequest
+from dualwrite.client.protocol.topic_requests import topic_creation
 from dualwrite.errors import KafkaRefusedError, KafkaUnavailableError
-from dualwrite.wire.apis import APIS, ApiKey
 from dualwrite.wire.error_codes import ErrorCode, error_name
 
 _IN_TESTS = {"group.initial.rebalance.delay.ms": "0"}
@@ -79,14 +78,9 @@ class KafkaBroker(EmbeddedBroker):
         :raises KafkaUnavailableError: if the broker does not answer.
         """
         name = f"topic-{uuid.uuid4().hex[:12]}" if name is None else name
-        request = APIS[ApiKey.CREATE_TOPICS].request
-        creatable = request.CreatableTopic
-        settings = [creatable.CreatableTopicConfig(name=key, value=value) for key, value in (config or {}).items()]
-        topic = creatable(name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=settings)
         cluster = ClusterClient(ClientSettings.from_config(self.client_config), timeout=_REQUEST_SECONDS)
         try:
-            call = VersionedRequest("CreateTopics", ApiKey.CREATE_TOPICS, request(topics=[topic], timeout_ms=10_000))
-            answer = cluster.ask_any(call, time.monotonic() + _REQUEST_SECONDS).topics[0]
+            (answer,) = cluster.ask_once(topic_creation(name, partitions, 1, config)).topics
         finally:
             cluster.close()
         if answer.error_code != ErrorCode.NONE:

@@ -16,6 +16,7 @@ from dualwrite.client.config.settings import ClientSettings
 from dualwrite.client.net.blocking_connection import BlockingConnection
 from dualwrite.client.protocol.cluster_metadata import ClusterMetadata
 from dualwrite.client.protocol.requests import (
+    GROUP,
     TRANSACTION,
     CoordinatorOf,
     VersionedRequest,
@@ -116,20 +117,14 @@ class ClusterClient:
         :raises AnswerLostError: if an answer was lost and ``call`` is not repeatable.
         :raises KafkaUnavailableError: if there was no such answer in time.
         """
+        return self._ask_coordinator(CoordinatorOf(TRANSACTION, transactional_id), call, code_of)
 
-        coordinator = CoordinatorOf(TRANSACTION, transactional_id)
+    def ask_group_coordinator(self, group: str, call: VersionedRequest, code_of: Callable[[Message], int]) -> Message:
+        """As :meth:`ask_coordinator`, to the coordinator of a consumer group.
 
-        def attempt(deadline: float) -> Message:
-            endpoint = self._coordinator(coordinator, deadline)
-            try:
-                answer = self.ask(endpoint, call, deadline)
-                raise_if_retriable(call.api_key, f"{call.operation}: broker {endpoint}", code_of(answer))
-            except KafkaUnavailableError:
-                self._known.coordinators.pop(coordinator, None)
-                raise
-            return answer
-
-        return self.persist(attempt, repeatable=call.repeatable)
+        :raises KafkaRefusedError: if the client may not describe the group.
+        """
+        return self._ask_coordinator(CoordinatorOf(GROUP, group), call, code_of)
 
     def ask_any(self, call: VersionedRequest, deadline: float) -> Message:
         """Send a request to the brokers in turn, until one answers.
@@ -161,6 +156,14 @@ class ClusterClient:
 
         return self.persist(attempt)
 
+    def ask_once(self, call: VersionedRequest) -> Message:
+        """Send a request that must not be carried out twice, to the first broker that can be reached.
+
+        :raises AnswerLostError: if it was sent and not answered: it may have been carried out.
+        :raises KafkaUnavailableError: if no broker can be reached.
+        """
+        return self.any_connection().request(call, timeout=self._timeout)
+
     def brokers(self, deadline: float) -> tuple[Endpoint, ...]:
         """Every broker of the cluster, by Metadata."""
         return tuple(self.nodes(deadline).values())
@@ -182,7 +185,14 @@ class ClusterClient:
     def topic_ids(self, topics: Iterable[str], deadline: float) -> dict[str, str]:
         """The ids of those of ``topics`` that exist, as Kafka writes them; empty if the broker knows no topic ids."""
         listed = self._metadata(topics, deadline, with_ids=True)
-        return {topic.name: _id_text(topic.topic_id) for topic in listed if not topic.error_code and topic.topic_id}
+        return {
+            topic.name: topic_id_text(topic.topic_id) for topic in listed if not topic.error_code and topic.topic_id
+        }
+
+    def described_topics(self, topics: Iterable[str] | None, deadline: float) -> list[Message]:
+        """The metadata of ``topics``, in Kafka's message, with topic ids if the broker knows them; None for every topic
+        that this client may describe."""
+        return self._metadata(topics, deadline, with_ids=True)
 
     def leaders(
         self, partitions: Iterable[TopicPartition], deadline: float, *, deleted_too: bool = False
@@ -240,6 +250,21 @@ class ClusterClient:
     def _candidates(self) -> tuple[Endpoint, ...]:
         return tuple(dict.fromkeys((*self._connections, *self._known.candidates())))
 
+    def _ask_coordinator(
+        self, coordinator: CoordinatorOf, call: VersionedRequest, code_of: Callable[[Message], int]
+    ) -> Message:
+        def attempt(deadline: float) -> Message:
+            endpoint = self._coordinator(coordinator, deadline)
+            try:
+                answer = self.ask(endpoint, call, deadline)
+                raise_if_retriable(call.api_key, f"{call.operation}: broker {endpoint}", code_of(answer))
+            except KafkaUnavailableError:
+                self._known.coordinators.pop(coordinator, None)
+                raise
+            return answer
+
+        return self.persist(attempt, repeatable=call.repeatable)
+
     def _coordinator(self, of: CoordinatorOf, deadline: float) -> Endpoint:
         if of not in self._known.coordinators:
             call = find_coordinator(of)
@@ -255,5 +280,6 @@ class ClusterClient:
         return list(answer.topics)
 
 
-def _id_text(topic_id: UUID) -> str:
+def topic_id_text(topic_id: UUID) -> str:
+    """A topic id as Kafka writes it."""
     return urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")

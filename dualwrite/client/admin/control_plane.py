@@ -11,6 +11,7 @@ from typing import Any
 
 from dualwrite.client.admin.cluster_client import DEFAULT_TIMEOUT, ClusterClient
 from dualwrite.client.admin.log_reader import LogReader
+from dualwrite.client.admin.offsets import by_leader
 from dualwrite.client.config.settings import ClientSettings
 from dualwrite.client.protocol.requests import (
     TWO_PHASE_VERSION,
@@ -23,7 +24,6 @@ from dualwrite.client.protocol.requests import (
     initialized_in,
     list_transactions,
 )
-from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.client.terms.error_classes import raise_for
 from dualwrite.client.terms.versions import TRANSACTION_VERSION
 from dualwrite.errors import KafkaUnavailableError
@@ -235,14 +235,6 @@ def _only_state(answer: Message) -> Message:
     if len(answer.transaction_states) != 1:
         raise KafkaUnavailableError(f"DescribeTransactions: {len(answer.transaction_states)} answers to one question")
     return answer.transaction_states[0]
-
-
-def by_leader(leaders: Mapping[TopicPartition, Endpoint]) -> dict[Endpoint, list[TopicPartition]]:
-    """Partitions grouped by leader."""
-    groups: dict[Endpoint, list[TopicPartition]] = {}
-    for partition, endpoint in leaders.items():
-        groups.setdefault(endpoint, []).append(partition)
-    return groups
 
 
 def _starts(active: Iterable[Message], producer: ProducerIdentity) -> list[int]:

@@ -6,10 +6,10 @@
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from dualwrite.client.admin.control_plane import ControlPlane, by_leader
-from dualwrite.client.protocol.requests import LATEST, describe_configs, describe_log_dirs, list_offsets
+from dualwrite.client.admin.control_plane import ControlPlane
+from dualwrite.client.admin.offsets import listed_offsets
+from dualwrite.client.protocol.requests import LATEST, describe_configs, describe_log_dirs
 from dualwrite.client.terms.error_classes import raise_for
-from dualwrite.errors import KafkaUnavailableError
 from dualwrite.ids import TopicPartition
 
 
@@ -80,24 +80,7 @@ class Inspector(ControlPlane):
         :raises KafkaRefusedError: if a topic may not be described.
         """
         distinct = sorted(set(partitions))
-        stable, high = (self._latest(distinct, committed=committed) for committed in (True, False))
+        stable = listed_offsets(self._cluster, distinct, LATEST, committed=True)
+        high = listed_offsets(self._cluster, distinct, LATEST)
         known = [partition for partition in distinct if partition in stable and partition in high]
         return {partition: PartitionEnds(stable[partition], high[partition]) for partition in known}
-
-    def _latest(self, partitions: Collection[TopicPartition], *, committed: bool) -> dict[TopicPartition, int]:
-        def attempt(deadline: float) -> dict[TopicPartition, int]:
-            offsets = {}
-            leaders = self._cluster.leaders(partitions, deadline, deleted_too=True)
-            for endpoint, group in by_leader(leaders).items():
-                call = list_offsets(group, LATEST, committed=committed)
-                for topic in self._cluster.ask(endpoint, call, deadline).topics:
-                    for entry in topic.partitions:
-                        partition = TopicPartition(topic.name, entry.partition_index)
-                        raise_for(call.api_key, f"{call.operation} of {partition}", entry.error_code)
-                        offsets[partition] = int(entry.offset)
-            missing = set(leaders) - set(offsets)
-            if missing:
-                raise KafkaUnavailableError(f"ListOffsets: no answer about {', '.join(map(str, sorted(missing)))}")
-            return offsets
-
-        return self._cluster.persist(attempt) if partitions else {}

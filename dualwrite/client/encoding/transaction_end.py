@@ -85,12 +85,22 @@ def offset_after(records: bytes) -> int | None:
 def _markers(records: bytes, producer_id: int) -> Iterator[Marker]:
     for header, batch in batches(records):
         if header.producer_id == producer_id and header.is_control:
-            marker = _marker_in(batch)
+            marker = marker_in(batch)
             if marker is not None:
                 yield marker
 
 
-def _marker_in(batch: memoryview) -> Marker | None:
+def batches_before(records: bytes, end: int) -> bytes:
+    """The batches at the beginning of ``records`` that begin before the offset ``end``. A truncated batch stays."""
+    size = 0
+    for header, batch in batches(records):
+        if header.base_offset >= end:
+            return records[:size]
+        size += len(batch)
+    return records
+
+
+def marker_in(batch: memoryview) -> Marker | None:
     """The marker of a control batch; None if compaction has emptied it, or a later Kafka version defines its kind."""
     try:
         return read_marker(batch)
@@ -108,7 +118,7 @@ def commits_after(records: bytes, producer_id: int) -> bool:
             continue
         if not header.is_control:
             has_begun = has_ended
-        elif has_begun and _marker_in(batch) is Marker.COMMIT:
+        elif has_begun and marker_in(batch) is Marker.COMMIT:
             return True
         else:
             has_ended, has_begun = True, False

@@ -231,9 +231,12 @@ def describe_transactions(transactional_id: str) -> VersionedRequest:
     return VersionedRequest(f"DescribeTransactions of {transactional_id}", ApiKey.DESCRIBE_TRANSACTIONS, message)
 
 
-def list_transactions() -> VersionedRequest:
-    """ListTransactions: all that the broker coordinates."""
-    message = APIS[ApiKey.LIST_TRANSACTIONS].request(state_filters=[], producer_id_filters=[])
+def list_transactions(producer_ids: Iterable[int] = ()) -> VersionedRequest:
+    """ListTransactions: all that the broker coordinates.
+
+    :param producer_ids: only those of these producers; of all if there is none.
+    """
+    message = APIS[ApiKey.LIST_TRANSACTIONS].request(state_filters=[], producer_id_filters=list(producer_ids))
     return VersionedRequest("ListTransactions", ApiKey.LIST_TRANSACTIONS, message)
 
 
@@ -250,7 +253,7 @@ def describe_producers(partitions: Iterable[TopicPartition]) -> VersionedRequest
 def list_offsets(partitions: Iterable[TopicPartition], timestamp: int, *, committed: bool = False) -> VersionedRequest:
     """ListOffsets of partitions that the broker leads. v10 and later add nothing that is needed here.
 
-    :param timestamp: EARLIEST or LATEST.
+    :param timestamp: EARLIEST or LATEST; or milliseconds since the epoch, for the first record that is not older.
     :param committed: True for the end that a read_committed consumer sees, which a broker tells from v2 on.
     """
     request = APIS[ApiKey.LIST_OFFSETS].request

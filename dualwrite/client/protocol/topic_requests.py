@@ -1,0 +1,58 @@
+"""The requests of ``dualwrite.admin`` about topics. None of them is a part of a dual write."""
+
+from collections.abc import Iterable, Mapping
+
+from dualwrite.client.protocol.requests import VersionedRequest
+from dualwrite.wire.apis import APIS, ApiKey
+
+BROKERS_DEFAULT = -1
+"""In CreateTopics: the broker's own number of partitions or replicas (KIP-464)."""
+_TOPIC = 2
+"""Kafka's ConfigResource.Type of a topic."""
+_TIMEOUT_MS = 30_000
+"""How long the broker may wait for the cluster, as in Kafka's own tools."""
+_LAST_WITH_NAMES = 5
+"""DeleteTopics names topics in a field of its own up to this version."""
+
+
+def topic_creation(
+    name: str,
+    partitions: int = BROKERS_DEFAULT,
+    replicas: int = BROKERS_DEFAULT,
+    config: Mapping[str, str] | None = None,
+) -> VersionedRequest:
+    """CreateTopics of one topic. It is not repeatable: the second answer would be that the topic exists."""
+    request = APIS[ApiKey.CREATE_TOPICS].request
+    settings = request.CreatableTopic.CreatableTopicConfig
+    topic = request.CreatableTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=replicas,
+        assignments=[],
+        configs=[settings(name=key, value=value) for key, value in (config or {}).items()],
+    )
+    message = request(topics=[topic], timeout_ms=_TIMEOUT_MS)
+    return VersionedRequest(f"CreateTopics of {name}", ApiKey.CREATE_TOPICS, message, floor=4, repeatable=False)
+
+
+def topic_deletion(name: str) -> VersionedRequest:
+    """DeleteTopics of one topic. It is not repeatable: the second answer would be that there is no such topic."""
+    message = APIS[ApiKey.DELETE_TOPICS].request(topic_names=[name], timeout_ms=_TIMEOUT_MS)
+    return VersionedRequest(
+        f"DeleteTopics of {name}", ApiKey.DELETE_TOPICS, message, floor=1, cap=_LAST_WITH_NAMES, repeatable=False
+    )
+
+
+def topic_settings(name: str) -> VersionedRequest:
+    """DescribeConfigs of the topic ``name``: all its settings."""
+    request = APIS[ApiKey.DESCRIBE_CONFIGS].request
+    resource = request.DescribeConfigsResource(resource_type=_TOPIC, resource_name=name, configuration_keys=None)
+    message = request(resources=[resource], include_synonyms=False, include_documentation=False)
+    return VersionedRequest(f"DescribeConfigs of topic {name}", ApiKey.DESCRIBE_CONFIGS, message, floor=1)
+
+
+def partition_sizes(name: str, partitions: Iterable[int]) -> VersionedRequest:
+    """DescribeLogDirs of one broker: the sizes of its replicas of these partitions."""
+    request = APIS[ApiKey.DESCRIBE_LOG_DIRS].request
+    topic = request.DescribableLogDirTopic(topic=name, partitions=list(partitions))
+    return VersionedRequest(f"DescribeLogDirs of topic {name}", ApiKey.DESCRIBE_LOG_DIRS, request(topics=[topic]), 1)
