@@ -81,6 +81,15 @@ def require_cluster(config: Mapping[str, Any]) -> None:
         control.close()
 
 
+def reached_cluster(config: dict[str, Any]) -> dict[str, Any]:
+    """``config``, once a broker has answered; see :func:`require_cluster`.
+
+    :raises KafkaUnavailableError: if no broker answers.
+    """
+    require_cluster(config)
+    return config
+
+
 def _lines_of(file: Path) -> Iterable[tuple[str, str]]:
     """The lines of ``file`` that are neither empty nor comments, each with its place."""
     try:

@@ -23,15 +23,22 @@ FAILED = 2
 INTERRUPTED = 130
 
 VERBS = {
+    "acls": "list, add and remove access control lists of a cluster",
     "broker": "run the bundled broker",
     "compare": "compare a table with a topic, key by key",
+    "consume": "show the records of a topic, each with the state of its transaction",
     "db": "create, show, upgrade and downgrade the tables in a database",
     "demo": "load real rows through kill -9 and compare both sides",
     "doctor": "find problems of dual writes with a database and a cluster",
+    "groups": "show consumer groups and their lag, move their offsets, and delete them",
     "load": "load a file into a table and a topic, each batch in both or in neither",
     "recover": "end the transactions of an application's dead processes, as the database decided",
+    "topics": "list, create, describe and delete topics",
     "transactions": "show open transactions, and end them: as the database decided, or by force",
 }
+
+_ROOMS = {name: f"kafka.{name}" for name in ("acls", "consume", "groups", "topics")}
+"""Where the modules of verbs are that are not beside this one."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -91,7 +98,7 @@ def parser_for(words: Sequence[str]) -> tuple[argparse.ArgumentParser, ModuleTyp
     for name, purpose in VERBS.items():
         subparser = subparsers.add_parser(name, help=purpose, description=f"{purpose[0].upper()}{purpose[1:]}.")
         if name == chosen:
-            verb = importlib.import_module(f"dualwrite.cli.{name}")
+            verb = importlib.import_module(f"dualwrite.cli.{_ROOMS.get(name, name)}")
             verb.configure(subparser)
     return parser, verb
 

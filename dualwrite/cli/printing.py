@@ -45,6 +45,15 @@ def as_json_text(value: Any, *, is_line: bool = False) -> str:
     return json.dumps(value, indent=None if is_line else 2, default=_plain)
 
 
+def printable(text: str) -> str:
+    """``text`` in one line, with escapes for what a terminal would not print, or would obey."""
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape", "surrogatepass").decode() for letter in text
+    )
+
+
 def complain(message: str) -> None:
     """Print one line on stderr, in the form of main.py's errors."""
     print("dualwrite: " + " ".join(message.split()), file=sys.stderr)

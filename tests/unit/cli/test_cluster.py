@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dualwrite.cli import cluster
-from dualwrite.cli.cluster import add_cluster, cluster_config, require_cluster
+from dualwrite.cli.cluster import add_cluster, cluster_config, reached_cluster, require_cluster
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 
 
@@ -79,3 +79,5 @@ def test_an_unreachable_cluster_is_an_error_within_seconds(monkeypatch: pytest.M
     monkeypatch.setattr(cluster, "REACH_SECONDS", 0.1)
     with pytest.raises(KafkaUnavailableError, match=r"gave up after 0\.1 s\): is it running\? see bootstrap\.servers"):
         require_cluster({"bootstrap.servers": "127.0.0.1:1"})
+    with pytest.raises(KafkaUnavailableError):
+        reached_cluster({"bootstrap.servers": "127.0.0.1:1"})

@@ -55,6 +55,23 @@ def test_a_mistake_in_a_comparison_is_reported_without_a_database_or_a_kafka_cli
     assert imported == []
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("consume", "t", "--max", "0"), "--max 0: use 1 or more"),
+        (("consume", "t", "--from", "never"), "argument --from: 'never': use beginning, end, an offset, or a time"),
+        (("topics", "create", "t", "--config", "x"), "--config 'x': use KEY=VALUE"),
+        (("topics", "list", "-X", "nosuch=1"), "-X: nosuch: there is no such setting"),
+        (("groups", "list", "-X", "nosuch=1"), "-X: nosuch: there is no such setting"),
+        (("acls", "add", "--principal", "User:a", "--operation", "READ"), "name a resource: --topic, --group, "),
+    ],
+)
+def test_a_mistake_in_a_daily_verb_is_reported_without_a_kafka_client(words: tuple[str, ...], message: str) -> None:
+    shown, imported = modules_after(*words, "--bootstrap-servers", "127.0.0.1:1")
+    assert message in shown
+    assert imported == []
+
+
 def test_a_wrong_url_scheme_is_reported_without_a_kafka_client(tmp_path: Path) -> None:
     file = write_input(tmp_path / "f.csv", "id,name\n" + csv_text(1))
     shown, imported = modules_after("load", str(file), "--db", "oracle://x", *TARGET)

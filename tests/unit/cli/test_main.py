@@ -80,9 +80,25 @@ def test_every_action_on_transactions_explains_itself(name: str, capsys: pytest.
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        *[("topics", action) for action in ("list", "create", "describe", "delete")],
+        *[("groups", action) for action in ("list", "describe", "reset-offsets", "delete")],
+        *[("acls", action) for action in ("list", "add", "remove")],
+    ],
+    ids=" ".join,
+)
+def test_every_action_on_a_cluster_explains_itself(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(*words, "--help") == 0
+    shown = capsys.readouterr().out
+    assert "--bootstrap-servers HOST:PORT" in shown
+    assert shown.split("\n\n")[1][0].isupper()
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "name a verb: broker, compare, db, demo, doctor, load, recover, transactions"),
+        ((), "name a verb: " + ", ".join(VERBS)),
         (("laod",), "argument VERB: invalid choice: 'laod'"),
         (("try", "--size", "big"), "argument --size: invalid int value: 'big'; see dualwrite try --help"),
         (("try", "--sise"), "unrecognized arguments: --sise"),

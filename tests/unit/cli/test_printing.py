@@ -6,13 +6,29 @@ from enum import Enum
 
 import pytest
 
-from dualwrite.cli.printing import as_json_text, complain, counted, print_json, since, table
+from dualwrite.cli.printing import as_json_text, complain, counted, print_json, printable, since, table
 
 NOW = datetime(2026, 1, 2, tzinfo=timezone.utc)
 
 
 def test_columns_are_as_wide_as_they_must_be() -> None:
     assert table(("A", "LONG"), [("abc", ""), ("d", "e")]) == ["A    LONG", "abc", "d    e"]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("", ""),
+        ("naïve ☕", "naïve ☕"),
+        ("a\tb\nc", "a\\tb\\nc"),
+        ("\x1b[31mred", "\\x1b[31mred"),
+        ("\x9b\u202e", "\\x9b\\u202e"),
+        ("\ud800", "\\ud800"),
+    ],
+)
+def test_what_a_terminal_would_obey_is_shown_with_escapes(text: str, shown: str) -> None:
+    assert printable(text) == shown
+    assert printable(shown) == shown
 
 
 @pytest.mark.parametrize(

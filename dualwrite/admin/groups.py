@@ -1,0 +1,219 @@
+"""Consumer groups: list, describe and delete them, and move their offsets."""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from dualwrite.admin.connecting import DEFAULT_TIMEOUT, connected, partitions_of, with_leader
+from dualwrite.admin.records import count_unread
+from dualwrite.admin.starts import start_offsets
+from dualwrite.admin.views import GroupDetails, GroupListing, MemberDetails, OffsetChange, PartitionLag, Start
+from dualwrite.client.admin.cluster_client import ClusterClient
+from dualwrite.client.admin.offsets import listed_offsets
+from dualwrite.client.protocol.group_requests import (
+    assigned_partitions,
+    commit_offsets,
+    committed_offsets,
+    group_deletion,
+    group_description,
+    group_listing,
+)
+from dualwrite.client.protocol.requests import EARLIEST, LATEST, CommittedOffset
+from dualwrite.client.terms.error_classes import raise_for
+from dualwrite.errors import InputError, KafkaRefusedError
+from dualwrite.ids import TopicPartition
+from dualwrite.wire.apis import ApiKey, Message
+from dualwrite.wire.error_codes import ErrorCode, error_name
+
+_NEW_PROTOCOL = "consumer"
+"""ListGroups' type of a group of KIP-848."""
+_CONSUMERS = "consumer"
+"""The protocol type of a group of consumers: not of Connect's workers, for example."""
+_NO_OFFSET = -1
+
+
+def list_groups(kafka: Mapping[str, Any], *, timeout: float = DEFAULT_TIMEOUT) -> list[GroupListing]:
+    """The groups that this client may describe, by name. Each broker lists those that it coordinates."""
+    with connected(kafka, timeout) as cluster:
+        return _listed(cluster)
+
+
+def describe_group(
+    kafka: Mapping[str, Any], group_id: str, *, counts: bool = True, timeout: float = DEFAULT_TIMEOUT
+) -> GroupDetails:
+    """A group with its members, and its lag in each partition that it has committed or was assigned.
+
+    The lag is measured to the last stable offset, behind which no read_committed consumer reads. Offsets are not
+    records: markers and aborted records have offsets, too. So a group that has read everything may lag by some
+    offsets, and ``unread`` says how many records are really left.
+
+    :param counts: True to read the log from the committed offsets on (at most 1 MiB of each partition), to count
+        ``unread``.
+    :raises KafkaRefusedError: GROUP_ID_NOT_FOUND, GROUP_AUTHORIZATION_FAILED.
+    """
+    with connected(kafka, timeout) as cluster:
+        listed = _required(cluster, group_id)
+        members: tuple[MemberDetails, ...] | None = None
+        state, assignor = listed.state, ""
+        if listed.kind != _NEW_PROTOCOL:
+            answer = _ask(cluster, group_id, group_description(group_id), lambda answer: answer.groups[0].error_code)
+            (described,) = answer.groups
+            state, assignor = described.group_state, described.protocol_data or ""
+            is_consumer = described.protocol_type == _CONSUMERS
+            members = tuple(_member(member, is_consumer) for member in described.members)
+        lags = _lags(cluster, group_id, members or (), counts)
+    return GroupDetails(group_id, state, listed.kind, assignor, members, lags)
+
+
+def delete_group(kafka: Mapping[str, Any], group_id: str, *, timeout: float = DEFAULT_TIMEOUT) -> None:
+    """Delete a group with its offsets. Its consumers would begin again by ``auto.offset.reset``.
+
+    :raises KafkaRefusedError: GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP if it has members.
+    :raises AnswerLostError: if the coordinator did not answer: the group may have been deleted.
+    """
+    with connected(kafka, timeout) as cluster:
+        answer = cluster.ask_group_coordinator(
+            group_id, group_deletion(group_id), lambda answer: int(answer.results[0].error_code)
+        )
+    _require_success(ApiKey.DELETE_GROUPS, group_id, answer.results[0].error_code)
+
+
+def reset_offsets(
+    kafka: Mapping[str, Any],
+    group_id: str,
+    topic: str,
+    start: Start,
+    *,
+    partitions: Collection[int] | None = None,
+    dry_run: bool = False,
+    timeout: float = DEFAULT_TIMEOUT,
+) -> list[OffsetChange]:
+    """Move the group's committed offsets in ``topic`` to ``start``; the end is the last stable offset. The group need
+    not exist before, and must have no members.
+
+    :param partitions: only these; None for all.
+    :param dry_run: True to change nothing, and only return what would change.
+    :raises InputError: if ``topic`` is not a topic's name, or a partition does not exist; or if the group has members.
+    :raises KafkaRefusedError: if there is no such topic, or READ on the group or the topic is not granted.
+    """
+    with connected(kafka, timeout) as cluster:
+        chosen = partitions_of(cluster, topic, partitions)
+        after = start_offsets(cluster, chosen, start, committed=True)
+        before = _committed(cluster, group_id, stable=False)
+        changes = [OffsetChange(partition, before.get(partition), after[partition]) for partition in chosen]
+        if dry_run:
+            return changes
+        call = commit_offsets(group_id, [CommittedOffset(*change.partition, change.after) for change in changes])
+        answer = cluster.ask_group_coordinator(group_id, call, _first_code)
+        code = _first_code(answer)
+        if code == ErrorCode.UNKNOWN_MEMBER_ID:
+            raise InputError(f"group {group_id!r} has members: stop its consumers first")
+        _require_success(ApiKey.OFFSET_COMMIT, group_id, code)
+        return changes
+
+
+def _listed(cluster: ClusterClient) -> list[GroupListing]:
+    def attempt(deadline: float) -> list[GroupListing]:
+        call, groups = group_listing(), []
+        for endpoint in cluster.brokers(deadline):
+            answer = cluster.ask(endpoint, call, deadline)
+            raise_for(call.api_key, f"{call.operation}: broker {endpoint}", answer.error_code)
+            groups += [
+                GroupListing(entry.group_id, entry.group_state, entry.group_type.lower(), entry.protocol_type)
+                for entry in answer.groups
+            ]
+        return sorted(groups, key=lambda group: group.group_id)
+
+    return cluster.persist(attempt)
+
+
+def _required(cluster: ClusterClient, group_id: str) -> GroupListing:
+    listed = next((group for group in _listed(cluster) if group.group_id == group_id), None)
+    if listed is None:
+        _require_success(ApiKey.DESCRIBE_GROUPS, group_id, ErrorCode.GROUP_ID_NOT_FOUND)
+    assert listed is not None
+    return listed
+
+
+def _ask(cluster: ClusterClient, group_id: str, call: Any, code_of: Any) -> Message:
+    answer = cluster.ask_group_coordinator(group_id, call, code_of)
+    _require_success(call.api_key, group_id, code_of(answer))
+    return answer
+
+
+def _require_success(api_key: ApiKey, group_id: str, code: int) -> None:
+    if code == ErrorCode.GROUP_ID_NOT_FOUND:
+        raise KafkaRefusedError(f"the cluster has no group {group_id!r}", code, error_name(code))
+    raise_for(api_key, f"group {group_id!r}", code)
+
+
+def _member(member: Message, is_consumer: bool) -> MemberDetails:
+    try:
+        partitions = tuple(sorted(assigned_partitions(bytes(member.member_assignment)))) if is_consumer else ()
+    except ValueError:
+        partitions = ()  # an assignment of another client's own form
+    return MemberDetails(member.member_id, member.group_instance_id, member.client_id, member.client_host, partitions)
+
+
+def _committed(cluster: ClusterClient, group_id: str, *, stable: bool) -> dict[TopicPartition, int | None]:
+    """The committed offset of each partition; with ``stable`` None for one with an offset in an open transaction."""
+    answer = _ask(cluster, group_id, committed_offsets(group_id, stable=stable), lambda answer: answer.error_code)
+    offsets: dict[TopicPartition, int | None] = {}
+    for topic in answer.topics:
+        for entry in topic.partitions:
+            partition = TopicPartition(topic.name, entry.partition_index)
+            if entry.error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT:
+                offsets[partition] = None
+                continue
+            _require_success(ApiKey.OFFSET_FETCH, group_id, entry.error_code)
+            if entry.committed_offset != _NO_OFFSET:
+                offsets[partition] = entry.committed_offset
+    return offsets
+
+
+def _lags(
+    cluster: ClusterClient, group_id: str, members: Iterable[MemberDetails], counts: bool
+) -> tuple[PartitionLag, ...]:
+    owners = {partition: member.member_id for member in members for partition in member.partitions}
+    stable = _committed(cluster, group_id, stable=True)
+    committed = _committed(cluster, group_id, stable=False)
+    partitions = sorted(owners.keys() | committed.keys())
+    led = with_leader(cluster, partitions)
+    earliest = listed_offsets(cluster, led, EARLIEST)
+    ends = listed_offsets(cluster, led, LATEST, committed=True)
+    high = listed_offsets(cluster, led, LATEST)
+    lags = []
+    for partition in partitions:
+        offset, end = committed.get(partition), ends.get(partition)
+        unread = None
+        if counts and offset is not None and end is not None:
+            unread = _unread(cluster, partition, max(offset, earliest[partition]), end)
+        lags.append(
+            PartitionLag(
+                partition,
+                offset,
+                stable.get(partition, offset) is None and offset is not None,
+                earliest.get(partition),
+                end,
+                high.get(partition),
+                unread,
+                owners.get(partition),
+            )
+        )
+    return tuple(lags)
+
+
+def _unread(cluster: ClusterClient, partition: TopicPartition, offset: int, end: int) -> int | None:
+    if offset >= end:
+        return 0
+    try:
+        return count_unread(cluster, partition, offset, end)
+    except KafkaRefusedError as error:
+        if error.code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            raise
+        return None
+
+
+def _first_code(answer: Message) -> int:
+    """The first error of an answer to OffsetCommit; 0 if there is none."""
+    codes = (entry.error_code for topic in answer.topics for entry in topic.partitions)
+    return next((int(code) for code in codes if code), int(ErrorCode.NONE))

@@ -1,0 +1,203 @@
+"""``dualwrite acls``: list, add and remove access control lists."""
+
+import argparse
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+from dualwrite.broker.access.acls import (
+    CLUSTER_NAME,
+    WILDCARD,
+    Acl,
+    AclFilter,
+    AclOperation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+from dualwrite.cli.actions import Action, add_action, run_action
+from dualwrite.cli.cluster import add_cluster, cluster_config, reached_cluster
+from dualwrite.cli.kafka.confirming import add_yes, require_confirmation
+from dualwrite.cli.printing import counted, print_json, printable, table
+from dualwrite.errors import InputError
+
+run = run_action
+
+_RESOURCES = {
+    "topics": ("--topic", ResourceType.TOPIC),
+    "groups": ("--group", ResourceType.GROUP),
+    "transactional_ids": ("--transactional-id", ResourceType.TRANSACTIONAL_ID),
+    "users": ("--user", ResourceType.USER),
+}
+_HEADS = ("PRINCIPAL", "HOST", "PERMISSION", "OPERATION", "PATTERN", "RESOURCE", "NAME")
+_PATTERNS = ("literal", "prefixed", "match", "any")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's actions and their arguments."""
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    listing = _action(actions, "list", _list, "every ACL, or those that the options describe")
+    adding = _action(actions, "add", _add, "add ACLs: one for each principal, resource and operation")
+    removing = _action(actions, "remove", _remove, "remove the ACLs that the options describe")
+    adding.add_argument("--principal", dest="principals", action="append", required=True, metavar="TYPE:NAME")
+    adding.add_argument("--prefixed", action="store_true", help="names of resources are prefixes of names")
+    adding.add_argument("--deny", action="store_true", help="forbid, instead of allow")
+    adding.add_argument("--host", default=WILDCARD, metavar="ADDRESS", help="the client's address (every address)")
+    adding.add_argument("--operation", dest="operations", type=_operation, action="append", required=True)
+    for subparser in (listing, removing):
+        subparser.add_argument("--principal", metavar="TYPE:NAME", help="only with this principal, such as User:orders")
+        subparser.add_argument("--host", metavar="ADDRESS", help="only with this host")
+        subparser.add_argument("--operation", type=_operation, help="only with this operation")
+        subparser.add_argument(
+            "--pattern",
+            choices=_PATTERNS,
+            default="any",
+            help="only with this pattern; match: every ACL that applies to a resource of this name (any)",
+        )
+        permission = subparser.add_mutually_exclusive_group()
+        permission.add_argument("--allow", action="store_true", help="only those that allow")
+        permission.add_argument("--deny", action="store_true", help="only those that forbid")
+    add_yes(removing)
+    for subparser in (listing, removing):
+        subparser.add_argument("--json", action="store_true", help="for programs")
+
+
+def _action(actions: Any, name: str, action: Action, purpose: str) -> argparse.ArgumentParser:
+    subparser = add_action(actions, name, action, purpose)
+    for dest, (option, _) in _RESOURCES.items():
+        subparser.add_argument(
+            option, dest=dest, action="append", default=[], metavar="NAME", help="the resource; may be repeated"
+        )
+    subparser.add_argument("--cluster", action="store_true", help="the resource is the cluster")
+    add_cluster(subparser)
+    return subparser
+
+
+def _operation(text: str) -> AclOperation:
+    name = text.upper().replace("-", "_")
+    names = [operation.name for operation in AclOperation if operation > AclOperation.ANY]
+    if name not in names:
+        raise argparse.ArgumentTypeError(f"{text!r}: use one of {', '.join(names)}")
+    return AclOperation[name]
+
+
+def _resources(arguments: argparse.Namespace) -> list[tuple[ResourceType, str]]:
+    resources = [(kind, name) for dest, (_, kind) in _RESOURCES.items() for name in getattr(arguments, dest)]
+    return resources + [(ResourceType.CLUSTER, CLUSTER_NAME)] * arguments.cluster
+
+
+def _filters(arguments: argparse.Namespace) -> list[AclFilter]:
+    """A filter for each resource; one for every resource if none was named."""
+    resources: list[tuple[ResourceType, str | None]] = [*_resources(arguments)] or [(ResourceType.ANY, None)]
+    permission = Permission.ALLOW if arguments.allow else Permission.DENY if arguments.deny else Permission.ANY
+    return [
+        AclFilter(
+            kind,
+            name,
+            PatternType[arguments.pattern.upper()],
+            arguments.principal,
+            arguments.host,
+            arguments.operation or AclOperation.ANY,
+            permission,
+        )
+        for kind, name in resources
+    ]
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    filters = _filters(arguments)
+    acls = _found(reached_cluster(cluster_config(arguments)), filters)
+    if arguments.json:
+        print_json([_as_json(acl) for acl in acls])
+    else:
+        print("\n".join(_lines(acls)) if acls else "no ACLs")
+    return 0
+
+
+def _found(config: dict[str, Any], filters: Sequence[AclFilter]) -> list[Acl]:
+    from dualwrite.admin.acls import list_acls  # here and below, as it imports a Kafka client
+
+    return list(dict.fromkeys(acl for each in filters for acl in list_acls(config, each)))
+
+
+def _lines(acls: Sequence[Acl]) -> list[str]:
+    return table(
+        _HEADS,
+        [
+            (
+                printable(acl.principal),
+                acl.host,
+                acl.permission.name,
+                acl.operation.name,
+                acl.pattern_type.name,
+                acl.resource_type.name,
+                printable(acl.resource_name),
+            )
+            for acl in acls
+        ],
+    )
+
+
+def _as_json(acl: Acl) -> dict[str, object]:
+    return {
+        "principal": acl.principal,
+        "host": acl.host,
+        "permission": acl.permission.name,
+        "operation": acl.operation.name,
+        "pattern": acl.pattern_type.name,
+        "resource": acl.resource_type.name,
+        "name": acl.resource_name,
+    }
+
+
+def _add(arguments: argparse.Namespace) -> int:
+    resources = _resources(arguments)
+    if not resources:
+        options = ", ".join(option for option, _ in _RESOURCES.values())
+        raise InputError(f"name a resource: {options} or --cluster")
+    pattern = PatternType.PREFIXED if arguments.prefixed else PatternType.LITERAL
+    permission = Permission.DENY if arguments.deny else Permission.ALLOW
+    acls = [
+        Acl(
+            kind,
+            name,
+            PatternType.LITERAL if kind is ResourceType.CLUSTER else pattern,
+            principal,
+            arguments.host,
+            operation,
+            permission,
+        )
+        for (kind, name), principal, operation in product(resources, arguments.principals, arguments.operations)
+    ]
+    for refusal in (acl.refusal() for acl in acls):
+        if refusal is not None:
+            raise InputError(refusal)
+    config = reached_cluster(cluster_config(arguments))
+    from dualwrite.admin.acls import add_acls
+
+    add_acls(config, acls)
+    print("\n".join(_lines(acls)))
+    print(f"added {counted(len(acls), 'ACL')}")
+    return 0
+
+
+def _remove(arguments: argparse.Namespace) -> int:
+    filters = _filters(arguments)
+    if not _resources(arguments) and arguments.principal is None:
+        raise InputError("name a resource or a --principal: this would remove the ACLs of everybody")
+    config = reached_cluster(cluster_config(arguments))
+    from dualwrite.admin.acls import remove_acls
+
+    found = _found(config, filters)
+    if not found:
+        raise InputError("no ACL is found by these options")
+    if not arguments.yes:
+        print("\n".join(_lines(found)), flush=True)
+    require_confirmation(arguments, f"remove {counted(len(found), 'ACL')}")
+    removed = [acl for each in filters for acl in remove_acls(config, each)]
+    if arguments.json:
+        print_json([_as_json(acl) for acl in removed])
+    else:
+        print("\n".join(_lines(removed)))
+        print(f"removed {counted(len(removed), 'ACL')}")
+    return 0
