@@ -138,20 +138,21 @@ class Tutorial:
                 yield command, printed.rstrip("\n")
 
     def _run(self, command: str) -> str:
-        words = shlex.split(command)
+        words = shlex.split(command.replace(ADDRESS, self._address))
         program = {"python": [], "dualwrite": ["-m", "dualwrite"]}[words[0]]
         done = subprocess.run(
             [sys.executable, *program, *words[1:]],
             cwd=self._directory,
             env=environment(),
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,  # as at a terminal
             text=True,
             check=False,
             timeout=120,
         )
         if done.returncode == -signal.SIGKILL:
             return "Killed"
-        assert (done.returncode, done.stderr) == (0, ""), command
+        assert done.returncode == 0, (command, done.stdout)
         return "\n".join(line.rstrip() for line in done.stdout.splitlines())
 
 
@@ -159,10 +160,4 @@ class Tutorial:
 def test_the_tutorial_goes_as_it_says(tmp_path: Path, broker: KafkaBroker) -> None:
     tutorial = Tutorial(tmp_path, broker.bootstrap_servers)
     tutorial.follow((HOME / "docs" / "tutorial.md").read_text(encoding="utf-8"))
-    assert tutorial.commands >= 9
-    shop = tmp_path / "shop.py"
-    shop.write_text(shop.read_text(encoding="utf-8").replace(broker.bootstrap_servers, "127.0.0.1:1"), encoding="utf-8")
-    look = [sys.executable, "look.py"]
-    done = subprocess.run(look, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (1, "rows:    tea cake\n"), "a broker that is down is no empty topic"
-    assert "the topic was not read to its end" in done.stderr
+    assert tutorial.commands >= 13
