@@ -12,6 +12,20 @@ from dualwrite.errors import InputError, KafkaRefusedError
 from dualwrite.wire.apis import APIS, ApiKey, Message
 from dualwrite.wire.error_codes import ErrorCode, error_name
 
+__all__ = [
+    "EVERY_ACL",
+    "Acl",
+    "AclFilter",
+    "AclOperation",
+    "PatternType",
+    "Permission",
+    "ResourceType",
+    "add_acls",
+    "as_text",
+    "list_acls",
+    "remove_acls",
+]
+
 EVERY_ACL = AclFilter(ResourceType.ANY, None, PatternType.ANY, None, None, AclOperation.ANY, Permission.ANY)
 """The filter that finds every ACL."""
 

@@ -2,11 +2,13 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from dualwrite.client.admin.cluster_client import DEFAULT_TIMEOUT as DEFAULT_TIMEOUT
 from dualwrite.client.admin.cluster_client import ClusterClient
+from dualwrite.client.admin.offsets import listed_offsets
 from dualwrite.client.config.settings import ClientSettings
+from dualwrite.client.protocol.requests import EARLIEST, LATEST
 from dualwrite.client.terms.error_classes import raise_for
 from dualwrite.errors import InputError
 from dualwrite.ids import TopicPartition, is_legal_topic
@@ -52,6 +54,24 @@ def partitions_of(cluster: ClusterClient, topic: str, chosen: Collection[int] | 
         if index not in known:
             raise InputError(f"topic {topic!r} has no partition {index}; its partitions are 0 to {known[-1]}")
     return [TopicPartition(topic, index) for index in known if chosen is None or index in chosen]
+
+
+class LogEnds(NamedTuple):
+    """Where logs begin and end, by partition; without those of partitions that do not exist or have no leader."""
+
+    earliest: Mapping[TopicPartition, int]
+    stable: Mapping[TopicPartition, int]
+    high: Mapping[TopicPartition, int]
+
+
+def log_ends(cluster: ClusterClient, partitions: Iterable[TopicPartition]) -> LogEnds:
+    """The beginnings, the last stable offsets and the high watermarks of ``partitions``, asked for in this order."""
+    led = with_leader(cluster, partitions)
+    return LogEnds(
+        listed_offsets(cluster, led, EARLIEST, deleted_too=True),
+        listed_offsets(cluster, led, LATEST, committed=True, deleted_too=True),
+        listed_offsets(cluster, led, LATEST, deleted_too=True),
+    )
 
 
 def with_leader(cluster: ClusterClient, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:

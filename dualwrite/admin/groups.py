@@ -1,14 +1,14 @@
 """Consumer groups: list, describe and delete them, and move their offsets."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from dualwrite.admin.connecting import DEFAULT_TIMEOUT, connected, partitions_of, with_leader
+from dualwrite.admin.connecting import DEFAULT_TIMEOUT, connected, log_ends, partitions_of
 from dualwrite.admin.records import count_unread
 from dualwrite.admin.starts import start_offsets
 from dualwrite.admin.views import GroupDetails, GroupListing, MemberDetails, OffsetChange, PartitionLag, Start
 from dualwrite.client.admin.cluster_client import ClusterClient
-from dualwrite.client.admin.offsets import listed_offsets
 from dualwrite.client.protocol.group_requests import (
     assigned_partitions,
     commit_offsets,
@@ -17,15 +17,15 @@ from dualwrite.client.protocol.group_requests import (
     group_description,
     group_listing,
 )
-from dualwrite.client.protocol.requests import EARLIEST, LATEST, CommittedOffset
+from dualwrite.client.protocol.requests import CommittedOffset, VersionedRequest
 from dualwrite.client.terms.error_classes import raise_for
 from dualwrite.errors import InputError, KafkaRefusedError
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.apis import ApiKey, Message
-from dualwrite.wire.error_codes import ErrorCode, error_name
+from dualwrite.wire.error_codes import ErrorCode
 
-_NEW_PROTOCOL = "consumer"
-"""ListGroups' type of a group of KIP-848."""
+_CLASSIC = frozenset({"", "classic"})
+"""The kinds of groups that DescribeGroups describes. Others have requests of their own (KIP-848, KIP-932, KIP-1071)."""
 _CONSUMERS = "consumer"
 """The protocol type of a group of consumers: not of Connect's workers, for example."""
 _NO_OFFSET = -1
@@ -54,7 +54,7 @@ def describe_group(
         listed = _required(cluster, group_id)
         members: tuple[MemberDetails, ...] | None = None
         state, assignor = listed.state, ""
-        if listed.kind != _NEW_PROTOCOL:
+        if listed.kind in _CLASSIC:
             answer = _ask(cluster, group_id, group_description(group_id), lambda answer: answer.groups[0].error_code)
             (described,) = answer.groups
             state, assignor = described.group_state, described.protocol_data or ""
@@ -71,10 +71,7 @@ def delete_group(kafka: Mapping[str, Any], group_id: str, *, timeout: float = DE
     :raises AnswerLostError: if the coordinator did not answer: the group may have been deleted.
     """
     with connected(kafka, timeout) as cluster:
-        answer = cluster.ask_group_coordinator(
-            group_id, group_deletion(group_id), lambda answer: int(answer.results[0].error_code)
-        )
-    _require_success(ApiKey.DELETE_GROUPS, group_id, answer.results[0].error_code)
+        _ask(cluster, group_id, group_deletion(group_id), lambda answer: answer.results[0].error_code)
 
 
 def reset_offsets(
@@ -127,22 +124,26 @@ def _listed(cluster: ClusterClient) -> list[GroupListing]:
 
 
 def _required(cluster: ClusterClient, group_id: str) -> GroupListing:
-    listed = next((group for group in _listed(cluster) if group.group_id == group_id), None)
-    if listed is None:
-        _require_success(ApiKey.DESCRIBE_GROUPS, group_id, ErrorCode.GROUP_ID_NOT_FOUND)
-    assert listed is not None
-    return listed
+    for group in _listed(cluster):
+        if group.group_id == group_id:
+            return group
+    raise _no_group(group_id)
 
 
-def _ask(cluster: ClusterClient, group_id: str, call: Any, code_of: Any) -> Message:
+def _ask(cluster: ClusterClient, group_id: str, call: VersionedRequest, code_of: Callable[[Message], int]) -> Message:
     answer = cluster.ask_group_coordinator(group_id, call, code_of)
     _require_success(call.api_key, group_id, code_of(answer))
     return answer
 
 
+def _no_group(group_id: str) -> KafkaRefusedError:
+    code = ErrorCode.GROUP_ID_NOT_FOUND
+    return KafkaRefusedError(f"the cluster has no group {group_id!r}", code, code.name)
+
+
 def _require_success(api_key: ApiKey, group_id: str, code: int) -> None:
     if code == ErrorCode.GROUP_ID_NOT_FOUND:
-        raise KafkaRefusedError(f"the cluster has no group {group_id!r}", code, error_name(code))
+        raise _no_group(group_id)
     raise_for(api_key, f"group {group_id!r}", code)
 
 
@@ -177,36 +178,30 @@ def _lags(
     stable = _committed(cluster, group_id, stable=True)
     committed = _committed(cluster, group_id, stable=False)
     partitions = sorted(owners.keys() | committed.keys())
-    led = with_leader(cluster, partitions)
-    earliest = listed_offsets(cluster, led, EARLIEST)
-    ends = listed_offsets(cluster, led, LATEST, committed=True)
-    high = listed_offsets(cluster, led, LATEST)
+    ends = log_ends(cluster, partitions)
     lags = []
     for partition in partitions:
-        offset, end = committed.get(partition), ends.get(partition)
-        unread = None
-        if counts and offset is not None and end is not None:
-            unread = _unread(cluster, partition, max(offset, earliest[partition]), end)
-        lags.append(
-            PartitionLag(
-                partition,
-                offset,
-                stable.get(partition, offset) is None and offset is not None,
-                earliest.get(partition),
-                end,
-                high.get(partition),
-                unread,
-                owners.get(partition),
-            )
+        lag = PartitionLag(
+            partition=partition,
+            committed=committed.get(partition),
+            is_pending=partition in stable and stable[partition] is None,
+            earliest=ends.earliest.get(partition),
+            last_stable_offset=ends.stable.get(partition),
+            high_watermark=ends.high.get(partition),
+            unread=None,
+            member_id=owners.get(partition),
         )
+        lags.append(replace(lag, unread=_unread(cluster, lag)) if counts else lag)
     return tuple(lags)
 
 
-def _unread(cluster: ClusterClient, partition: TopicPartition, offset: int, end: int) -> int | None:
-    if offset >= end:
-        return 0
+def _unread(cluster: ClusterClient, lag: PartitionLag) -> int | None:
+    """How many records are left before the last stable offset; None if that is not known."""
+    if not lag.lag or lag.committed is None or lag.last_stable_offset is None:
+        return lag.lag
     try:
-        return count_unread(cluster, partition, offset, end)
+        begin = max(lag.committed, lag.earliest or 0)
+        return count_unread(cluster, lag.partition, begin, lag.last_stable_offset)
     except KafkaRefusedError as error:
         if error.code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             raise

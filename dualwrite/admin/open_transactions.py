@@ -88,5 +88,7 @@ def _start_time(cluster: ClusterClient, transactional_id: str) -> datetime | Non
         answer = cluster.ask_coordinator(transactional_id, call, lambda answer: answer.transaction_states[0].error_code)
     except KafkaRefusedError:
         return None
-    milliseconds = answer.transaction_states[0].transaction_start_time_ms
-    return datetime.fromtimestamp(milliseconds / 1000, timezone.utc) if milliseconds > 0 else None
+    (described,) = answer.transaction_states
+    if described.error_code or described.transaction_start_time_ms <= 0:
+        return None
+    return datetime.fromtimestamp(described.transaction_start_time_ms / 1000, timezone.utc)

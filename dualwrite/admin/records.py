@@ -49,7 +49,7 @@ def read_records(
     Nothing is written: there is no group, and no offset is committed. READ on the topic must be granted. Behind the
     last stable offset a partition is read twice: first for the markers that tell how the transactions there ended.
 
-    :param partitions: only these; None for all.
+    :param partitions: only these; None for all that there are at the beginning.
     :param start: where to begin; see :data:`~dualwrite.admin.views.Start`. The end is that of ``committed``.
     :param committed: True for the records that read_committed consumers see; False for all of them, with the state that
         each has when it is read.
@@ -78,18 +78,20 @@ def read_records(
 
 def count_unread(cluster: ClusterClient, partition: TopicPartition, offset: int, end: int) -> int | None:
     """How many records a read_committed consumer gets from ``offset`` up to ``end``, a last stable offset; None if
-    they are more than one Fetch reads.
+    they are more than one Fetch reads, or one of them cannot be read.
 
     :raises KafkaRefusedError: if READ on the topic is not granted.
     """
-    with _readable(partition, offset):
-        piece = LogReader(cluster, None).read(partition, offset, committed=True, most=PIECE_BYTES)
-        if piece is None:
-            return None
-        following = offset_after(piece.records)
-        if following is not None and following < min(end, piece.last_stable_offset):
-            return None
+    piece = LogReader(cluster, None).read(partition, offset, committed=True, most=PIECE_BYTES)
+    if piece is None:
+        return None
+    following = offset_after(piece.records)
+    if following is not None and following < min(end, piece.last_stable_offset):
+        return None
+    try:
         records = list(stable_records(piece, offset))
+    except MalformedBatchError:
+        return None
     return sum(stated.state.may_be_read for stated in records if stated.record.offset < end)
 
 

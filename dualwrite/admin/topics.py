@@ -4,12 +4,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from dualwrite.admin.connecting import DEFAULT_TIMEOUT, connected, topic_metadata, with_leader
+from dualwrite.admin.connecting import DEFAULT_TIMEOUT, connected, log_ends, topic_metadata, with_leader
 from dualwrite.admin.open_transactions import open_transactions
 from dualwrite.admin.views import PartitionDetails, TopicConfigEntry, TopicDetails, TopicListing
 from dualwrite.client.admin.cluster_client import ClusterClient, topic_id_text
-from dualwrite.client.admin.offsets import listed_offsets
-from dualwrite.client.protocol.requests import EARLIEST, LATEST, VersionedRequest
 from dualwrite.client.protocol.topic_requests import (
     BROKERS_DEFAULT,
     partition_sizes,
@@ -142,21 +140,18 @@ def describe_partitions(
 def _partitions(cluster: ClusterClient, name: str, entries: Iterable[Message]) -> list[PartitionDetails]:
     by_index = {TopicPartition(name, entry.partition_index): entry for entry in entries}
     led = with_leader(cluster, by_index)
-    earliest = listed_offsets(cluster, led, EARLIEST)
     begun = open_transactions(cluster, led)  # before the ends: one that begins meanwhile is behind the stable offset
-    stable = listed_offsets(cluster, led, LATEST, committed=True)
-    high = listed_offsets(cluster, led, LATEST)
+    ends = log_ends(cluster, led)
     return [
         PartitionDetails(
-            partition.partition,
-            entry.leader_id if partition in led else None,
-            tuple(entry.replica_nodes),
-            tuple(entry.isr_nodes),
-            earliest.get(partition),
-            stable.get(partition),
-            high.get(partition),
-            None,
-            begun.get(partition),
+            partition=partition.partition,
+            leader=entry.leader_id if partition in led else None,
+            replicas=tuple(entry.replica_nodes),
+            in_sync=tuple(entry.isr_nodes),
+            earliest=ends.earliest.get(partition),
+            last_stable_offset=ends.stable.get(partition),
+            high_watermark=ends.high.get(partition),
+            open_transactions=begun.get(partition),
         )
         for partition, entry in sorted(by_index.items())
     ]
@@ -190,7 +185,7 @@ def _sizes(cluster: ClusterClient, name: str, entries: Iterable[Message]) -> dic
 
 
 def _settings(cluster: ClusterClient, name: str) -> tuple[TopicConfigEntry, ...] | None:
-    call: VersionedRequest = topic_settings(name)
+    call = topic_settings(name)
     (result,) = cluster.persist(lambda deadline: cluster.ask_any(call, deadline)).results
     if result.error_code in _NOT_GRANTED:
         return None

@@ -126,7 +126,8 @@ class GroupListing:
     """One consumer group of the list.
 
     :param state: Kafka's: Stable, Empty, PreparingRebalance, …; empty if the broker is too old to list it.
-    :param kind: ``classic``, or ``consumer`` for a group of the new protocol (KIP-848); empty as for ``state``.
+    :param kind: ``classic``; ``consumer`` for a group of the new protocol (KIP-848), and others; empty as for
+        ``state``.
     """
 
     group_id: str
@@ -187,7 +188,7 @@ class GroupDetails:
     """A consumer group.
 
     :param assignor: the partition assignor that the group has agreed on; empty if there is none.
-    :param members: None for a group of the new protocol (KIP-848), whose members this client cannot list.
+    :param members: None for a group of another kind than ``classic``, whose members this client cannot list.
     """
 
     group_id: str

@@ -4,8 +4,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from dualwrite.admin.acls import EVERY_ACL, add_acls, as_text, list_acls, remove_acls
-from dualwrite.broker.access.acls import Acl, AclFilter, AclOperation, PatternType, Permission, ResourceType
+from dualwrite.admin.acls import (
+    EVERY_ACL,
+    Acl,
+    AclFilter,
+    AclOperation,
+    PatternType,
+    Permission,
+    ResourceType,
+    add_acls,
+    as_text,
+    list_acls,
+    remove_acls,
+)
 from dualwrite.errors import InputError, KafkaRefusedError
 from dualwrite.testing.kafka import KafkaBroker
 from dualwrite.wire.error_codes import ErrorCode

@@ -137,8 +137,10 @@ def test_a_reset_is_shown_before_it_is_done(site: AdminSite, group: str) -> None
     assert [lag.committed for lag in describe_group(site.config, group).lags] == [2, 1]
 
     refused = site.run(*words, "beginning")
-    assert (refused.code, refused.out) == (2, "")
-    assert refused.err == f"dualwrite: not confirmed: add --yes to move the offsets of group {group} in topic {topic}\n"
+    assert (refused.code, refused.out) == (2, "\n".join(shown.out.splitlines()[:3]) + "\n")
+    assert refused.err == f"dualwrite: not confirmed: add --yes to move 2 offsets of group {group}\n"
+    assert site.run(*words, "beginning", "--json").out == ""
+    assert [lag.committed for lag in describe_group(site.config, group).lags] == [2, 1]
 
     done = site.run(*words, "1", "--partition", "0", "--yes", "--json").json()
     assert done == {"dry_run": False, "partitions": [{"topic": topic, "partition": 0, "before": 2, "after": 1}]}

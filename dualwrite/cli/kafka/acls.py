@@ -191,7 +191,7 @@ def _remove(arguments: argparse.Namespace) -> int:
     found = _found(config, filters)
     if not found:
         raise InputError("no ACL is found by these options")
-    if not arguments.yes:
+    if not arguments.yes and not arguments.json:
         print("\n".join(_lines(found)), flush=True)
     require_confirmation(arguments, f"remove {counted(len(found), 'ACL')}")
     removed = [acl for each in filters for acl in remove_acls(config, each)]

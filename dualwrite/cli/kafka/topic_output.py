@@ -20,7 +20,7 @@ def paragraphs(topic: TopicDetails) -> Iterator[str]:
         yield "settings  not shown: DESCRIBE_CONFIGS on the topic is not granted"
     else:
         own = [f"{setting.name}={printable(setting.value or '')}" for setting in topic.settings if setting.is_own]
-        yield f"settings  {', '.join(own) or 'the broker defaults'}"
+        yield f"settings  {', '.join(own) or 'the defaults of the broker'}"
     yield from table(_HEADS, [_line(partition) for partition in topic.partitions])
     for partition in topic.partitions:
         yield from _transactions(partition)

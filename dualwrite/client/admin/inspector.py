@@ -80,7 +80,7 @@ class Inspector(ControlPlane):
         :raises KafkaRefusedError: if a topic may not be described.
         """
         distinct = sorted(set(partitions))
-        stable = listed_offsets(self._cluster, distinct, LATEST, committed=True)
-        high = listed_offsets(self._cluster, distinct, LATEST)
+        stable = listed_offsets(self._cluster, distinct, LATEST, committed=True, deleted_too=True)
+        high = listed_offsets(self._cluster, distinct, LATEST, deleted_too=True)
         known = [partition for partition in distinct if partition in stable and partition in high]
         return {partition: PartitionEnds(stable[partition], high[partition]) for partition in known}

@@ -1,6 +1,6 @@
 """Offsets of partitions by ListOffsets: where their logs begin and end, and where a timestamp is."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from dualwrite.client.admin.cluster_client import ClusterClient
 from dualwrite.client.protocol.requests import list_offsets
@@ -11,21 +11,27 @@ from dualwrite.ids import TopicPartition
 
 
 def listed_offsets(
-    cluster: ClusterClient, partitions: Iterable[TopicPartition], timestamp: int, *, committed: bool = False
+    cluster: ClusterClient,
+    partitions: Iterable[TopicPartition],
+    timestamp: int,
+    *,
+    committed: bool = False,
+    deleted_too: bool = False,
 ) -> dict[TopicPartition, int]:
-    """The answers of the leaders to ListOffsets. Partitions that do not exist are left out.
+    """The answers of the leaders to ListOffsets.
 
     :param timestamp: EARLIEST or LATEST of ``protocol.requests``; or milliseconds since the epoch, for the first record
         that is not older: -1 if there is none.
     :param committed: True for the end that a read_committed consumer sees.
-    :raises KafkaRefusedError: if a topic may not be described.
+    :param deleted_too: leave out the partitions that do not exist.
+    :raises KafkaRefusedError: if a topic does not exist, or may not be described.
     :raises KafkaUnavailableError: if a partition has no leader until the deadline.
     """
-    distinct: Collection[TopicPartition] = sorted(set(partitions))
+    distinct = sorted(set(partitions))
 
     def attempt(deadline: float) -> dict[TopicPartition, int]:
         offsets = {}
-        leaders = cluster.leaders(distinct, deadline, deleted_too=True)
+        leaders = cluster.leaders(distinct, deadline, deleted_too=deleted_too)
         for endpoint, group in by_leader(leaders).items():
             call = list_offsets(group, timestamp, committed=committed)
             for topic in cluster.ask(endpoint, call, deadline).topics:
