@@ -50,7 +50,7 @@ def read_records(
     last stable offset a partition is read twice: first for the markers that tell how the transactions there ended.
 
     :param partitions: only these; None for all that there are at the beginning.
-    :param start: where to begin; see :data:`~dualwrite.admin.views.Start`. The end is that of ``committed``.
+    :param start: where to begin; see ``dualwrite.admin.views.Start``. The end is that of ``committed``.
     :param committed: True for the records that read_committed consumers see; False for all of them, with the state that
         each has when it is read.
     :param markers: True for control records, too.

@@ -12,6 +12,21 @@ from tests.support.admin.admin_site import AdminSite
 from tests.support.waiting import PATIENCE_SECONDS
 
 COMMAND = [sys.executable, "-m", "dualwrite"]
+WITHOUT_EXTRAS = """
+import sys
+from dualwrite.extras import EXTRAS
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {*EXTRAS, "sqlalchemy", "confluent_kafka"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+from dualwrite.cli.main import main
+topic, servers = sys.argv[1:]
+for words in (["topics", "describe", topic], ["consume", topic], ["groups", "list"], ["acls", "list"]):
+    print(words[0], main([*words, "--bootstrap-servers", servers]))
+"""
 
 
 def started(site: AdminSite, *words: str, **options: object) -> "subprocess.Popen[str]":
@@ -89,6 +104,15 @@ def test_a_broker_that_is_down_is_one_line(
     assert (code, out) == (2, "")
     assert err.startswith("dualwrite: broker 127.0.0.1:1: Connection refused (gave up after 0.1 s): is it running?")
     assert err.count("\n") == 1
+
+
+def test_no_extra_is_needed_and_neither_sqlalchemy_nor_librdkafka(site: AdminSite) -> None:
+    topic = site.topic()
+    program = [sys.executable, "-c", WITHOUT_EXTRAS, topic, site.config["bootstrap.servers"]]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+    ends = [line for line in done.stdout.splitlines() if line.endswith((" 0", " 2"))]
+    assert {"topics 0", "consume 0", "groups 0", "acls 2"} <= set(ends), done.stderr
+    assert "SECURITY_DISABLED" in done.stderr
 
 
 def test_output_for_a_pipe_has_no_question_and_no_colour(site: AdminSite) -> None:

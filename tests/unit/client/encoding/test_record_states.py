@@ -17,7 +17,8 @@ PRODUCERS = [ProducerIdentity(number, 0) for number in range(3)]
 ONE, TWO, _ = PRODUCERS
 STEPS = st.lists(
     st.tuples(st.sampled_from(PRODUCERS), st.sampled_from(["record", "plain", Marker.COMMIT, Marker.ABORT])),
-    max_size=40,
+    min_size=20,
+    max_size=60,
 )
 _ENDED = {Marker.COMMIT: RecordState.COMMITTED, Marker.ABORT: RecordState.ABORTED}
 _MARKERS = {Marker.COMMIT: RecordState.COMMIT_MARKER, Marker.ABORT: RecordState.ABORT_MARKER}
