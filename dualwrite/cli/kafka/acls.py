@@ -24,10 +24,10 @@ from dualwrite.errors import InputError
 run = run_action
 
 _RESOURCES = {
-    "topics": ("--topic", ResourceType.TOPIC),
-    "groups": ("--group", ResourceType.GROUP),
-    "transactional_ids": ("--transactional-id", ResourceType.TRANSACTIONAL_ID),
-    "users": ("--user", ResourceType.USER),
+    "topics": ("--topic", ResourceType.TOPIC, "a topic"),
+    "groups": ("--group", ResourceType.GROUP, "a consumer group"),
+    "transactional_ids": ("--transactional-id", ResourceType.TRANSACTIONAL_ID, "a transactional id"),
+    "users": ("--user", ResourceType.USER, "a user, for its delegation tokens"),
 }
 _HEADS = ("PRINCIPAL", "HOST", "PERMISSION", "OPERATION", "PATTERN", "RESOURCE", "NAME")
 _PATTERNS = ("literal", "prefixed", "match", "any")
@@ -39,15 +39,32 @@ def configure(parser: argparse.ArgumentParser) -> None:
     listing = _action(actions, "list", _list, "every ACL, or those that the options describe")
     adding = _action(actions, "add", _add, "add ACLs: one for each principal, resource and operation")
     removing = _action(actions, "remove", _remove, "remove the ACLs that the options describe")
-    adding.add_argument("--principal", dest="principals", action="append", required=True, metavar="TYPE:NAME")
+    adding.add_argument(
+        "--principal",
+        dest="principals",
+        action="append",
+        required=True,
+        metavar="TYPE:NAME",
+        help="who, such as User:orders; may be repeated",
+    )
     adding.add_argument("--prefixed", action="store_true", help="names of resources are prefixes of names")
     adding.add_argument("--deny", action="store_true", help="forbid, instead of allow")
     adding.add_argument("--host", default=WILDCARD, metavar="ADDRESS", help="the client's address (every address)")
-    adding.add_argument("--operation", dest="operations", type=_operation, action="append", required=True)
+    adding.add_argument(
+        "--operation",
+        dest="operations",
+        type=_operation,
+        action="append",
+        required=True,
+        metavar="OPERATION",
+        help="what, such as READ; may be repeated",
+    )
     for subparser in (listing, removing):
         subparser.add_argument("--principal", metavar="TYPE:NAME", help="only with this principal, such as User:orders")
         subparser.add_argument("--host", metavar="ADDRESS", help="only with this host")
-        subparser.add_argument("--operation", type=_operation, help="only with this operation")
+        subparser.add_argument(
+            "--operation", type=_operation, metavar="OPERATION", help="only with this operation, such as READ"
+        )
         subparser.add_argument(
             "--pattern",
             choices=_PATTERNS,
@@ -64,11 +81,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def _action(actions: Any, name: str, action: Action, purpose: str) -> argparse.ArgumentParser:
     subparser = add_action(actions, name, action, purpose)
-    for dest, (option, _) in _RESOURCES.items():
+    for dest, (option, _, noun) in _RESOURCES.items():
         subparser.add_argument(
-            option, dest=dest, action="append", default=[], metavar="NAME", help="the resource; may be repeated"
+            option, dest=dest, action="append", default=[], metavar="NAME", help=f"{noun}; may be repeated"
         )
-    subparser.add_argument("--cluster", action="store_true", help="the resource is the cluster")
+    subparser.add_argument("--cluster", action="store_true", help="the cluster itself")
     add_cluster(subparser)
     return subparser
 
@@ -82,7 +99,7 @@ def _operation(text: str) -> AclOperation:
 
 
 def _resources(arguments: argparse.Namespace) -> list[tuple[ResourceType, str]]:
-    resources = [(kind, name) for dest, (_, kind) in _RESOURCES.items() for name in getattr(arguments, dest)]
+    resources = [(kind, name) for dest, (_, kind, _) in _RESOURCES.items() for name in getattr(arguments, dest)]
     return resources + [(ResourceType.CLUSTER, CLUSTER_NAME)] * arguments.cluster
 
 
@@ -153,7 +170,7 @@ def _as_json(acl: Acl) -> dict[str, object]:
 def _add(arguments: argparse.Namespace) -> int:
     resources = _resources(arguments)
     if not resources:
-        options = ", ".join(option for option, _ in _RESOURCES.values())
+        options = ", ".join(option for option, *_ in _RESOURCES.values())
         raise InputError(f"name a resource: {options} or --cluster")
     pattern = PatternType.PREFIXED if arguments.prefixed else PatternType.LITERAL
     permission = Permission.DENY if arguments.deny else Permission.ALLOW
