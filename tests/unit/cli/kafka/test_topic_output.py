@@ -9,7 +9,7 @@ from dualwrite.cli.kafka.topic_output import as_json, paragraphs
 from dualwrite.cli.printing import as_json_text
 from dualwrite.ids import ProducerIdentity
 
-BEGAN = datetime.now(timezone.utc) - timedelta(minutes=3, seconds=5)
+BEGAN = datetime.now(timezone.utc) - timedelta(days=100, hours=1)
 HOLDER = OpenTransaction("shop-0", ProducerIdentity(7, 1), 4, BEGAN)
 NAMELESS = OpenTransaction(None, ProducerIdentity(8, 0), 6, None)
 HELD = PartitionDetails(0, 1, (1, 2), (1,), 0, 4, 9, 684, (HOLDER, NAMELESS))
@@ -26,7 +26,7 @@ def test_what_is_not_known_is_a_question_mark() -> None:
         "PARTITION  LEADER  REPLICAS  IN-SYNC  EARLIEST  STABLE  END  HELD-BACK  BYTES",
         "0          1       1,2       1        0         4       9    5          684",
         "1          none    1,2       ?        ?         ?       ?    ?          ?",
-        "partition 0: transaction shop-0 from offset 4 on, open for 3 min, holds back 5 offsets",
+        "partition 0: transaction shop-0 from offset 4 on, open for 100 d, holds back 5 offsets",
         "partition 0: transaction of producer 8:0 from offset 6 on",
     ]
 
@@ -45,7 +45,7 @@ def test_a_topic_of_kafkas_own_is_marked_and_an_older_broker_has_no_ids() -> Non
 
 def test_a_transaction_that_holds_nothing_back_is_not_blamed() -> None:
     partition = replace(HELD, high_watermark=4, open_transactions=(HOLDER,))
-    assert list(paragraphs(replace(TOPIC, partitions=(partition,))))[-1].endswith("from offset 4 on, open for 3 min")
+    assert list(paragraphs(replace(TOPIC, partitions=(partition,))))[-1].endswith("from offset 4 on, open for 100 d")
 
 
 def test_a_name_that_a_terminal_would_obey_is_shown_with_escapes() -> None:
