@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, time, timezone
-from decimal import ROUND_HALF_UP, Context, Decimal
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
@@ -17,18 +17,16 @@ from sqlalchemy import types as sqltypes
 
 from dualwrite.coordinator.sql.dialects.base import Database
 from dualwrite.errors import InputError
-from dualwrite.loader.input import ExactFloat, InputRow
+from dualwrite.loader.input import InputRow
+from dualwrite.loader.numbers import decimal_of, float_of, plain_text
 
 Row = dict[str, Any]
 Convert = Callable[[Any], Any]
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
-_DECIMAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIME = re.compile(r"([0-9]{2}:[0-9]{2})(:[0-9]{2})?(?:\.([0-9]{1,6}))?")
 _ZONE = re.compile(r"(Z|z|[+-][0-9]{2}:?[0-9]{2})$")
-_LONG = Context(prec=20_000)
-"""More digits than any database keeps."""
 _BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 
@@ -85,18 +83,35 @@ class RowTyper:
 
     def _convert_for(self, column: "Column[Any]", where: str) -> Convert:
         kind = column.type
+        if isinstance(kind, sqltypes.Numeric | sqltypes.Float):
+            return _nullable(self._number(kind), column, self._nulls)
         convert = next((convert for known, convert in _CONVERTS if isinstance(kind, known)), None)
         if convert is None:
             raise InputError(f"{where}: column {column.name!r} is of type {kind!r}, which cannot be loaded from text")
         if convert is _timestamp and not getattr(kind, "timezone", False):
             convert = _without_zone
-        elif convert is _decimal:
-            convert = _decimal_of(getattr(kind, "scale", None)) if self._database.keeps_decimals else _float
+        elif convert is _time and getattr(kind, "timezone", False):
+            convert = _time_in_utc
         elif convert is _integer and getattr(kind, "display_width", None) == 1:
             convert = _tiny  # MySQL's BOOLEAN
         elif convert is _json and not self._csv:
             convert = _as_it_is
+        elif isinstance(kind, sqltypes.String):
+            convert = self._string(kind)
         return _nullable(_cut(convert, self._database.second_digits(kind)), column, self._nulls)
+
+    def _number(self, kind: "sqltypes.Numeric[Any] | sqltypes.Float[Any]") -> Convert:
+        database = self._database
+        if database.is_float(kind):
+            scale, keeps_zeros = database.float_scale(kind), database.keeps_negative_zeros
+            return float_of(database.is_single(kind), scale, keeps_negative_zeros=keeps_zeros)
+        return decimal_of(getattr(kind, "scale", None))
+
+    def _string(self, kind: sqltypes.String) -> Convert:
+        if isinstance(kind, sqltypes.Enum):
+            return _one_of(kind.enums)
+        names = self._database.set_names(kind)
+        return _text_of(kind, self._database) if names is None else _some_of(names)
 
 
 def encode_value(row: Row) -> bytes:
@@ -113,11 +128,13 @@ def encode_key(value: Any) -> bytes | None:
     if value is None:
         return None
     if isinstance(value, bool | dict | list | float):
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+        return json.dumps(value, default=_as_text, ensure_ascii=False, separators=(",", ":")).encode()
     return (str(value) if isinstance(value, str | int) else _as_text(value)).encode()
 
 
 def _as_text(value: Any) -> str:
+    if isinstance(value, Decimal):
+        return plain_text(value)
     return value.isoformat() if isinstance(value, date | time) else str(value)
 
 
@@ -156,38 +173,44 @@ def _integer(value: Any) -> int:
     return value
 
 
-def _number_text(value: Any) -> str:
-    """The spelling of a number."""
-    text = value.text if isinstance(value, ExactFloat) else str(value)
-    if isinstance(value, bool) or not isinstance(value, str | int | float) or not _DECIMAL.fullmatch(text):
-        raise ValueError(f"expected a number, not {value!r}")
-    return text
+def _text_of(kind: "sqltypes.String", database: Database) -> Convert:
+    """A text without those spaces at its end that the column does not hold."""
+    is_padded, length = isinstance(kind, sqltypes.CHAR), kind.length
+
+    def cut(value: Any) -> str:
+        text = _text(value)
+        if is_padded:
+            return text.rstrip(" ")
+        if length is not None and not text[length:].strip(" "):
+            return text[:length]
+        return text  # if it is too long, the database refuses it
+
+    return _text if database.has_dynamic_types else cut
 
 
-def _float(value: Any) -> float:
-    number = float(_number_text(value))
-    if number in (float("inf"), float("-inf")):
-        raise ValueError(f"{value} is too large for a floating-point number")
-    return number
+def _one_of(names: Sequence[str]) -> Convert:
+    """A text of an enumeration. MariaDB and MySQL would store ``b`` for ``B``, and the second name for ``2``."""
+
+    def checked(value: Any) -> str:
+        text = _text(value)
+        if text not in names:
+            raise ValueError(f"expected one of {', '.join(names)}, not {value!r}")
+        return text
+
+    return checked
 
 
-def _decimal(value: Any) -> Decimal:
-    return Decimal(_number_text(value))
+def _some_of(names: Sequence[str]) -> Convert:
+    """Texts of a SET, in the order in which the database stores them."""
 
+    def ordered(value: Any) -> str:
+        chosen = _text(value).split(",") if value != "" else []
+        unknown = [name for name in chosen if name not in names]
+        if unknown:
+            raise ValueError(f"expected some of {', '.join(names)}, not {unknown[0]!r}")
+        return ",".join(name for name in names if name in chosen)
 
-def _decimal_of(scale: int | None) -> Convert:
-    """Round a number with too many digits, as databases do for their columns."""
-    if scale is None:
-        return _decimal
-    smallest = Decimal(1).scaleb(-scale)
-
-    def rounded(value: Any) -> Decimal:
-        number = _decimal(value)
-        if -int(number.as_tuple().exponent) <= scale:
-            return number
-        return number.quantize(smallest, ROUND_HALF_UP, _LONG)
-
-    return rounded
+    return ordered
 
 
 def _tiny(value: Any) -> int:
@@ -199,7 +222,7 @@ def _tiny(value: Any) -> int:
 def _cut(convert: Convert, digits: int) -> Convert:
     """``convert`` for times, without the digits that the column does not store: databases would round or truncate
     them."""
-    if digits >= 6 or convert not in (_time, _timestamp, _without_zone):
+    if digits >= 6 or convert not in (_time, _time_in_utc, _timestamp, _without_zone):
         return convert
     unit = 10 ** (6 - digits)
 
@@ -230,6 +253,10 @@ def _time(value: Any) -> time:
     minutes, seconds, fraction = match.groups()
     # Python 3.10 parses only three or six fractional digits
     return time.fromisoformat(f"{minutes}{seconds or ':00'}.{(fraction or '0').ljust(6, '0')}")
+
+
+def _time_in_utc(value: Any) -> time:
+    return _time(value).replace(tzinfo=timezone.utc)
 
 
 def _timestamp(value: Any) -> datetime:
@@ -268,8 +295,6 @@ def _without_zone(value: Any) -> datetime:
 _CONVERTS: Sequence[tuple[Any, Convert]] = (
     (sqltypes.Boolean, _boolean),
     (sqltypes.Integer, _integer),
-    (sqltypes.Float, _float),  # before Numeric: in SQLAlchemy 2.0 a Float is a Numeric
-    (sqltypes.Numeric, _decimal),
     (sqltypes.DateTime, _timestamp),
     (sqltypes.Date, _date),
     (sqltypes.Time, _time),

@@ -1,7 +1,9 @@
 """The user's table, as the database has it."""
 
+import warnings
+
 from sqlalchemy import JSON, Engine, MetaData, Table
-from sqlalchemy.exc import NoSuchTableError
+from sqlalchemy.exc import NoSuchTableError, SAWarning
 
 from dualwrite.errors import InputError
 
@@ -14,7 +16,10 @@ def reflected(name: str, engine: Engine, advice: str = "") -> Table:
     """
     schema, _, plain = name.rpartition(".")
     try:
-        table = Table(plain, MetaData(), schema=schema or None, autoload_with=engine, resolve_fks=False)
+        with warnings.catch_warnings():
+            # Such a column has the type NullType. The callers know what they can do with it.
+            warnings.filterwarnings("ignore", "Did not recognize type", SAWarning)
+            table = Table(plain, MetaData(), schema=schema or None, autoload_with=engine, resolve_fks=False)
     except NoSuchTableError:
         raise InputError(f"the database has no table {name!r}{advice}") from None
     for column in table.columns:

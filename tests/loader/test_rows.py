@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import (
+    CHAR,
     JSON,
+    REAL,
     BigInteger,
     Boolean,
     Column,
@@ -208,6 +210,64 @@ def test_where_the_database_keeps_numerics_as_floats_the_message_does_too() -> N
     assert typed(Numeric(30, 20), "0.10000000000000000001", database=SUPPORTED["sqlite"]) == 0.1
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "text"),
+    [
+        (Numeric(10, 2), "10.5", "10.50"),
+        (Numeric(10, 2), "7", "7.00"),
+        (Numeric(10, 2), "1e3", "1000.00"),
+        (Numeric(10, 2), "-0.001", "0.00"),
+        (Numeric(30, 20), "0", "0.00000000000000000000"),
+        (Numeric(10, 0), "1e3", "1000"),
+        (Numeric(), "10.50", "10.50"),
+        (Numeric(), "1e3", "1000"),
+        (Numeric(), "1e-7", "0.0000001"),
+        (Numeric(), "-0.0", "0.0"),
+        (Float(), "1e3", "1000.0"),
+        (REAL(), "0.123456789", "0.12345679"),
+        (mysql.FLOAT(), "0.123456789", "0.12345679"),
+        (mysql.REAL(), "0.123456789", "0.123456789"),
+        (CHAR(5), "ab  ", "ab"),
+        (CHAR(5), "      ", ""),
+        (String(3), "ab  ", "ab "),
+        (String(3), "abcd ", "abcd "),
+        (String(), "ab  ", "ab  "),
+        (mysql.SET("x", "y", "z"), "z,x,z", "x,z"),
+        (Time(timezone=True), "10:00", "10:00:00+00:00"),
+    ],
+)
+def test_a_record_has_the_digits_and_the_letters_that_the_column_holds(
+    kind: TypeEngine[Any], value: str, text: str
+) -> None:
+    row = typer_for(kind).row(InputRow(7, {"x": value}))
+    assert encode_key(row["x"]) == text.encode()
+    assert str(json.loads(encode_value(row))["x"]) == text
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [(REAL(), "0.123456789"), (Float(), "1e+300"), (CHAR(5), "ab  "), (String(3), "ab  ")]
+)
+def test_a_record_has_every_digit_and_letter_where_the_database_keeps_them(kind: TypeEngine[Any], value: str) -> None:
+    row = typer_for(kind, database=SUPPORTED["sqlite"]).row(InputRow(7, {"x": value}))
+    assert str(json.loads(encode_value(row))["x"]) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "message"),
+    [
+        (Enum("a", "b"), "B", "expected one of a, b, not 'B'"),
+        (mysql.ENUM("a", "b"), "2", "expected one of a, b, not '2'"),
+        (mysql.SET("x", "y"), "x,Y", "expected some of x, y, not 'Y'"),
+        (REAL(), "1e39", "1e39 is too large for a number of single precision"),
+        (Numeric(10, 2), "1" * 30_000, "1111111111111111111111111111111111111111 has too many digits"),
+    ],
+)
+def test_a_value_that_the_column_would_hold_as_another_is_refused(
+    kind: TypeEngine[Any], value: str, message: str
+) -> None:
+    assert refusal(kind, value) == f"f.csv, line 7: column 'x': {message}"
+
+
 def test_a_column_that_the_table_lacks_is_refused() -> None:
     typer = typer_for(Integer())
     with pytest.raises(InputError, match=r"f\.csv: table t has no column 'y'; it has x"):
@@ -292,4 +352,6 @@ def test_every_timestamp_comes_through_in_utc(moment: datetime) -> None:
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=6))
 def test_every_decimal_comes_through_to_the_last_digit(number: Decimal) -> None:
-    assert str(typed(Numeric(30, 6), str(number))) == str(number)
+    held = typed(Numeric(30, 6), str(number))
+    assert held == number
+    assert held.as_tuple().exponent == -6

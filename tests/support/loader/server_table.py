@@ -155,7 +155,6 @@ MARIADB = Things(
         ({"code": "abcd"}, "Data too long for column 'code'"),
         ({"small": "40000"}, "Out of range value for column 'small'"),
         ({"money": "123456789"}, "Out of range value for column 'money'"),
-        ({"kind": "c"}, "Data truncated for column 'kind'"),
         ({"id": "1"}, "Duplicate entry '1' for key 'PRIMARY'"),
     ),
     as_text="CAST({} AS CHAR)",

@@ -5,16 +5,32 @@ transaction here begins with BEGIN IMMEDIATE, which waits for the lock for up to
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Insert, Integer, TableClause, func, literal, text
+from sqlalchemy import (
+    URL,
+    Column,
+    Connection,
+    Insert,
+    Integer,
+    Table,
+    TableClause,
+    func,
+    inspect,
+    literal,
+    literal_column,
+    select,
+    text,
+    type_coerce,
+)
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy.types import NullType, TypeEngine
 
 from dualwrite.coordinator.rules.identities import TwoPartIdentity
 from dualwrite.coordinator.sql.dialects.base import UNIT, Database, ErrorMeaning
@@ -44,6 +60,7 @@ class Sqlite(Database):
     """It counts up an INTEGER primary key only."""
     fills_integer_keys = True
     keeps_decimals = False
+    has_dynamic_types = True
     halved_identity = TwoPartIdentity("sqlite", fixed_index=1, half_indexes=(0, 2))
     """Some file systems get another device number at each mount, and a file may be renamed; the inode stays."""
 
@@ -67,6 +84,37 @@ class Sqlite(Database):
     def exact_connections(self, url: URL, patience: float) -> Mapping[str, Any]:
         """The driver waits for the only writer as long as its ``timeout``."""
         return {} if "timeout" in url.query else {"timeout": patience}
+
+    def is_single(self, kind: TypeEngine[Any]) -> bool:
+        """All have double precision."""
+        return False
+
+    def exact_column(self, column: "Column[Any]") -> ColumnElement[Any]:
+        """As it is stored, of whatever type."""
+        return type_coerce(column, NullType())
+
+    @contextmanager
+    def showing_exactly(self, connection: Connection) -> Iterator[None]:
+        """A text that is not UTF-8 has lone surrogates."""
+        driver: Any = connection.connection.driver_connection
+        before = driver.text_factory
+        driver.text_factory = _decoded
+        try:
+            yield
+        finally:
+            driver.text_factory = before
+
+    def row_number(self, connection: Connection, table: Table) -> ColumnElement[Any] | None:
+        """The rowid, under a name that no column has. A view has none, and neither has a table WITHOUT ROWID."""
+        names = {column.name.lower() for column in table.columns}
+        free = [name for name in ("rowid", "_rowid_", "oid") if name not in names]
+        if not free or table.name not in inspect(connection).get_table_names(schema=table.schema):
+            return None
+        number: ColumnElement[Any] = literal_column(free[0], Integer())
+        with suppress(DBAPIError):
+            connection.execute(select(number).select_from(table).limit(0))
+            return number
+        return None
 
     def from_now(self, seconds: float) -> ColumnElement[Any]:
         """Text in UTC with six fractional digits, as SQLAlchemy writes and reads a DateTime on SQLite."""
@@ -192,6 +240,10 @@ class Sqlite(Database):
         if "database is locked" in message or "database table is locked" in message:
             return ErrorMeaning.BUSY
         return None
+
+
+def _decoded(text: bytes) -> str:
+    return text.decode(errors="surrogateescape")
 
 
 def _path(connection: Connection) -> str:

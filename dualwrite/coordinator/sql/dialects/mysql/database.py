@@ -21,11 +21,25 @@ from contextlib import contextmanager
 from hashlib import sha256
 from typing import Any
 
-from sqlalchemy import URL, Connection, Insert, Row, Select, TableClause, func, inspect, literal, text
+from sqlalchemy import (
+    URL,
+    Column,
+    Connection,
+    Insert,
+    Row,
+    Select,
+    TableClause,
+    func,
+    inspect,
+    literal,
+    literal_column,
+    text,
+    type_coerce,
+)
 from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.elements import ColumnElement
-from sqlalchemy.types import TypeEngine
+from sqlalchemy.types import NullType, TypeEngine
 
 from dualwrite.coordinator.rules.identities import TwoPartIdentity
 from dualwrite.coordinator.sql.dialects.base import LONGEST_HOLD, UNIT, Database, ErrorMeaning, isolation_level
@@ -118,6 +132,27 @@ class Mysql(Database):
     def is_instant(self, kind: TypeEngine[Any]) -> bool:
         """TIMESTAMP does, and DATETIME does not."""
         return isinstance(kind, mysql.TIMESTAMP) or super().is_instant(kind)
+
+    def is_single(self, kind: TypeEngine[Any]) -> bool:
+        """REAL has double precision."""
+        return isinstance(kind, mysql.FLOAT)
+
+    def float_scale(self, kind: TypeEngine[Any]) -> int | None:
+        """FLOAT(7,4) has 4."""
+        return kind.scale if isinstance(kind, mysql.FLOAT | mysql.DOUBLE | mysql.REAL) else None
+
+    def set_names(self, kind: TypeEngine[Any]) -> Sequence[str] | None:
+        """SET has them."""
+        return kind.values if isinstance(kind, mysql.SET) else None
+
+    def exact_column(self, column: "Column[Any]") -> ColumnElement[Any]:
+        """The server shows six digits of a FLOAT. SQLAlchemy shows a TIME as a time of the day, although it may be
+        negative or longer than a day, and the names of a SET in no order."""
+        if self.is_single(column.type):
+            return column * literal_column("1e0", mysql.DOUBLE(asdecimal=False))
+        if isinstance(column.type, mysql.TIME | mysql.SET):
+            return type_coerce(column, NullType())
+        return column
 
     def second_digits(self, kind: TypeEngine[Any]) -> int:
         """0 if the type does not say."""

@@ -143,6 +143,7 @@ class Postgresql(Database):
     blocking_drivers: Mapping[str, str] = {"asyncpg": "psycopg", "psycopg_async": "psycopg"}
     keeps_time_zones = True
     keeps_infinities = True
+    keeps_negative_zeros = True
     how_to_identify = "GRANT EXECUTE ON FUNCTION pg_control_system() TO the user that the application logs in as"
 
     def exact_connections(self, url: URL, patience: float) -> Mapping[str, Any]:
