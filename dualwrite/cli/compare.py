@@ -1,12 +1,19 @@
 """``dualwrite compare``: which keys are in a table and not in a topic, and the other way round."""
 
 import argparse
+from collections.abc import Iterator
 
 from dualwrite.cli.cluster import add_cluster, cluster_config, require_cluster
 from dualwrite.cli.database import add_url, database
 from dualwrite.cli.printing import complain, counted, print_json
-from dualwrite.comparison.job import Comparison, ComparisonJob, Difference
+from dualwrite.comparison.job import Comparison, ComparisonJob, Difference, Verdict
 from dualwrite.errors import InputError
+
+_LAST_LINES = {
+    Verdict.SAME: "both sides are the same",
+    Verdict.DIFFERENT: "THE TWO SIDES DIFFER",
+    Verdict.UNKNOWN: "NOT KNOWN whether both sides are the same",
+}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +44,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="also compare each record's value with its row, as dualwrite load writes it",
     )
     parser.add_argument(
-        "--wait", type=float, default=5.0, metavar="SECONDS", help="look again so long at keys that differ (5)"
+        "--wait",
+        type=float,
+        default=5.0,
+        metavar="SECONDS",
+        help="wait so long for open transactions, and look again so long at keys that differ (5)",
     )
     parser.add_argument("--limit", type=int, default=20, metavar="N", help="the keys to show of each difference (20)")
     parser.add_argument("--json", action="store_true", help="for programs")
@@ -45,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Compare both sides, and print the differences; 1 if there are any.
+    """Compare both sides, and print the differences; 0 only if both sides are the same.
 
     :raises DualWriteError: if the two cannot be compared. The message is meant for the user.
     """
@@ -73,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(_as_json(result))
     else:
         _print(result, job)
-    return 0 if result.is_equal else 1
+    return 0 if result.verdict is Verdict.SAME else 1
 
 
 def _names(words: str) -> list[str]:
@@ -94,31 +105,45 @@ def _print(result: Comparison, job: ComparisonJob) -> None:
                 print(f"  {shown(example.key)}  ({rows}, {records})")
             if examples and number > len(examples):
                 print(f"  and {number - len(examples):,} more")
-    if result.rows_without_key:
-        print(f"not compared: {counted(result.rows_without_key, 'row')} with NULL in {', '.join(job.key)}")
-    if result.records_without_key:
-        lack = f"without {', '.join(job.record_key)} in a JSON value" if job.record_key else "without a key"
-        print(f"not compared: {counted(result.records_without_key, 'record')} {lack}")
-    if result.differing[Difference.UNSETTLED]:
+    for line in _not_compared(result, job):
+        print(f"not compared: {line}")
+    if result.differing[Difference.UNSETTLED] or result.after_stable:
         complain(
-            f"{counted(result.differing[Difference.UNSETTLED], 'key')} not settled: changed just now, or with records "
-            "after the last stable offset; compare again later, or see dualwrite transactions list"
+            "an open transaction, or a change just now, may be the reason; compare again later, or see dualwrite "
+            "transactions list"
         )
     if result.differing[Difference.ONLY_IN_TABLE] and result.deleted_before:
         offsets = ", ".join(f"{offset:,} of partition {number}" for number, offset in result.deleted_before.items())
         complain(f"the topic has lost its records before offset {offsets}")
-    print("both sides are the same" if result.is_equal else "THE TWO SIDES DIFFER")
+    print(_LAST_LINES[result.verdict])
+
+
+def _not_compared(result: Comparison, job: ComparisonJob) -> Iterator[str]:
+    if result.rows_without_key:
+        yield f"{counted(result.rows_without_key, 'row')} with NULL or invalid Unicode in {', '.join(job.key)}"
+    if result.first_without_key is not None:
+        partition, offset = result.first_without_key
+        fields = ", ".join(job.record_key)
+        lack = f"without {fields} in a readable JSON value" if fields else "without a key"
+        number = counted(result.records_without_key, "record")
+        yield f"{number} {lack}; the first at offset {offset:,} of partition {partition}"
+    if result.after_stable:
+        number = counted(sum(result.after_stable.values()), "record")
+        partitions = ", ".join(map(str, result.after_stable))
+        yield f"up to {number} after the last stable offset of partition {partitions}"
 
 
 def _as_json(result: Comparison) -> dict[str, object]:
     from dualwrite.comparison.key_text import shown
 
     return {
-        "equal": result.is_equal,
+        "verdict": result.verdict.value,
         "rows": result.rows,
         "records": result.records,
         "rows_without_key": result.rows_without_key,
         "records_without_key": result.records_without_key,
+        "first_without_key": result.first_without_key,
+        "after_last_stable_offset": result.after_stable,
         "differing": {difference.name.lower(): number for difference, number in result.differing.items()},
         "keys": [
             {

@@ -16,7 +16,7 @@ from dualwrite.cli.db import upgrade
 from dualwrite.cli.producer import add_producer
 from dualwrite.cli.progress import ProgressReport
 from dualwrite.comparison.compare import compare
-from dualwrite.comparison.job import Comparison, ComparisonJob, Difference
+from dualwrite.comparison.job import Comparison, ComparisonJob, Difference, Verdict
 from dualwrite.comparison.key_text import shown
 from dualwrite.comparison.topic import read_topic
 from dualwrite.coordinator.rules.producer_names import ProducerName
@@ -129,17 +129,18 @@ class _Demo:
         job = ComparisonJob(_TABLE, _TOPIC, (KEY,), values=True)
         kafka = {"bootstrap.servers": self._bootstrap_servers}
         with database(self._task.database_url, must_exist=True) as engine:
-            result = compare(engine, kafka, job, wait=0, limit=_SHOWN)
+            result = compare(engine, kafka, job, limit=_SHOWN)
         in_log = sum(1 for _ in read_topic(self._bootstrap_servers, _TOPIC, "read_uncommitted"))
         for line in _report_lines(result, in_log - result.records):
             print(f"   {line}")
         complete = result.rows == self._rows
         if not complete:
             print(f"   the table has {result.rows:,} rows of {self._rows:,}")
-        if result.is_equal and complete:
+        if result.verdict is Verdict.SAME and complete:
             print("Both sides are the same, to the row.")
             return 0
-        print("THE TWO SIDES DIFFER.")
+        is_known = result.verdict is not Verdict.UNKNOWN
+        print("THE TWO SIDES DIFFER." if is_known else "NOT KNOWN whether both sides are the same.")
         return 1
 
 

@@ -74,14 +74,28 @@ class DifferingKey:
     records: int
 
 
+class Verdict(Enum):
+    """What a comparison knows."""
+
+    SAME = "same"
+    """Every row and every record was compared, and no key differs."""
+    DIFFERENT = "different"
+    UNKNOWN = "unknown"
+    """No key is known to differ, but some are not settled, or rows or records could not be compared."""
+
+
 @dataclass(slots=True)
 class Comparison:
     """The result.
 
     :param rows: the rows that were compared.
     :param records: the records that a read_committed consumer sees.
-    :param rows_without_key: rows with NULL in a column of the key. They cannot be compared.
-    :param records_without_key: records without a key, or without the fields that hold it.
+    :param rows_without_key: rows with NULL, or a text that is not valid Unicode, in a column of the key. They cannot be
+        compared.
+    :param records_without_key: records without a key, or without readable fields that hold it.
+    :param first_without_key: the partition and the offset of one such record; None if there is none.
+    :param after_stable: for each partition that has them, how many offsets after the last stable offset were not
+        compared. An open transaction, and records behind it, are there.
     :param differing: how many keys differ in each way.
     :param examples: the first keys of each way, in the order of their bytes.
     :param deleted_before: the first offset of each partition whose log does not begin at 0: retention, for example, has
@@ -92,11 +106,17 @@ class Comparison:
     records: int = 0
     rows_without_key: int = 0
     records_without_key: int = 0
+    first_without_key: tuple[int, int] | None = None
+    after_stable: Mapping[int, int] = field(default_factory=dict)
     differing: Mapping[Difference, int] = field(default_factory=dict)
     examples: Sequence[DifferingKey] = ()
     deleted_before: Mapping[int, int] = field(default_factory=dict)
 
     @property
-    def is_equal(self) -> bool:
-        """True if every row and every record could be compared, and no key differs."""
-        return not (any(self.differing.values()) or self.rows_without_key or self.records_without_key)
+    def verdict(self) -> Verdict:
+        """Whether both sides are the same."""
+        if any(number for difference, number in self.differing.items() if difference is not Difference.UNSETTLED):
+            return Verdict.DIFFERENT
+        if any(self.differing.values()) or self.after_stable or self.rows_without_key or self.records_without_key:
+            return Verdict.UNKNOWN
+        return Verdict.SAME

@@ -4,6 +4,7 @@ The file has no name, and is gone when the process ends. SQLite makes it in TMPD
 """
 
 import sqlite3
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -101,12 +102,26 @@ class SeenKeys:
         return self._number()
 
     def begin_look(self) -> None:
-        """Forget the rows of the keys that differ, which are then read again, and which of them are open."""
+        """Forget which of the keys that differ are open, and their rows, which are then read again."""
+        with _clear_errors():
+            self._file.execute("UPDATE differing SET is_open = 0")
+        self.forget_rows()
+
+    def forget_rows(self) -> None:
+        """Forget the rows of the keys that differ."""
         with _clear_errors():
             self._file.execute(
                 f"UPDATE seen SET n = 0 WHERE place = {TABLE} AND key IN (SELECT key FROM differing)"  # noqa: S608
             )
-            self._file.execute("UPDATE differing SET is_open = 0")
+
+    def lacks_rows(self) -> bool:
+        """True if a key that differs has fewer rows than in the look before."""
+        with _clear_errors():
+            (found,) = self._file.execute(
+                "SELECT EXISTS (SELECT 1 FROM differing LEFT JOIN seen "  # noqa: S608
+                f"ON seen.key = differing.key AND place = {TABLE} WHERE COALESCE(n, 0) < n_rows)"
+            ).fetchone()
+        return bool(found)
 
     def mark_open(self, keys: Iterable[bytes]) -> None:
         """Mark the keys of records that may be in open transactions."""
@@ -141,6 +156,7 @@ class SeenKeys:
 
     def examples(self, limit: int) -> Iterator[DifferingKey]:
         """The first ``limit`` keys of each difference, by their bytes."""
+        limit = min(limit, sys.maxsize)
         query = f"SELECT key, n_rows, n_records FROM ({_FOUND}) WHERE difference = ? ORDER BY key LIMIT ?"  # noqa: S608
         for difference in Difference:
             with _clear_errors():

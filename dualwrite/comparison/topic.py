@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -55,17 +56,23 @@ class TopicReader:
         """Close the connections."""
         self._consumer.close()
 
-    def read_on(self) -> Iterator[list[Message]]:
-        """The records from the positions up to the end that the topic has now, in batches, each partition in order.
+    def ends(self) -> dict[int, int]:
+        """The end of each partition: the last stable offset if the reader is read_committed, else the high watermark.
 
-        The end is the last stable offset if the reader is read_committed, else the high watermark. Partitions that were
+        :raises DualWriteError: as :meth:`read_on`.
+        """
+        with self._translated():
+            return self._ends()
+
+    def read_on(self) -> Iterator[list[Message]]:
+        """The records from the positions up to :meth:`ends`, in batches, each partition in order. Partitions that were
         added since the last call are read from their beginning.
 
         :raises InputError: if there is no such topic.
         :raises KafkaUnavailableError: if the broker does not answer for 30 seconds.
         :raises KafkaRefusedError: if the client may not read the topic.
         """
-        try:
+        with self._translated():
             ends = self._ends()
             unread = {partition: end for partition, end in ends.items() if self.positions[partition] < end}
             self._consumer.incremental_assign([self._place(partition) for partition in unread])
@@ -74,6 +81,11 @@ class TopicReader:
                 if batch:
                     yield batch
             self.positions.update(ends)
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
         except KafkaException as error:
             raise translated(f"reading topic {self._topic}", error.args[0], two_phase=False) from error
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 from sqlalchemy import text
 
-from dualwrite.comparison.job import Difference
+from dualwrite.comparison.job import Difference, Verdict
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.schema import upgrade_engine
 from tests.support.comparison.comparison_site import ComparisonSite, found, pairs
@@ -50,7 +50,7 @@ def test_records_of_aborted_transactions_are_not_there(any_site: ComparisonSite)
 def test_two_empty_sides_are_the_same(any_site: ComparisonSite) -> None:
     any_site.create()
     result = any_site.compare()
-    assert (result.rows, result.records, result.is_equal) == (0, 0, True)
+    assert (result.rows, result.records, result.verdict) == (0, 0, Verdict.SAME)
 
 
 ROWS = {1: "tea", 2: "coffee", 3: None}
@@ -79,12 +79,26 @@ def test_each_difference_is_counted(
     result = site.compare(values=True)
     assert (result.rows, result.records) == (3, len(records))
     assert found(result) == differences
-    assert result.is_equal is not bool(differences)
+    assert result.verdict is (Verdict.DIFFERENT if differences else Verdict.SAME)
     without_values = {difference: keys for difference, keys in differences.items() if difference is not OTHER_VALUE}
     assert found(site.compare()) == without_values
 
 
-@pytest.mark.parametrize("value", ["not JSON", '{"id": 1}', '{"id": 1, "item": "tea", "more": 0}', "[]", b"\xff"])
+@pytest.mark.parametrize("poison", ['{"id": "\\ud800"}', "[" * 100_000, '{"id": ' + "[" * 100_000, b"\xff", "7"])
+def test_a_record_whose_key_cannot_be_read_is_counted_and_spoils_no_other(
+    site: ComparisonSite, poison: str | bytes
+) -> None:
+    site.create("id TEXT")
+    site.sql("INSERT INTO orders VALUES ('a'), ('b')")
+    site.produce(("k", '{"id": "a"}'), ("k", poison), ("k", poison), ("k", '{"id": "c"}'))
+    result = site.compare(record_key=["id"])
+    assert found(result) == {ONLY_IN_TABLE: ["b"], ONLY_IN_TOPIC: ["c"]}
+    assert (result.records, result.records_without_key, result.first_without_key) == (4, 2, (0, 1))
+
+
+@pytest.mark.parametrize(
+    "value", ["not JSON", '{"id": 1}', '{"id": 1, "item": "tea", "more": 0}', "[]", b"\xff", "[" * 100_000, "null"]
+)
 def test_a_value_that_is_not_the_row_differs(site: ComparisonSite, value: str | bytes) -> None:
     site.create()
     site.sql("INSERT INTO orders VALUES (1, 'tea')")
@@ -134,7 +148,7 @@ def test_every_partition_is_read(site: ComparisonSite) -> None:
     site.insert(range(20))
     for partition in (0, 1):
         site.produce(*pairs(range(partition, 20, 2)), partition=partition)
-    assert site.compare().is_equal
+    assert site.compare().verdict is Verdict.SAME
 
 
 def test_a_key_may_be_a_field_of_the_value(any_site: ComparisonSite) -> None:
@@ -169,17 +183,18 @@ def test_a_condition_chooses_the_rows(any_site: ComparisonSite, where: str) -> N
     assert found(any_site.compare(where=where)) == expected
 
 
-def test_what_has_no_key_is_counted_and_makes_the_sides_unequal(any_site: ComparisonSite) -> None:
+def test_what_has_no_key_is_counted_and_leaves_the_result_unknown(any_site: ComparisonSite) -> None:
     any_site.create("id INTEGER")
     any_site.sql("INSERT INTO orders VALUES (1), (NULL), (NULL)")
     any_site.produce(("1", "{}"))
     result = any_site.compare()
     assert (result.rows, result.rows_without_key, result.records_without_key) == (3, 2, 0)
-    assert not result.is_equal
+    assert result.verdict is Verdict.UNKNOWN
     any_site.produce((None, "{}"))
     result = any_site.compare(where="id IS NOT NULL")
     assert (result.rows, result.rows_without_key, result.records_without_key) == (1, 0, 1)
-    assert not result.is_equal
+    assert result.first_without_key is not None
+    assert result.verdict is Verdict.UNKNOWN
 
 
 def test_an_empty_key_is_a_key(site: ComparisonSite) -> None:

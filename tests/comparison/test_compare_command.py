@@ -2,7 +2,9 @@
 
 import json
 import os
+import warnings
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 from confluent_kafka import Producer
@@ -55,6 +57,7 @@ def test_two_sides_that_differ_end_with_1_and_their_keys(ready: ComparisonSite) 
         "THE TWO SIDES DIFFER",
     ]
     assert "  1  (" not in ready.run("--limit", "0").out
+    assert "  0x74776f0a6c696e6573  (" in ready.run("--limit", "9" * 20).out
 
 
 def test_options_choose_what_is_compared(ready: ComparisonSite) -> None:
@@ -72,11 +75,13 @@ def test_the_output_for_programs_has_every_number(ready: ComparisonSite) -> None
     code, out, err = ready.run("--json", "--limit", "1")
     assert (code, err) == (1, "")
     assert json.loads(out) == {
-        "equal": False,
+        "verdict": "different",
         "rows": 5,
         "records": 6,
         "rows_without_key": 0,
         "records_without_key": 1,
+        "first_without_key": [0, 5],
+        "after_last_stable_offset": {"0": 1},
         "differing": {
             "only_in_table": 1,
             "only_in_topic": 1,
@@ -94,13 +99,35 @@ def test_the_output_for_programs_has_every_number(ready: ComparisonSite) -> None
     }
 
 
-def test_an_open_transaction_is_named_as_a_possible_reason(ready: ComparisonSite) -> None:
+def test_a_key_that_is_not_settled_leaves_the_result_unknown(ready: ComparisonSite) -> None:
     ready.produce(*pairs([1, 2, 3]))
     ready.open_transaction(*pairs([4]))
     code, out, err = ready.run()
     assert code == 1
-    assert "not settled: 1 key\n  4  (1 row, 0 records)\n" in out
+    assert out.splitlines()[2:] == [
+        "not settled: 1 key",
+        "  4  (1 row, 0 records)",
+        "not compared: up to 1 record after the last stable offset of partition 0",
+        "NOT KNOWN whether both sides are the same",
+    ]
     assert "see dualwrite transactions list" in err
+    assert json.loads(ready.run("--json").out)["verdict"] == "unknown"
+
+
+def test_records_after_the_last_stable_offset_leave_the_result_unknown(ready: ComparisonSite) -> None:
+    ready.produce(*pairs([1, 2, 3, 4]))
+    hanging = ready.open_transaction(("x", "{}"), partition=1)
+    ready.produce(*pairs([1]), partition=1)
+    code, out, err = ready.run()
+    assert code == 1
+    assert out.splitlines()[2:] == [
+        "not compared: up to 3 records after the last stable offset of partition 1",
+        "NOT KNOWN whether both sides are the same",
+    ]
+    assert "see dualwrite transactions list" in err
+    hanging.abort_transaction()
+    code, out, err = ready.run("--json")
+    assert (code, json.loads(out)["verdict"], err) == (1, "different", "")
 
 
 def test_lost_records_are_named_as_a_possible_reason(ready: ComparisonSite) -> None:
@@ -114,9 +141,15 @@ def test_lost_records_are_named_as_a_possible_reason(ready: ComparisonSite) -> N
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ((), "not compared: 1 row with NULL in id"),
-        (("--where", "id IS NOT NULL"), "not compared: 1 record without a key"),
-        (("--where", "id IS NOT NULL", "--record-key", "a.b"), "not compared: 2 records without a.b in a JSON value"),
+        ((), "not compared: 1 row with NULL or invalid Unicode in id"),
+        (
+            ("--where", "id IS NOT NULL"),
+            "not compared: 1 record without a key; the first at offset 1 of partition 0",
+        ),
+        (
+            ("--where", "0 = 1", "--record-key", "a.b"),
+            "not compared: 2 records without a.b in a readable JSON value; the first at offset 0 of partition 0",
+        ),
     ],
 )
 def test_what_cannot_be_compared_is_counted(site: ComparisonSite, options: tuple[str, ...], line: str) -> None:
@@ -126,6 +159,7 @@ def test_what_cannot_be_compared_is_counted(site: ComparisonSite, options: tuple
     code, out, _ = site.run(*options)
     assert code == 1
     assert line in out.splitlines()
+    assert out.endswith("NOT KNOWN whether both sides are the same\n")
 
 
 @pytest.mark.parametrize(
@@ -173,6 +207,18 @@ def test_a_full_disk_is_one_line(ready: ComparisonSite, monkeypatch: pytest.Monk
     code, _, err = ready.run()
     assert (code, err.count("\n")) == (2, 1)
     assert "temporary file: database or disk is full; name a directory with more space in SQLITE_TMPDIR" in err
+
+
+@pytest.mark.postgresql
+def test_a_column_of_an_unknown_type_is_no_warning(postgresql_url: str, ready: ComparisonSite) -> None:
+    site = ComparisonSite(postgresql_url, ready.broker)
+    site.create("id INTEGER, place POINT")
+    site.sql("INSERT INTO orders VALUES (1, '(1,2)')")
+    site.produce(("1", '{"id": 1, "place": "(1,2)"}'))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert site.run("--values") == (0, ANY, "")
+    site.close()
 
 
 @pytest.mark.postgresql

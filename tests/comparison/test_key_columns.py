@@ -1,7 +1,7 @@
 """Columns of every type as keys: the records that ``dualwrite load`` writes are found, and a missing one is missed."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, create_engine
 
+from dualwrite.comparison.column_forms import ColumnForm
 from dualwrite.comparison.compare import compare
 from dualwrite.comparison.job import Comparison, ComparisonJob, Difference
+from dualwrite.comparison.key_text import value_digest
+from dualwrite.comparison.table import TableKeys
 from dualwrite.loader.load import load
 from dualwrite.schema import upgrade_engine
 from dualwrite.testing.kafka import KafkaBroker
@@ -103,6 +106,166 @@ def test_the_records_of_a_load_are_found(
     other = {"key": "no such key", "value": table.value}
     assert found(table.compare(broker, column, record, other)) == {Difference.ONLY_IN_TOPIC: ["no such key"]}
     engine.dispose()
+
+
+RAGGED = {
+    "sqlite": {
+        "exact NUMERIC(10, 2)": ["10.5", "7", "1e3", "-0.001", "0.125"],
+        "exact_2 DECIMAL": ["10.50", "1e3", "1e-7", "-7", "12345678901234567"],
+        "single REAL": ["0.123456789", "16777217", "1e-40", "-0.0", "1e300"],
+        "code CHAR(5)": ["ab", "ab ", "  cd  ", "x", "y"],
+        "name VARCHAR(3)": ["ab ", "ab     ", "a", "b", "abcdef"],
+        "clock TIME": ["10:00", "10:00:00.7", "23:59:59.999999", "00:00", "01:00"],
+        "moment DATETIME": [
+            "2026-01-31",
+            "2026-01-31T10:00:00.5+02:00",
+            "2026-01-31 10:00",
+            "1970-01-01",
+            "2026-01-30",
+        ],
+        "yes BOOLEAN": ["t", "F", "1", "0", "true"],
+    },
+    "postgresql": {
+        "exact NUMERIC(10, 2)": ["10.5", "7", "1e3", "-0.001", "0.125"],
+        "exact_0 NUMERIC(10)": ["10.5", "7", "1e3", "-0.001", "0.125"],
+        "exact_2 NUMERIC": ["10.50", "1e3", "1e-7", "-0.0", "12345678901234567890.10"],
+        "single REAL": ["0.123456789", "16777217", "1e-40", "7", "3.4028235e38"],
+        "double_ DOUBLE PRECISION": ["0.123456789", "1e22", "5e-324", "7", "-0.0"],
+        "code CHAR(5)": ["ab", "ab ", "  cd  ", "x       ", "y"],
+        "name VARCHAR(3)": ["ab ", "ab     ", "a", "b", "c"],
+        "clock TIME(0)": ["10:00", "10:00:00.7", "23:59:59.999999", "00:00", "01:00"],
+        "zoned TIMETZ": ["10:00", "10:00:00.7", "23:59:59.999999", "00:00", "01:00"],
+        "moment TIMESTAMPTZ(3)": ["2026-01-31", "2026-01-31T10:00:00.1239+02:00", "1970-01-01", "2026-01-30", ""],
+        "local TIMESTAMP(0)": ["2026-01-31", "2026-01-31T10:00:00.7+02:00", "1970-01-01", "2026-01-30", ""],
+        "yes BOOLEAN": ["t", "F", "1", "0", "true"],
+        "doc JSONB": ['{"a": 1.0, "b": 1e2}', "[1.50]", "null", "7", '"x"'],
+    },
+    "mariadb": {
+        "exact DECIMAL(10, 2)": ["10.5", "7", "1e3", "-0.001", "0.125"],
+        "exact_0 DECIMAL": ["10.5", "7", "1e3", "-0.001", "0.125"],
+        "single FLOAT": ["0.123456789", "16777216", "1e-40", "7", "3.4028234e38"],
+        "rounded FLOAT(7, 4)": ["0.123456789", "0.00005", "1e2", "7", "-0.00001"],
+        "double_ DOUBLE": ["0.123456789", "1e22", "5e-324", "7", "-0.0"],
+        "code CHAR(5)": ["ab", "ab ", "  cd  ", "x       ", "y"],
+        "name VARCHAR(3)": ["ab ", "ab     ", "a", "b", "c"],
+        "clock TIME": ["10:00", "10:00:00.7", "23:59:59.999999", "00:00", "01:00"],
+        "fine TIME(3)": ["10:00", "10:00:00.7", "23:59:59.999999", "00:00", "01:00"],
+        "moment DATETIME(3)": ["2026-01-31", "2026-01-31T10:00:00.1239+02:00", "1970-01-01", "2026-01-30", ""],
+        "stamp TIMESTAMP NULL": ["2026-01-31", "2026-01-31T10:00:00.7+02:00", "2000-01-01", "2026-01-30", ""],
+        "kind ENUM('a', 'b')": ["a", "b", "a", "b", ""],
+        "kinds SET('x', 'y', 'z')": ["y,x", "z,z", "x", "x,y,z", ""],
+        "yes BOOLEAN": ["t", "F", "1", "0", "true"],
+    },
+}
+"""Values for each column that do not have all of its digits, or have more, and are stored in another form."""
+RAGGED_COLUMNS = [
+    pytest.param(server, columns, marks=[getattr(pytest.mark, server)] if server != "sqlite" else [], id=server)
+    for server, columns in RAGGED.items()
+]
+
+
+@pytest.mark.parametrize(("server", "columns"), RAGGED_COLUMNS)
+def test_the_record_of_a_load_is_the_row_that_the_database_keeps(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    broker: KafkaBroker,
+    server: str,
+    columns: Mapping[str, Sequence[str]],
+) -> None:
+    url = f"sqlite:///{tmp_path / 'app.db'}" if server == "sqlite" else str(request.getfixturevalue(f"{server}_url"))
+    engine = create_engine(url)
+    upgrade_engine(engine)
+    names = ["id", *(column.partition(" ")[0] for column in columns)]
+    rows = [[str(number), *values] for number, values in enumerate(zip(*columns.values(), strict=True))]
+    quoted = [",".join('"' + value.replace('"', '""') + '"' if value else "" for value in row) for row in rows]
+    path = write_input(tmp_path / "f.csv", "\n".join([",".join(names), *quoted]) + "\n")
+    for name in names:
+        with engine.begin() as connection:
+            connection.exec_driver_sql("DROP TABLE IF EXISTS things")
+            connection.exec_driver_sql(f"CREATE TABLE things ({', '.join(['id INTEGER', *columns])})")
+        dual_write = FakeDualWrite(engine)
+        load(job_for(path, table="things", key=name, name=name), engine, dual_write)
+        records = [(key, json.dumps(value).encode()) for _, key, value in dual_write.topic]
+        assert sorted(kept(engine, name)) == sorted(
+            (key, value_digest(value, {})) for key, value in records if key is not None
+        ), name
+        site = ComparisonSite(url, broker)
+        site.produce(*[(key, value) for key, value in records if key is not None])
+        result = compare(engine, broker.client_config, ComparisonJob("things", site.topic, [name], values=True), wait=0)
+        assert found(result) == {}, name
+        site.close()
+    engine.dispose()
+
+
+def kept(engine: Engine, key: str) -> list[tuple[bytes, bytes | None]]:
+    """Keys and values of the rows as the database keeps them, each in its one spelling."""
+    table = TableKeys(engine, ComparisonJob("things", "topic", [key], values=True))
+    as_it_is = {name: ColumnForm(form.read) for name, form in table.forms.items()}
+    table.forms, table.key_forms = as_it_is, [as_it_is[key]]
+    return [(key, digest) for batch in table.read() for key, digest in batch if key is not None]
+
+
+@pytest.mark.parametrize("server", [pytest.param("postgresql", marks=pytest.mark.postgresql)])
+def test_records_with_other_digits_are_compared_as_the_column_would_hold_them(
+    postgresql_url: str, broker: KafkaBroker, server: str
+) -> None:
+    """As an earlier version of the loader wrote them, or a program that does not know the column."""
+    site = ComparisonSite(postgresql_url, broker)
+    site.create("id NUMERIC(10, 2) PRIMARY KEY, single REAL, code CHAR(5)")
+    site.sql("INSERT INTO orders VALUES (10.5, 0.123456789, 'ab'), (1000, 0.1, 'c'), (7, 2, 'd')")
+    site.produce(("10.5", '{"id": "10.5", "single": 0.123456789, "code": "ab "}'))
+    site.produce(("1E+3", '{"id": "1E+3", "single": 0.1, "code": "c"}'))
+    site.produce(("7", '{"id": "7", "single": 2.0000002, "code": "d"}'))
+    assert found(site.compare()) == {}
+    assert found(site.compare(values=True)) == {Difference.OTHER_VALUE: ["7.00"]}
+    site.produce(("7.001", "{}"))
+    assert found(site.compare()) == {Difference.ONLY_IN_TOPIC: ["7.001"]}
+    site.close()
+
+
+@pytest.mark.mariadb
+def test_a_time_is_no_other_time_of_the_day(mariadb_url: str, broker: KafkaBroker) -> None:
+    site = ComparisonSite(mariadb_url, broker)
+    site.create("id INTEGER, clock TIME")
+    site.sql("INSERT INTO orders VALUES (1, '25:00:00'), (2, '-01:00:00'), (3, '48:00:00')")
+    clocks = ["01:00:00", "23:00:00", "48:00:00"]
+    site.produce(*[(f"{at}", json.dumps({"id": at, "clock": clock})) for at, clock in enumerate(clocks, 1)])
+    assert found(site.compare(values=True)) == {Difference.OTHER_VALUE: ["1", "2"]}
+    site.produce(*[(clock, None) for clock in ("1", "2", "3")], ("25:00:00", "{}"), ("23:00:00", "{}"))
+    differences = {Difference.ONLY_IN_TABLE: ["-01:00:00", "48:00:00"], Difference.ONLY_IN_TOPIC: ["23:00:00"]}
+    assert found(site.compare("clock")) == differences
+    site.close()
+
+
+@pytest.mark.mariadb
+def test_two_floats_that_mariadb_shows_as_one_are_two(mariadb_url: str, broker: KafkaBroker) -> None:
+    site = ComparisonSite(mariadb_url, broker)
+    site.create("id FLOAT")
+    site.sql("INSERT INTO orders VALUES (16777216), (0.1)")
+    site.produce(("16777200.0", "{}"), ("0.1", "{}"))
+    differences = {Difference.ONLY_IN_TABLE: ["16777216.0"], Difference.ONLY_IN_TOPIC: ["16777200.0"]}
+    assert found(site.compare()) == differences
+    site.close()
+
+
+@pytest.mark.postgresql
+def test_the_order_of_fields_in_a_key_does_not_matter(postgresql_url: str, broker: KafkaBroker) -> None:
+    site = ComparisonSite(postgresql_url, broker)
+    site.create("id JSONB PRIMARY KEY")
+    site.sql("""INSERT INTO orders VALUES ('{"bb": 1, "c": 2}')""")
+    site.produce(('{"bb":1,"c":2}', "{}"))
+    assert found(site.compare()) == {}
+    site.close()
+
+
+@pytest.mark.postgresql
+def test_a_number_that_is_none_equals_no_other_value(postgresql_url: str, broker: KafkaBroker) -> None:
+    site = ComparisonSite(postgresql_url, broker)
+    site.create("id INTEGER, single FLOAT8")
+    site.sql("INSERT INTO orders VALUES (1, 'NaN'), (2, 'NaN'), (3, 'NaN')")
+    site.produce(("1", "garbage"), ("2", '{"id": 2, "single": NaN}'), ("3", '{"id": 3, "single": "NaN"}'))
+    assert found(site.compare(values=True)) == {Difference.OTHER_VALUE: ["1"]}
+    site.close()
 
 
 def test_binary_columns_are_keys_as_they_are(any_site: ComparisonSite) -> None:

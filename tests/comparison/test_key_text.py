@@ -1,30 +1,33 @@
 """Keys as bytes: of columns, of fields in a JSON value, and as a reader sees them; and which can be looked up."""
 
 import json
-from datetime import date, datetime, timedelta, timezone
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Column
 from sqlalchemy import types as sqltypes
 from sqlalchemy.dialects import mysql
 
+from dualwrite.comparison.column_forms import ColumnForm
 from dualwrite.comparison.key_lookup import exact_values
 from dualwrite.comparison.key_text import (
-    NOT_JSON,
+    UNREADABLE_ROW,
+    UNREADABLE_VALUE,
     column_key,
     field_key,
+    record_key,
     row_digest,
     shown,
     value_digest,
-    value_reader,
 )
 from dualwrite.coordinator.sql.dialects.supported import SUPPORTED
 from dualwrite.loader.rows import encode_value
 
-JAPAN = timezone(timedelta(hours=9))
+SAME = ColumnForm()
+UPPER = ColumnForm(text=str.upper, field=str.upper)
+POSTGRESQL, SQLITE = SUPPORTED["postgresql"], SUPPORTED["sqlite"]
 UID = "5f0c9b0a-3b1e-4f7e-8f55-0123456789ab"
 
 
@@ -42,12 +45,14 @@ UID = "5f0c9b0a-3b1e-4f7e-8f55-0123456789ab"
         (UUID(UID), UID.encode()),
         ([1, "a"], b'[1,"a"]'),
         (b"\xff\0", b"\xff\0"),
-        (memoryview(b"\xff\0"), b"\xff\0"),
+        ([date(2026, 1, 31)], b'["2026-01-31"]'),
+        (Decimal("1E-7"), b"0.0000001"),
+        ("\udcff", None),
         (None, None),
     ],
 )
 def test_the_key_of_a_column_is_the_text_of_its_value(value: Any, key: bytes | None) -> None:
-    assert column_key([value]) == key
+    assert column_key([value], [SAME]) == key
 
 
 @pytest.mark.parametrize(
@@ -55,33 +60,7 @@ def test_the_key_of_a_column_is_the_text_of_its_value(value: Any, key: bytes | N
     [((1, "a"), b'["1", "a"]'), (("1", "a"), b'["1", "a"]'), ((1, None), None), (("a,b", "c"), b'["a,b", "c"]')],
 )
 def test_the_key_of_several_columns_is_a_list_of_texts(values: tuple[Any, ...], key: bytes | None) -> None:
-    assert column_key(values) == key
-
-
-@pytest.mark.parametrize(
-    ("kind", "value", "read"),
-    [
-        (sqltypes.CHAR(5), "ab   ", "ab"),
-        (sqltypes.VARCHAR(5), "ab ", "ab "),
-        (
-            sqltypes.DateTime(),
-            datetime(2026, 1, 1, 9, tzinfo=JAPAN),
-            "2026-01-01T00:00:00+00:00",
-        ),
-        (sqltypes.DateTime(), datetime(2026, 1, 1, 9), "2026-01-01T09:00:00"),
-        (sqltypes.Numeric(9, 2), Decimal("1.50"), "1.50"),
-        (sqltypes.CHAR(5), None, None),
-    ],
-)
-def test_a_value_is_read_as_the_loader_writes_it(kind: Any, value: Any, read: str | None) -> None:
-    key = column_key([value_reader(Column("a", kind), SUPPORTED["postgresql"])(value)])
-    assert key == (None if read is None else read.encode())
-
-
-@pytest.mark.parametrize(("value", "read"), [(10, b"10.0"), (10.5, b"10.5"), (None, None)])
-def test_a_number_that_the_database_keeps_as_a_float_is_read_as_one(value: Any, read: bytes | None) -> None:
-    column = Column("a", sqltypes.Numeric(9, 2))
-    assert column_key([value_reader(column, SUPPORTED["sqlite"])(value)]) == read
+    assert column_key(values, [SAME, SAME]) == key
 
 
 @pytest.mark.parametrize(
@@ -103,32 +82,58 @@ def test_a_number_that_the_database_keeps_as_a_float_is_read_as_one(value: Any, 
         ("{", "id", None),
         ("", "id", None),
         (b"\xff", "id", None),
+        ('{"id": "\\ud800"}', "id", None),
+        ('{"id": {"a": "\\ud800"}}', "id", None),
+        ("[" * 100_000, "id", None),
+        ('{"id": ' + "[" * 100_000, "id", None),
     ],
 )
 def test_the_key_in_a_value_is_the_text_of_its_field(value: str | bytes, path: str, key: bytes | None) -> None:
     data = value if isinstance(value, bytes) else value.encode()
-    assert field_key(data, [path.split(".")]) == key
+    assert field_key(data, [path.split(".")], [SAME]) == key
 
 
 def test_the_key_of_several_fields_is_that_of_as_many_columns() -> None:
-    assert field_key(b'{"b": 1, "a": "x"}', [["a"], ["b"]]) == column_key(["x", 1])
-    assert field_key(b'{"a": "x"}', [["a"], ["b"]]) is None
+    forms = [SAME, UPPER]
+    assert field_key(b'{"b": "y", "a": "x"}', [["a"], ["b"]], forms) == column_key(["x", "Y"], forms)
+    assert field_key(b'{"a": "x"}', [["a"], ["b"]], forms) is None
+
+
+def test_the_key_of_a_record_has_the_form_of_its_column() -> None:
+    assert record_key(b"x", UPPER) == b"X"
+    assert record_key(b"\xff", UPPER) == b"\xff", "it is no text"
+    assert record_key(None, UPPER) is None
 
 
 def test_a_row_has_the_digest_of_the_value_that_the_loader_writes() -> None:
     row = {"id": 1, "price": Decimal("1.50"), "note": "smø", "day": date(2026, 1, 31), "doc": {"b": 1, "a": None}}
-    assert row_digest(row) == value_digest(encode_value(row))
+    assert row_digest(row, {}) == value_digest(encode_value(row), {})
     spaced = json.dumps(json.loads(encode_value(row)), indent=2, sort_keys=True).encode()
-    assert value_digest(spaced) == row_digest(row)
-    assert row_digest({**row, "id": 2}) != row_digest(row)
-    assert row_digest({**row, "price": Decimal("1.5")}) != row_digest(row)
+    assert value_digest(spaced, {}) == row_digest(row, {})
+    assert row_digest({**row, "id": 2}, {}) != row_digest(row, {})
+    assert row_digest({**row, "price": Decimal("1.5")}, {}) != row_digest(row, {})
 
 
-@pytest.mark.parametrize("value", [b"", b"{", b"\xff"])
-def test_a_value_that_is_not_json_has_a_digest_of_no_row(value: bytes) -> None:
-    assert value_digest(value) == NOT_JSON
-    assert row_digest({}) != NOT_JSON
-    assert row_digest({"a": float("nan")}) == NOT_JSON
+def test_the_fields_of_columns_are_compared_in_the_form_of_their_column() -> None:
+    assert value_digest(b'{"a": "x", "b": "x"}', {"a": UPPER}) == row_digest({"a": "X", "b": "x"}, {"a": UPPER})
+    assert value_digest(b'{"a": "x"}', {"b": UPPER}) != row_digest({"a": "X"}, {"b": UPPER})
+
+
+@pytest.mark.parametrize("row", [{}, {"a": float("nan")}, {"a": "\udcff"}, {"a": {"b": "\udcff"}}])
+@pytest.mark.parametrize("value", [b"", b"{", b"\xff", b"[" * 100_000, b'{"a": ' + b"[" * 100_000])
+def test_a_value_that_is_not_json_equals_no_row(value: bytes, row: dict[str, Any]) -> None:
+    assert value_digest(value, {}) == UNREADABLE_VALUE
+    assert row_digest(row, {}) != UNREADABLE_VALUE
+
+
+def test_a_row_that_no_json_can_hold_equals_no_value() -> None:
+    nested: list[Any] = []
+    for _ in range(100_000):
+        nested = [nested]
+    for row in ({"a": float("nan")}, {"a": "\udcff"}, {"a": nested}):
+        assert row_digest(row, {}) == UNREADABLE_ROW
+    for value in (b"", b"{", b"{}", b'{"a": NaN}', b'{"a": null}', b'"-"'):
+        assert value_digest(value, {}) != UNREADABLE_ROW
 
 
 @pytest.mark.parametrize(
@@ -150,7 +155,7 @@ def test_a_key_is_shown_as_text_if_it_is_one(key: bytes, text: str) -> None:
     ],
 )
 def test_a_key_that_the_database_compares_exactly_is_looked_up(kind: Any, key: str, value: Any) -> None:
-    found = exact_values([key.encode()], kind)
+    found = exact_values([key.encode()], kind, POSTGRESQL)
     assert found is not None
     assert [each.value for each in found] == [value]  # type: ignore[attr-defined]
 
@@ -174,4 +179,25 @@ def test_a_key_that_the_database_compares_exactly_is_looked_up(kind: Any, key: s
     ],
 )
 def test_for_any_other_key_the_whole_table_is_read(kind: Any, key: str) -> None:
-    assert exact_values([b"1", key.encode()], kind) is None
+    assert exact_values([b"1", key.encode()], kind, POSTGRESQL) is None
+
+
+@pytest.mark.parametrize("kind", [sqltypes.Integer(), sqltypes.String(), sqltypes.CHAR(3), sqltypes.LargeBinary()])
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        (b"47", [b"47", "47", 47]),
+        (b"07", [b"07", "07"]),
+        ("ø\0".encode(), ["ø\0".encode(), "ø\0"]),
+        (b"\xff", [b"\xff"]),
+    ],
+)
+def test_where_a_value_may_be_of_any_type_all_of_them_are_looked_up(kind: Any, key: bytes, values: list[Any]) -> None:
+    found = exact_values([key], kind, SQLITE)
+    assert found is not None
+    assert [each.value for each in found] == values  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", [sqltypes.Numeric(), sqltypes.Float(), sqltypes.DateTime(), sqltypes.NullType()])
+def test_where_the_text_of_a_key_is_not_its_value_the_whole_table_is_read(kind: Any) -> None:
+    assert exact_values([b"1"], kind, SQLITE) is None

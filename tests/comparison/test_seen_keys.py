@@ -114,6 +114,28 @@ def test_keys_that_agreed_are_not_looked_at_again(seen: SeenKeys) -> None:
     assert look(seen, Seen(b"a"), Seen(b"a"), Seen(b"b")) == {b"b": ONLY_IN_TABLE}
 
 
+def test_a_key_lacks_rows_if_it_had_more_in_the_look_before(seen: SeenKeys) -> None:
+    seen.add(TABLE, [Seen(b"a"), Seen(b"a"), Seen(b"b"), Seen(b"c")])
+    seen.add(0, [Seen(b"c"), Seen(b"d")])
+    seen.compare()
+    for again, lacks in (
+        ([b"a", b"a", b"b"], False),
+        ([b"a", b"a", b"a", b"b", b"d"], False),
+        ([b"a", b"b"], True),
+        ([b"a", b"a"], True),
+    ):
+        seen.begin_look()
+        seen.add(TABLE, map(Seen, again), differing_only=True)
+        assert seen.lacks_rows() is lacks, again
+    seen.forget_rows()
+    assert seen.lacks_rows()
+    assert look(seen, Seen(b"a"), Seen(b"a"), Seen(b"b")) == {
+        b"a": ONLY_IN_TABLE,
+        b"b": ONLY_IN_TABLE,
+        b"d": ONLY_IN_TOPIC,
+    }
+
+
 @pytest.mark.parametrize(("most", "keys"), [(2, [b"a", b"b"]), (1, None)])
 def test_the_differing_keys_are_listed_if_they_are_not_too_many(
     seen: SeenKeys, most: int, keys: list[bytes] | None
@@ -127,6 +149,7 @@ def test_examples_are_the_first_of_each_difference(seen: SeenKeys) -> None:
     seen.add(TABLE, [Seen(bytes([number])) for number in range(9)])
     seen.add(0, [Seen(b"z"), Seen(b"y")])
     seen.compare()
+    assert len(list(seen.examples(10**20))) == 11
     assert [(example.difference, example.key) for example in seen.examples(2)] == [
         (ONLY_IN_TABLE, b"\x00"),
         (ONLY_IN_TABLE, b"\x01"),

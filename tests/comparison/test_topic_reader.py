@@ -50,6 +50,15 @@ def test_it_stops_at_the_last_stable_offset(site: ComparisonSite, reader: TopicR
     assert keys(reader) == ["0:3"]
 
 
+def test_its_end_is_the_last_stable_offset_or_the_high_watermark(site: ComparisonSite, reader: TopicReader) -> None:
+    site.produce(*pairs([1]))
+    site.open_transaction(*pairs([2]))
+    site.produce(*pairs([3]))
+    tail = TopicReader(site.broker.client_config, site.topic, committed=False)
+    assert (reader.ends(), tail.ends()) == ({0: 2, 1: 0}, {0: 5, 1: 0})
+    tail.close()
+
+
 def test_records_after_the_end_are_left_to_the_next_call(site: ComparisonSite, reader: TopicReader) -> None:
     site.produce(*pairs(range(10)))
     batches = reader.read_on()
