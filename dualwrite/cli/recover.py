@@ -1,6 +1,7 @@
 """``dualwrite recover``: end the open transactions of an application's dead processes, like DualWrite.recover()."""
 
 import argparse
+from collections.abc import Mapping
 
 from dualwrite.cli.cluster import add_cluster, add_two_phase, cluster_config, require_cluster
 from dualwrite.cli.database import add_database, database
@@ -37,13 +38,21 @@ def run(arguments: argparse.Namespace) -> int:
     for error in done.errors:
         complain(str(error))
     if arguments.json:
-        print_json({"outcomes": done.outcomes, "errors": [str(error) for error in done.errors]})
+        errors = [str(error) for error in done.errors]
+        print_json({"outcomes": done.outcomes, "errors": errors, "in_use": done.in_use})
         return 1 if done.is_bad else 0
     for text in results({name: found for name, found in done.outcomes.items() if found is not Outcome.NOTHING}):
         print(text)
+    for name, reason in done.in_use.items():
+        print(f"{name}: not touched: {reason}")
     ended = sum(outcome in (Outcome.COMMITTED, Outcome.ABORTED) for outcome in done.outcomes.values())
     print(
         f"{counted(len(done.outcomes), 'slot')} checked; {counted(ended, 'transaction')} had been left open"
-        f"{heuristic_count(done.outcomes)}"
+        f"{heuristic_count(done.outcomes)}{_in_use_count(done.in_use)}"
     )
     return 1 if done.is_bad else 0
+
+
+def _in_use_count(in_use: Mapping[str, str]) -> str:
+    """The end of the summary; empty if no slot in use has an open transaction."""
+    return f"; {counted(len(in_use), 'slot')} in use: run it again when the lease is over" if in_use else ""

@@ -78,7 +78,7 @@ class TextLines:
         # zipfile raises RuntimeError for an encrypted member, NotImplementedError for an unknown compression
         except (OSError, EOFError, zlib.error, zipfile.BadZipFile, RuntimeError) as error:
             raise InputError(f"{self._name} cannot be read beyond line {self.number}: {error}") from None
-        except UnicodeDecodeError:
+        except UnicodeError:  # also without the byte order mark that the encoding must have
             raise InputError(f"{self._name} is not {self._wide} beyond line {self.number}") from None
 
 

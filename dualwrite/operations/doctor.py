@@ -130,7 +130,7 @@ def _outcomes(engine: Engine) -> Iterator[Finding]:
     if found:
         unacknowledged = "1 heuristic outcome" if len(found) == 1 else f"{len(found):,} heuristic outcomes"
         groups = [f"{group.outcome.value} in {group.slots}" for group in grouped_records(found)]
-        yield warning(
+        yield failure(
             "outcomes",
             f"{unacknowledged} not acknowledged: the two sides differ: {named(groups, _SHOWN)}",
             "see dualwrite transactions list, correct one side, and acknowledge them",
@@ -182,7 +182,7 @@ def _transactions(engine: Engine, kafka: Mapping[str, Any], application: str | N
         yield failure("transactions", foreign)
     foretold = grouped_forecasts(views)
     for group in foretold:
-        yield warning(
+        yield failure(
             "transactions",
             f"recovery would find a {group.outcome.value} in {group.slots}: {group.detail}",
             "make sure that these are the right database and the right cluster; then run dualwrite recover, which puts "

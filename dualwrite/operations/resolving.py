@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision
-from dualwrite.coordinator.rules.slot_rules import ENDED, SlotStatus, describe_owner, left_in_another_cluster
+from dualwrite.coordinator.rules.slot_rules import ENDED, SlotStatus, describe_owner, left_in_another_cluster, named
 from dualwrite.coordinator.rules.two_phase import TwoPhase
 from dualwrite.errors import ForeignClusterError, InputError
 from dualwrite.operations.copies import reason_to_leave
@@ -45,16 +45,20 @@ class Resolution:
     :param outcomes: the outcomes by transactional id.
     :param missed: transactional ids that are unchanged, because another process took them meanwhile, or for one of
         ``errors``.
+    :param in_use: those with an open transaction whose owner may be alive, and why they are unchanged.
     """
 
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     missed: list[str] = field(default_factory=list)
     errors: list[Exception] = field(default_factory=list)
+    in_use: dict[str, str] = field(default_factory=dict)
 
     @property
     def is_bad(self) -> bool:
         """True if a slot is still to be resolved, or a unit of work ended differently on the two sides."""
-        return bool(self.missed or self.errors) or any(outcome.is_heuristic for outcome in self.outcomes.values())
+        return bool(self.missed or self.errors or self.in_use) or any(
+            outcome.is_heuristic for outcome in self.outcomes.values()
+        )
 
 
 def plan(
@@ -68,12 +72,14 @@ def plan(
 
     :param application: plan for all slots of this application that have a row.
     :param transactional_ids: plan for these, also if they have no open transaction.
-    :raises InputError: if neither the database nor Kafka knows one of the ids.
+    :raises InputError: if neither the database nor Kafka knows one of the ids, or the application has no slot.
     """
     copy = reason_to_leave(engine, kafka)
     if application is not None:
         listed = list_transactions(engine, kafka, application=application, foretells=not copy)
         views = [view for view in listed if view.row is not None]
+        if not views:
+            require_application(engine, application)
     else:
         with inspector(kafka) as cluster:
             views = list(views_of(engine, cluster, dict.fromkeys(transactional_ids), foretells=not copy).values())
@@ -143,23 +149,41 @@ def resolve(
 def recover(
     engine: Engine, kafka: Mapping[str, Any], application: str, *, two_phase: TwoPhase = "keep-prepared"
 ) -> Resolution:
-    """Recover every slot of ``application`` that no process holds, like DualWrite.recover(). Holds no slot afterwards.
+    """Recover every slot of ``application`` that no process holds, like DualWrite.recover(). Holds no slot afterwards,
+    and waits for no lease: see Resolution.in_use.
 
     Slots with open work in another Kafka cluster stay unchanged; the errors then contain a ForeignClusterError.
 
     :param two_phase: the application's own mode, as for DualWrite.
     :raises InputError: if the application has no slot in this database: most likely its name is misspelled.
     """
-    if not state_rows(engine, application=application):
-        others = applications(engine)
-        advice = f"those that have: {', '.join(others)}" if others else "no application has"
-        raise InputError(f"application {application!r} has no slot in this database; {advice}")
+    require_application(engine, application)
     with DualWrite(engine, kafka, application=application, two_phase=two_phase) as dual_write:
         outcomes, errors = manager_of(dual_write).sweep()
     foreign = _foreign_cluster_message(engine, kafka, application)
     if foreign:
         errors = [*errors, ForeignClusterError(foreign)]
-    return Resolution(dict(sorted(outcomes.items())), [], errors)
+    return Resolution(dict(sorted(outcomes.items())), [], errors, _in_use(engine, kafka, application))
+
+
+def _in_use(engine: Engine, kafka: Mapping[str, Any], application: str) -> dict[str, str]:
+    """The slots with an open transaction whose owner may be alive, and why recovery leaves them."""
+    if all(row.status is not SlotStatus.HELD for row in state_rows(engine, application=application).values()):
+        return {}
+    listed = list_transactions(engine, kafka, application=application, foretells=False)
+    return {view.transactional_id: held_by(view) for view in listed if view.situation is Situation.AT_WORK}
+
+
+def require_application(engine: Engine, application: str) -> None:
+    """Require that ``application`` has a slot in the database.
+
+    :raises InputError: if not: most likely its name is misspelled. The message names the applications that have slots.
+    """
+    if state_rows(engine, application=application):
+        return
+    others = applications(engine)
+    advice = f"those that have: {named(others)}" if others else "no application has"
+    raise InputError(f"application {application!r} has no slot in this database; {advice}")
 
 
 def _foreign_cluster_message(engine: Engine, kafka: Mapping[str, Any], application: str) -> str:

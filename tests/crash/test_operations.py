@@ -94,7 +94,7 @@ def test_a_transaction_terminated_against_its_decision_is_lost_and_reported(worl
     assert lost
     assert named.startswith(f"heuristic abort: {SLOT} ")
     examined = dualwrite(world, "doctor")
-    assert "warning  outcomes: 1 heuristic outcome" in examined.stdout
+    assert "failure  outcomes: 1 heuristic outcome" in examined.stdout
 
 
 @pytest.mark.slow

@@ -31,9 +31,12 @@ def test_an_outcome_is_listed_until_it_is_acknowledged(any_place: OperationsSite
 
 def test_json_has_the_outcomes(site: OperationsSite) -> None:
     terminated(site)
-    for application, count in ((site.application, 1), ("others", 0)):
+    mine, site.application = site.application, f"{site.application}-too"
+    site.write("another's")
+    for application, count in ((mine, 1), (site.application, 0)):
         found = site.run("transactions", "list", "--application", application, "--json").json()["outcomes"]
         assert len(found) == count
+    site.application = mine
     (outcome,) = site.run("transactions", "list", "--json").json()["outcomes"]
     assert outcome["transactional_id"] == site.slot()
     assert outcome["outcome"] == "heuristic_abort"
@@ -67,4 +70,4 @@ def test_recover_and_resolve_end_badly_where_they_find_one(site: OperationsSite)
         result = site.run(*words, "--application", site.application)
         assert (result.code, result.err) == (1, "")
         assert result.out.startswith(f"{site.slot()}: heuristic abort\n")
-    assert site.run("doctor").out.count("warning  outcomes: 2 heuristic outcomes") == 1
+    assert site.run("doctor").out.count("failure  outcomes: 2 heuristic outcomes") == 1

@@ -79,8 +79,19 @@ def test_librdkafkas_transactions_are_distinguished_by_their_anchor(site: Operat
 
 
 def test_listing_an_unknown_application_reports_nothing_found(site: OperationsSite) -> None:
-    listed = site.run("transactions", "list", "--application", "nobody-is-called-that")
-    assert (listed.code, listed.out) == (0, "no slot has a row, and no transaction is open\n")
+    site.write("one")
+    for words in (["list"], ["resolve"], ["resolve", "--yes"]):
+        result = site.run("transactions", *words, "--application", "nobody-is-called-that")
+        assert (result.code, result.out) == (2, "")
+        assert result.err == (
+            "dualwrite: application 'nobody-is-called-that' has no slot in this database; those that have: "
+            f"{site.application}\n"
+        )
+
+
+def test_a_database_without_a_slot_and_a_cluster_without_a_transaction_list_nothing(site: OperationsSite) -> None:
+    listed = site.run("transactions", "list")
+    assert listed.code == 0
 
 
 def test_open_transactions_without_a_row_are_listed_too(site: OperationsSite) -> None:

@@ -6,6 +6,7 @@ from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.slots.sweeper import Sweeper
 from dualwrite.errors import DualWriteError, KafkaUnavailableError
 from dualwrite.operations.resolving import applications, plan, resolve
+from tests.support.coordinator.event_table import expire_leases
 from tests.support.operations.places import OperationsSite
 
 pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
@@ -140,6 +141,7 @@ def test_recover_ends_every_unowned_transaction(site: OperationsSite) -> None:
     assert site.run("recover", "--application", site.application, "--json").json() == {
         "outcomes": {site.slot(0): "nothing", site.slot(1): "nothing"},
         "errors": [],
+        "in_use": {},
     }
     assert {row[4] for row in site.rows().values()} == {""}, "no process holds a slot"
 
@@ -152,6 +154,24 @@ def test_recover_leaves_living_owners_alone(site: OperationsSite) -> None:
     assert (result.code, result.out) == (0, "0 slots checked; 0 transactions had been left open\n")
     with alive.transaction() as tx:
         tx.produce(site.topic, value="one")
+
+
+def test_recover_names_a_decided_transaction_whose_owner_may_be_alive(site: OperationsSite) -> None:
+    """Whoever replaces the cluster now would leave it behind."""
+    site.leave("one", silent=False)
+    result = site.run("recover", "--application", site.application)
+    assert result.code == 1
+    first, summary = result.out.splitlines()
+    assert first.startswith(f"{site.slot()}: not touched: ")
+    assert "has it, and may be alive: its lease has " in first
+    assert summary == (
+        "0 slots checked; 0 transactions had been left open; 1 slot in use: run it again when the lease is over"
+    )
+    shown = site.run("recover", "--application", site.application, "--json")
+    assert (shown.code, list(shown.json()["in_use"])) == (1, [site.slot()])
+    expire_leases(site.engine)
+    assert site.run("recover", "--application", site.application).code == 0
+    assert site.visible() == site.stored() == ["one"]
 
 
 def test_an_application_that_is_misspelled_is_named_and_no_slot_is_made_for_it(site: OperationsSite) -> None:
@@ -187,6 +207,7 @@ def test_failed_recoveries_are_reported_beside_successful_ones(
     assert as_json.json() == {
         "outcomes": {site.slot(): "committed"},
         "errors": [f"{site.slot(1)}: refused"],
+        "in_use": {},
     }
 
 

@@ -71,7 +71,7 @@ def test_a_restored_copy_is_one_finding(
     assert [line.split("  ")[-1].strip() for line in foretold.out.splitlines()[1 : SLOTS + 1]] == [outcome.value] * 5
     warned = [line for line in site.run("doctor", "--application", site.application).out.splitlines() if slots in line]
     assert len(warned) == 1
-    assert warned[0].startswith(f"warning  transactions: recovery would find a {outcome.value} in {slots}: ")
+    assert warned[0].startswith(f"failure  transactions: recovery would find a {outcome.value} in {slots}: ")
     assert "make sure that these are the right database and the right cluster" in warned[0]
 
     done = site.run("recover", "--application", site.application)
@@ -86,7 +86,7 @@ def test_a_restored_copy_is_one_finding(
     assert f" ago: 5 units of work in {slots}: {detail}" in recorded
     assert recorded.startswith(f"{outcome.value} 1 to 5, found ")
     (outcomes,) = [
-        line for line in site.run("doctor").out.splitlines() if line.startswith("warning  outcomes: 5 heuristic")
+        line for line in site.run("doctor").out.splitlines() if line.startswith("failure  outcomes: 5 heuristic")
     ]
     assert f"the two sides differ: {outcome.value} in {slots}" in outcomes
 

@@ -17,6 +17,7 @@ from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision
 from dualwrite.coordinator.sql.outcome_store import acknowledge
 from dualwrite.errors import InputError
 from dualwrite.operations.copies import reason_to_leave
+from dualwrite.operations.groups import grouped_forecasts
 from dualwrite.operations.listing import describe_transaction
 from dualwrite.operations.resolving import Intention, plan, require_known, resolve
 from dualwrite.operations.terminating import contradicts, foresee, terminate
@@ -114,7 +115,7 @@ def _resolve(arguments: argparse.Namespace) -> int:
         if not arguments.yes:
             todo = sum(_is_open(intention) for intention in intentions)
             print(f"nothing was done; {counted(todo, 'transaction')} would be ended with --yes")
-            return 0
+            return 1 if grouped_forecasts(intention.view for intention in intentions) else 0
         done = resolve(engine, config, intentions, two_phase=arguments.two_phase)
     for text in results(done.outcomes):
         print(text)

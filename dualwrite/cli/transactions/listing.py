@@ -20,6 +20,7 @@ from dualwrite.errors import DualWriteError, InputError
 from dualwrite.operations.copies import reason_to_leave
 from dualwrite.operations.groups import grouped_forecasts, grouped_records, unclear
 from dualwrite.operations.listing import list_transactions
+from dualwrite.operations.resolving import require_application
 from dualwrite.operations.views import Situation, TransactionView, foreign_cluster_message
 
 WATCH_SECONDS = 2.0
@@ -42,7 +43,8 @@ def add_watch(parser: argparse.ArgumentParser) -> None:
 
 
 def run_list(arguments: argparse.Namespace) -> int:
-    """List once, or until Ctrl-C with ``--watch``. Returns 1 if there are heuristic outcomes, foretold or on record.
+    """List once, or until Ctrl-C with ``--watch``. Returns 1 if there are heuristic outcomes, foretold or on record, or
+    if the database is a copy that no operator has declared.
 
     :raises DualWriteError: if the first list cannot be made; the message is meant for the user.
     """
@@ -86,8 +88,10 @@ def _look(arguments: argparse.Namespace) -> tuple[str, int]:
         require_cluster(config)
         obstacle = reason_to_leave(engine, config)
         views = list_transactions(engine, config, application=arguments.application, foretells=not obstacle)
+        if not views and arguments.application is not None:
+            require_application(engine, arguments.application)
         found = outcomes(engine, arguments.application)
-    code = 1 if found or grouped_forecasts(views) else 0
+    code = 1 if found or obstacle or grouped_forecasts(views) else 0
     if arguments.json:
         document = {
             "transactions": [as_json(view) for view in views],
