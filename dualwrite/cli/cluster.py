@@ -67,6 +67,25 @@ def cluster_config(arguments: argparse.Namespace) -> dict[str, Any]:
     return config
 
 
+def config_at(option: str, bootstrap_servers: str, command_config: Path | None) -> dict[str, Any]:
+    """The configuration of one of several clusters on a command line.
+
+    :param option: of ``bootstrap_servers``, for errors.
+    :param command_config: a file of settings, one per line.
+    :raises ConfigurationError: if a setting is malformed, unknown, or possible from Python only.
+    """
+    owned = reserved_settings(KEEP_PREPARED)
+    config: dict[str, Any] = {}
+    if command_config is not None:
+        config.update(_parsed(_lines_of(command_config), owned))
+    config[BOOTSTRAP_KEY] = bootstrap_servers
+    try:
+        ClientSettings.from_config(config)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{option}: {error}") from None
+    return config
+
+
 def require_cluster(config: Mapping[str, Any]) -> None:
     """Fail within seconds if no broker answers. Later requests wait as long as a cluster's failover may take.
 

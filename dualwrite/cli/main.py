@@ -32,6 +32,7 @@ VERBS = {
     "doctor": "find problems of dual writes with a database and a cluster",
     "groups": "show consumer groups and their lag, move their offsets, and delete them",
     "load": "load a file into a table and a topic, each batch in both or in neither",
+    "move": "move topics, consumer groups and applications to another Kafka cluster",
     "recover": "end the transactions of an application's dead processes, as the database decided",
     "topics": "list, create, describe and delete topics",
     "transactions": "show open transactions, and end them: as the database decided, or by force",

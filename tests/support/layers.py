@@ -35,6 +35,10 @@ PURE = (
     "client.protocol",
     "client.engine",
     "spark.plan",
+    "moving.offset_mapping",
+    "moving.journal",
+    "moving.plan",
+    "moving.records",
 )
 THROUGH_PORTS = (
     "client.fate",
@@ -43,8 +47,10 @@ THROUGH_PORTS = (
     "coordinator.recovery",
     "coordinator.slots",
     "coordinator.steps",
+    "moving.ports",
+    "moving.copying",
 )
-"""Tier T in the client and the coordinator."""
+"""Tier T in the client, the coordinator and the mover."""
 THROUGH_LOOP = ("broker.log", "broker.runtime", "broker.api")
 """Tier T in the broker: its event loop is a port, too, which whoever runs it may simulate."""
 _LOOP = ("asyncio", "pathlib.Path", "threading.Lock")
@@ -104,6 +110,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "comparison": (*GROUND_FLOOR, "client", "coordinator", "loader"),
     "demo": (*GROUND_FLOOR, "coordinator", "loader"),
     "operations": (*GROUND_FLOOR, "client", "coordinator", "schema"),
+    "moving": (*GROUND_FLOOR, "client", "coordinator", "comparison", "operations"),
     "telemetry": (*GROUND_FLOOR, "coordinator", "operations"),
     "web": (*GROUND_FLOOR, "coordinator"),
     "cli": (
@@ -115,6 +122,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
         "admin",
         "comparison",
         "operations",
+        "moving",
         "broker",
         "demo",
     ),

@@ -1,0 +1,141 @@
+"""Moves the applications of one database: the slots of units of work, and the offsets that the database keeps.
+
+A slot's row names its last transaction in the source cluster. After the move it names none: the next unit of work
+begins anew at the target.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from sqlalchemy import Connection, Engine, and_, select, update
+
+from dualwrite.coordinator.rules.slot_rules import SlotStatus, describe_owner, named
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
+from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
+from dualwrite.coordinator.sql.own_tables import ours
+from dualwrite.coordinator.sql.state_row import row_values
+from dualwrite.coordinator.sql.tables import UNRECOVERED, kafka_consumer_offset, kafka_transaction_state
+from dualwrite.errors import InputError
+from dualwrite.ids import PreparedTxnState, TopicPartition
+from dualwrite.moving.groups import Translate
+from dualwrite.operations.copies import require_no_copy
+from dualwrite.operations.listing import list_transactions
+from dualwrite.operations.rows import state_rows
+from dualwrite.operations.views import RowView, TransactionView
+
+
+def require_settled(engine: Engine, source: Mapping[str, Any], source_id: str) -> None:
+    """Require that every unit of work of this database has ended at the source: no process of an application runs, and
+    recovery has nothing to do.
+
+    :raises InputError: if not; the message names a slot and what to do.
+    :raises CopiedDatabaseError: if the database is a copy.
+    :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
+    """
+    require_no_copy(engine, source)
+    rows = _rows_to_move(state_rows(engine, cluster_id=source_id), source_id)
+    for name, row in rows.items():
+        if row.slot.owner:
+            owner = describe_owner(row.slot.owner)
+            if row.status is SlotStatus.HELD:
+                raise InputError(f"slot {name} is in use by {owner}: stop every process of the application first")
+            raise InputError(_not_recovered(name, f"was not given back by {owner}"))
+    for view in list_transactions(engine, source):
+        problem = _problem(view) if view.transactional_id in rows else ""
+        if problem:
+            raise InputError(_not_recovered(view.transactional_id, problem))
+
+
+def _problem(view: TransactionView) -> str:
+    """What keeps a slot from being moved; empty if nothing does."""
+    if view.kafka is not None and view.kafka.is_open:
+        return "has an open transaction at the source"
+    if view.forecast is not None and view.forecast.is_heuristic:
+        assert view.forecast.outcome is not None
+        return f"would be found to be a {view.forecast.outcome.value} by recovery"
+    return ""
+
+
+def _not_recovered(name: str, problem: str) -> str:
+    return (
+        f"slot {name} {problem}: run `dualwrite recover --application {name.rpartition('-')[0]}` with the address of "
+        "the source first; `dualwrite transactions list` shows what it will do"
+    )
+
+
+def _rows_to_move(rows: Mapping[str, RowView], source_id: str) -> dict[str, RowView]:
+    """The rows of slots that were last used at the source. A row without a cluster is from an earlier release, or the
+    database was declared as moved."""
+    return {name: row for name, row in rows.items() if row.slot.cluster_id in (None, source_id)}
+
+
+def move_applications(
+    engine: Engine, source_id: str, target_id: str, topics: Collection[str], translate: Translate
+) -> int:
+    """Give every slot of this database to the target cluster, and translate the offsets that the database keeps, in one
+    database transaction. Return the number of slots; 0 if they were moved before.
+
+    :param topics: the names of the moved topics.
+    :raises InputError: if a slot was used meanwhile, an application has begun at the target already, or a stored offset
+        is of a topic that is not moved.
+    :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
+    """
+    all_rows = state_rows(engine)
+    rows = _rows_to_move(all_rows, source_id)
+    begun = [name for name, row in all_rows.items() if row.slot.cluster_id == target_id]
+    if not rows:
+        return 0
+    with SqlDecisionStore(engine).transaction(commit=True) as connection, clear_errors(engine):
+        for name, row in sorted(rows.items()):
+            _give_slot(connection, name, row.slot.fencing_token, target_id)
+        if _translate_offsets(connection, topics, translate) and begun:
+            raise InputError(
+                f"the database keeps consumers' offsets, and {named(begun)} was used at the target before these were "
+                "translated: stop the application, correct or delete its rows in kafka_consumer_offset, and repeat"
+            )
+    return len(rows)
+
+
+def _give_slot(connection: Connection, name: str, token: int, target_id: str) -> None:
+    """Remove the state of a slot that was given back, and raise its fencing token."""
+    table = kafka_transaction_state
+    changed = connection.execute(
+        update(table)
+        .where(table.c.transactional_id == name, table.c.fencing_token == token, table.c.owner == "")
+        .values(
+            **row_values(PreparedTxnState()),
+            outcome=UNRECOVERED,
+            cluster_id=target_id,
+            fencing_token=token + 1,
+            updated_at=database_of(connection.dialect).now(),
+        ),
+        execution_options=ours(connection),
+    )
+    if changed.rowcount != 1:
+        raise InputError(f"slot {name} was used meanwhile: stop every process of the application first")
+
+
+def _translate_offsets(connection: Connection, topics: Collection[str], translate: Translate) -> int:
+    """Translate the offsets that the database keeps; return their number."""
+    table, options = kafka_consumer_offset, ours(connection)
+    columns = (table.c.group_id, table.c.topic, table.c.partition, table.c.next_offset)
+    stored = connection.execute(select(*columns), execution_options=options).all()
+    for group, topic, partition, offset in stored:
+        if topic not in topics:
+            raise InputError(
+                f"the database keeps an offset of group {group!r} in topic {topic!r}, which is not moved: add it to "
+                "--topics, or delete the row in kafka_consumer_offset"
+            )
+        row = and_(table.c.group_id == group, table.c.topic == topic, table.c.partition == partition)
+        connection.execute(
+            update(table)
+            .where(row)
+            .values(
+                next_offset=translate(TopicPartition(topic, partition), offset),
+                leader_epoch=None,
+                updated_at=database_of(connection.dialect).now(),
+            ),
+            execution_options=options,
+        )
+    return len(stored)

@@ -1,0 +1,48 @@
+"""What a call of a move has done or found."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dualwrite.ids import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class MoveResult:
+    """What one call has done.
+
+    :param copied: the number of records by topic.
+    :param waiting: the topics with partitions that have an open transaction at the source; the records behind its
+        beginning are not copied yet.
+    :param groups: the moved groups.
+    :param slots: the number of slots that were given to the target.
+    """
+
+    copied: Mapping[str, int] = field(default_factory=dict)
+    waiting: Sequence[str] = ()
+    groups: Sequence[str] = ()
+    slots: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SourceChanges:
+    """What was changed at the source after it was moved.
+
+    :param records: the number of records that are not at the target, by partition.
+    :param groups: the groups that have committed other offsets since.
+    """
+
+    records: Mapping[TopicPartition, int]
+    groups: Sequence[str]
+
+    def __bool__(self) -> bool:
+        return bool(self.records or self.groups)
+
+
+def describe_changes(changes: SourceChanges) -> str:
+    """One line about what was changed at the source."""
+    parts = []
+    for partition, count in changes.records.items():
+        what = f"{count:,} records" if count else "an open transaction"
+        parts.append(f"{what} in {partition}")
+    parts += [f"other offsets of group {group!r}" for group in changes.groups]
+    return f"an application still uses the source: {', '.join(parts)}"

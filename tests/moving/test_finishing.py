@@ -1,0 +1,252 @@
+"""``dualwrite move --finish``: groups go on where they were, what still runs is refused, and the way back."""
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from dualwrite.errors import InputError
+from dualwrite.moving.move import ClusterMove
+from dualwrite.moving.plan import MoveJob
+from tests.support.moving.move_site import (
+    MoveSite,
+    abort,
+    commit_offset,
+    create_topic,
+    fill,
+    offset_of,
+    open_transaction,
+    read,
+    rest_of,
+    write,
+)
+from tests.support.peer_clients.kafka_helpers import PATIENCE
+
+
+def gaps(site: MoveSite) -> str:
+    """A topic whose offsets have gaps: markers, and an aborted transaction."""
+    topic = create_topic(site.source)
+    for number in range(4):
+        write(site.source, topic, f"{number}a", f"{number}b")
+        abort(site.source, topic, "x")
+    return topic
+
+
+def end_of(site: MoveSite, topic: str) -> int:
+    consumer = Consumer({"bootstrap.servers": site.source.bootstrap_servers, "group.id": "ends"})
+    _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), PATIENCE)
+    consumer.close()
+    return end
+
+
+def test_every_position_of_a_group_is_translated_exactly(site: MoveSite) -> None:
+    topic = gaps(site)
+    end = end_of(site, topic)
+    for offset in range(end + 1):
+        commit_offset(site.source, f"group-{offset}", topic, offset)
+    result = site.run("--finish", "--verify")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.splitlines()[-1].startswith("finished: use the target")
+    lengths = set()
+    for offset in range(end + 1):
+        group = f"group-{offset}"
+        left = rest_of(site.source, group, topic)
+        assert rest_of(site.target, group, topic) == left
+        committed = offset_of(site.target, group, topic)
+        assert committed is not None
+        assert committed[1] == f"at {offset}"
+        lengths.add(len(left))
+    assert lengths == set(range(9))
+
+
+def test_a_group_that_is_not_named_stays(site: MoveSite) -> None:
+    topic = gaps(site)
+    commit_offset(site.source, "one", topic, 3)
+    commit_offset(site.source, "two", topic, 3)
+    assert site.run("--finish", "--groups", "one").code == 0
+    assert offset_of(site.target, "one", topic) is not None
+    assert offset_of(site.target, "two", topic) is None
+    assert site.run("--check").code == 0
+    commit_offset(site.source, "three", topic, 3)
+    assert "other offsets of group 'three'" in site.run("--check").err
+
+
+def test_a_finished_move_is_not_made_again(site: MoveSite) -> None:
+    topic = gaps(site)
+    commit_offset(site.source, "group", topic, 3)
+    assert site.run("--finish").code == 0
+    commit_offset(site.target, "group", topic, 7)
+    write(site.target, topic, "new")
+    again = site.run("--finish")
+    assert again.code == 0
+    assert "finished: use the target" in again.out
+    assert offset_of(site.target, "group", topic) == (7, "at 7"), "it is not set back"
+    copying = site.run()
+    assert copying.code == 2
+    assert "this move is finished" in copying.err
+    assert "exchange --from and --to" in copying.err
+    assert site.run("--verify").code == 0, "records that came later do not count"
+
+
+def test_an_open_transaction_is_refused(site: MoveSite) -> None:
+    topic = create_topic(site.source)
+    write(site.source, topic, "a")
+    in_flight = open_transaction(site.source, topic, ["b"])
+    result = site.run("--finish")
+    assert result.code == 2
+    assert f"topic {topic!r} has an open transaction at the source, so the move is not finished" in result.err
+    in_flight.commit_transaction(PATIENCE)
+    assert site.run("--finish").code == 0
+    assert read(site.target, topic) == read(site.source, topic)
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_group_with_members_is_refused(site: MoveSite, side: str) -> None:
+    topic = create_topic(site.source)
+    write(site.source, topic, "a")
+    commit_offset(site.source, "group", topic, 0)
+    assert site.run().code == 0
+    cluster = site.source if side == "source" else site.target
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "group"})
+    consumer.subscribe([topic])
+    assigned: list[object] = []
+    consumer.subscribe([topic], on_assign=lambda _, places: assigned.append(places))
+    while not assigned:
+        consumer.poll(0.1)
+    result = site.run("--finish")
+    assert result.code == 2
+    assert f"group 'group' has members at the {side}" in result.err
+    consumer.close()
+    assert site.run("--finish").code == 0
+
+
+def test_offsets_of_an_open_transaction_are_refused(site: MoveSite) -> None:
+    topic, other = create_topic(site.source), create_topic(site.source)
+    write(site.source, topic, "a")
+    in_flight = open_transaction(site.source, other, ["b"])
+    consumer = Consumer({"bootstrap.servers": site.source.bootstrap_servers, "group.id": "group"})
+    in_flight.send_offsets_to_transaction([TopicPartition(topic, 0, 1)], consumer.consumer_group_metadata(), PATIENCE)
+    consumer.close()
+    result = site.run("--finish", "--topics", topic)
+    assert result.code == 2
+    assert f"group 'group': an open transaction has offsets of {topic}-0" in result.err
+    in_flight.commit_transaction(PATIENCE)
+    assert site.run("--finish", "--topics", topic).code == 0
+    assert rest_of(site.target, "group", topic) == []
+
+
+def test_a_forgotten_application_is_noticed_by_the_check(site: MoveSite) -> None:
+    topic = gaps(site)
+    commit_offset(site.source, "group", topic, 3)
+    assert site.run("--finish").code == 0
+    checked = site.run("--check")
+    assert (checked.code, checked.out.splitlines()[0]) == (0, "the source has not changed since the move")
+    write(site.source, topic, "late", "later")
+    in_flight = open_transaction(site.source, create_topic_at_both(site), ["x"])
+    commit_offset(site.source, "group", topic, 4)
+    checked = site.run("--check", "--topics", topic)
+    assert checked.code == 1
+    assert (
+        f"an application still uses the source: 2 records in {topic}-0, other offsets of group 'group'" in checked.err
+    )
+    as_json = site.run("--check", "--topics", topic, "--json")
+    assert as_json.json()["changes"] == {"records": {f"{topic}-0": 2}, "groups": ["group"]}
+    in_flight.abort_transaction(PATIENCE)
+
+
+def create_topic_at_both(site: MoveSite) -> str:
+    topic = create_topic(site.source)
+    return create_topic(site.target, topic)
+
+
+def test_the_check_sees_an_open_transaction(site: MoveSite) -> None:
+    topic = gaps(site)
+    assert site.run("--finish").code == 0
+    in_flight = open_transaction(site.source, topic, ["x"])
+    checked = site.run("--check")
+    assert checked.code == 1
+    assert f"an open transaction in {topic}-0" in checked.err
+    in_flight.abort_transaction(PATIENCE)
+    assert site.run("--check").code == 0
+
+
+def test_topics_can_be_moved_one_after_the_other(site: MoveSite) -> None:
+    first, second = gaps(site), gaps(site)
+    for topic in (first, second):
+        commit_offset(site.source, "group", topic, 3)
+    assert site.run("--finish", "--topics", first).code == 0
+    assert offset_of(site.target, "group", second) is None
+    write(site.target, first, "new")
+    write(site.source, second, "more")
+    result = site.run("--finish", "--json").json()
+    assert (result["copied"], result["groups"]) == ({second: 9}, ["group"])
+    assert read(site.target, second) == read(site.source, second)
+    assert rest_of(site.target, "group", second) == rest_of(site.source, "group", second)
+
+
+def test_the_way_back_copies_only_what_is_new(site: MoveSite) -> None:
+    topic = gaps(site)
+    commit_offset(site.source, "behind", topic, 4)
+    assert site.run("--finish").code == 0
+    fill(site.target, topic, 1)
+    commit_offset(site.target, "ahead", topic, 15)
+    result = site.back().run("--finish", "--verify", "--json")
+    assert result.json()["copied"] == {topic: 12}
+    assert result.code == 0
+    assert read(site.source, topic) == read(site.target, topic)
+    for group in ("behind", "ahead"):
+        assert rest_of(site.source, group, topic) == rest_of(site.target, group, topic)
+    assert site.back().run("--check").code == 0
+
+
+def test_a_move_there_and_back_and_there_again(site: MoveSite) -> None:
+    topic = gaps(site)
+    commit_offset(site.source, "group", topic, 4)
+    assert site.run("--finish").code == 0
+    write(site.target, topic, "second")
+    assert site.back().run("--finish").code == 0
+    write(site.source, topic, "third")
+    commit_offset(site.source, "group", topic, 5)
+    result = site.run("--finish", "--verify")
+    assert (result.code, result.err) == (0, "")
+    assert f"{topic}: 1 record copied" in result.out
+    assert read(site.target, topic) == read(site.source, topic)
+    assert rest_of(site.target, "group", topic) == rest_of(site.source, "group", topic)
+
+
+def test_the_way_back_is_refused_if_the_source_has_changed(site: MoveSite) -> None:
+    topic = gaps(site)
+    assert site.run("--finish").code == 0
+    write(site.source, topic, "forgotten")
+    result = site.back().run()
+    assert result.code == 2
+    assert "a program writes there already" in result.err
+
+
+def test_another_record_at_the_target_is_found_by_the_comparison(site: MoveSite) -> None:
+    topic = gaps(site)
+    assert site.run().code == 0
+    admin = AdminClient({"bootstrap.servers": site.target.bootstrap_servers})
+    (deleted,) = admin.delete_records([TopicPartition(topic, 0, 3)]).values()
+    deleted.result(PATIENCE)
+    assert site.run("--verify").code == 0, "records that retention has deleted do not count"
+    configs = [{"bootstrap.servers": cluster.bootstrap_servers} for cluster in (site.source, site.target)]
+    move = ClusterMove(*configs, MoveJob())
+    (equal,) = move.compare()
+    assert equal.is_equal
+    assert equal.source[0] == len(read(site.target, topic)) < 8
+
+
+def test_a_difference_prevents_the_end(site: MoveSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = gaps(site)
+    assert site.run().code == 0
+    configs = [{"bootstrap.servers": cluster.bootstrap_servers} for cluster in (site.source, site.target)]
+    move = ClusterMove(*configs, MoveJob())
+    (comparison,) = move.compare()
+    differing = type(comparison)(topic, 0, comparison.source, (7, "other"))
+    monkeypatch.setattr(ClusterMove, "compare", lambda _: iter([differing]))
+    with pytest.raises(InputError, match="the target has other records than the source"):
+        move.finish(compares=True)
+    assert not move.is_finished
+    result = site.run("--verify")
+    assert result.code == 1
+    assert f"{topic}-0 DIFFERS: 8 records at the source" in result.out

@@ -1,0 +1,101 @@
+"""From the bundled broker to Apache Kafka 4.4.0 and back."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import insert
+
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.testing.kafka import KafkaBroker
+from tests.support.apache_kafka.single_node import ApacheKafka
+from tests.support.coordinator.event_table import events, ready_engine, stored_values
+from tests.support.moving.dying_mover import COPY_STEPS, FINISH_STEPS
+from tests.support.moving.killed_moves import kill_while_copying, kill_while_finishing
+from tests.support.moving.move_site import MoveSite, commit_offset, create_topic, fill, offset_of, read, rest_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.jvm]
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
+    with ApacheKafka(tmp_path_factory.mktemp("kafka")) as running:
+        yield running
+
+
+@pytest.fixture
+def outward(tmp_path: Path, kafka: ApacheKafka) -> Iterator[MoveSite]:
+    """From a bundled broker of the test's own to Apache Kafka."""
+    with KafkaBroker(tmp_path / "source") as source:
+        yield MoveSite(source, kafka)
+
+
+@pytest.mark.parametrize("step", COPY_STEPS)
+@pytest.mark.crash
+def test_a_mover_to_apache_kafka_that_was_killed_goes_on(outward: MoveSite, step: str) -> None:
+    kill_while_copying(outward, step, 1)
+
+
+@pytest.mark.parametrize("step", ["before commit", "after commit", *FINISH_STEPS])
+@pytest.mark.crash
+def test_the_end_of_a_move_to_apache_kafka_that_was_killed_is_finished_later(
+    outward: MoveSite, tmp_path: Path, step: str
+) -> None:
+    kill_while_finishing(outward, f"sqlite:///{tmp_path / 'app.db'}", step, two_phase="resume")
+
+
+@pytest.mark.parametrize("step", COPY_STEPS[1:])
+@pytest.mark.crash
+def test_a_mover_from_apache_kafka_that_was_killed_goes_on(kafka: ApacheKafka, tmp_path: Path, step: str) -> None:
+    with KafkaBroker(tmp_path / "target") as target:
+        kill_while_copying(MoveSite(kafka, target), step, 1, names_topics=True)
+
+
+def test_an_application_moves_to_apache_kafka_and_back(outward: MoveSite, tmp_path: Path) -> None:
+    topic = create_topic(outward.source, partitions=2, config={"retention.ms": "-1"})
+    stamped = create_topic(outward.source, config={"message.timestamp.type": "LogAppendTime"})
+    compacted = create_topic(outward.source, config={"cleanup.policy": "compact"})
+    fill(outward.source, topic, 2)
+    fill(outward.source, stamped, 1)
+    fill(outward.source, compacted, 1)
+    for offset in (0, 3, 4, 15):
+        commit_offset(outward.source, f"group-{offset}", topic, offset)
+    url = f"sqlite:///{tmp_path / 'app.db'}"
+    engine = ready_engine(url)
+    bundled, apache = ({"bootstrap.servers": each.bootstrap_servers} for each in (outward.source, outward.target))
+
+    def work(dw: DualWrite, *values: str) -> None:
+        for value in values:
+            with dw.transaction() as tx:
+                tx.execute(insert(events), {"value": value})
+                tx.produce(topic, value=value, partition=1)
+
+    with DualWrite(engine, bundled, application="app") as dw:
+        work(dw, "first", "second")
+    assert outward.run().code == 0, "while applications run"
+    result = outward.run("--finish", "--verify", "--db", url)
+    assert (result.code, result.err) == (0, "")
+    for name, partitions in ((topic, 2), (stamped, 1), (compacted, 1)):
+        assert read(outward.target, name, partitions) == read(outward.source, name, partitions)
+    for offset in (0, 3, 4, 15):
+        group = f"group-{offset}"
+        assert rest_of(outward.target, group, topic) == rest_of(outward.source, group, topic)
+        committed = offset_of(outward.target, group, topic)
+        assert committed is not None
+        assert committed[1] == f"at {offset}"
+    with DualWrite(engine, apache, application="app", two_phase="resume", replay=True) as dw:
+        work(dw, "third", "fourth")
+        assert list(dw.outcomes()) == []
+    assert outward.run("--check").code == 0
+    names = ("--topics", f"{topic},{stamped},{compacted}")
+    back = outward.back().run("--finish", "--verify", "--db", url, *names)
+    assert (back.code, back.err) == (0, "")
+    assert f"{topic}: 2 records copied" in back.out
+    with DualWrite(engine, bundled, application="app") as dw:
+        work(dw, "fifth")
+        assert list(dw.outcomes()) == []
+    values = ["first", "second", "third", "fourth", "fifth"]
+    assert [str(record.value, "utf-8") for record in read(outward.source, topic, 2)[-5:] if record.value] == values
+    assert sorted(stored_values(engine)) == sorted(values)
+    assert read(outward.source, stamped) == read(outward.target, stamped)
+    engine.dispose()
