@@ -60,7 +60,7 @@ def cluster_config(arguments: argparse.Namespace) -> dict[str, Any]:
     config: dict[str, Any] = {}
     owned = reserved_settings(getattr(arguments, "two_phase", KEEP_PREPARED))
     if arguments.command_config is not None:
-        config.update(_parsed(_lines_of(arguments.command_config), owned))
+        config.update(_parsed(_lines_of("--command-config", arguments.command_config), owned))
     config.update(_parsed((("-X", text) for text in arguments.settings), owned))
     config[BOOTSTRAP_KEY] = arguments.bootstrap_servers
     ClientSettings.from_config(config)
@@ -77,7 +77,7 @@ def config_at(option: str, bootstrap_servers: str, command_config: Path | None) 
     owned = reserved_settings(KEEP_PREPARED)
     config: dict[str, Any] = {}
     if command_config is not None:
-        config.update(_parsed(_lines_of(command_config), owned))
+        config.update(_parsed(_lines_of(f"{option}-config", command_config), owned))
     config[BOOTSTRAP_KEY] = bootstrap_servers
     try:
         ClientSettings.from_config(config)
@@ -109,13 +109,16 @@ def reached_cluster(config: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def _lines_of(file: Path) -> Iterable[tuple[str, str]]:
-    """The lines of ``file`` that are neither empty nor comments, each with its place."""
+def _lines_of(option: str, file: Path) -> Iterable[tuple[str, str]]:
+    """The lines of ``file`` that are neither empty nor comments, each with its place.
+
+    :param option: by which the file is named, for errors.
+    """
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise ConfigurationError(f"--command-config {file}: {reason}") from None
+        raise ConfigurationError(f"{option} {file}: {reason}") from None
     for number, line in enumerate(lines, start=1):
         if line.strip() and not line.strip().startswith("#"):
             yield f"{file}, line {number}", line.strip()

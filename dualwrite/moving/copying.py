@@ -104,7 +104,8 @@ def compare_topic(
 ) -> list[PartitionComparison]:
     """Compare key, value, headers, timestamp and place of each moved record, by a digest of each partition.
 
-    Records that one cluster has deleted by retention are left out. So are records that were written after the move.
+    Records that one cluster has deleted by retention are left out. So are records that were written after the move. A
+    record of another program between the moved ones is a difference.
 
     :param source: a reader that has read nothing yet.
     :param target: the same.
@@ -124,9 +125,12 @@ def compare_topic(
             offset = mappings.get(record.partition, _EMPTY).target_of(record.offset)
             if offset is not None and offset >= begins[record.partition]:
                 at_source[record.partition].add(record, offset)
+    sources = {partition: mapping.reversed() for partition, mapping in mappings.items()}
     for batch in target.read_on():
         for record in batch:
-            if begins.get(record.partition, 0) <= record.offset < mappings.get(record.partition, _EMPTY).next_target:
+            known = sources.get(record.partition, _EMPTY)
+            is_foreign = known.target_of(record.offset) is None  # it counts wherever it is
+            if record.offset < known.next_source and (is_foreign or record.offset >= begins[record.partition]):
                 at_target[record.partition].add(record, record.offset)
     return [
         PartitionComparison(topic.name, partition, _summary(at_source[partition]), _summary(at_target[partition]))

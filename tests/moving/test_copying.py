@@ -107,7 +107,7 @@ def test_only_named_topics_are_moved(site: MoveSite) -> None:
         (("--dry-run", "--finish"), "--dry-run and --finish: use one of them"),
         (("--db", "sqlite:///x.db"), "--db: only --finish"),
         (("--replication-factor", "0"), "--replication-factor 0"),
-        (("--from-config", "/nowhere/file"), "--command-config /nowhere/file"),
+        (("--from-config", "/nowhere/file"), "--from-config /nowhere/file: No such file"),
     ],
 )
 def test_a_wrong_argument_is_named_in_one_line(site: MoveSite, words: tuple[str, ...], message: str) -> None:

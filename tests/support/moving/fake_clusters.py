@@ -48,13 +48,15 @@ class FakeTarget(FakeLog):
     """The target's log and its journal. A TargetWriter, too.
 
     :param crashes: what happens in each transaction; NEVER after the last.
+    :param journals_later: break the protocol: the journal is written after the records are committed.
     """
 
-    def __init__(self, crashes: Sequence[WriteCrash] = ()) -> None:
+    def __init__(self, crashes: Sequence[WriteCrash] = (), *, journals_later: bool = False) -> None:
         super().__init__()
         self.journal: list[JournalRecord] = []
         self.groups: dict[str, Mapping[TopicPartition, GroupOffset]] = {}
         self._crashes = list(crashes)
+        self._journals_later = journals_later
         self._ends: dict[int, int] = {}
 
     def state(self) -> MoveState:
@@ -77,6 +79,8 @@ class FakeTarget(FakeLog):
         if crash is WriteCrash.BEFORE_COMMIT:
             raise KafkaUnavailableError("aborted")
         self.records += placed
+        if crash is WriteCrash.AFTER_COMMIT and self._journals_later:
+            raise KafkaUnavailableError("committed, and not in the journal")
         self.journal += notes
         if crash is WriteCrash.AFTER_COMMIT:
             raise KafkaUnavailableError("committed")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dualwrite.cli import cluster
-from dualwrite.cli.cluster import add_cluster, cluster_config, reached_cluster, require_cluster
+from dualwrite.cli.cluster import add_cluster, cluster_config, config_at, reached_cluster, require_cluster
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 
 
@@ -81,3 +81,32 @@ def test_an_unreachable_cluster_is_an_error_within_seconds(monkeypatch: pytest.M
         require_cluster({"bootstrap.servers": "127.0.0.1:1"})
     with pytest.raises(KafkaUnavailableError):
         reached_cluster({"bootstrap.servers": "127.0.0.1:1"})
+
+
+def test_one_of_several_clusters_has_a_file_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "source.properties"
+    file.write_text("client.id=mover\n")
+    assert config_at("--from", "a:1", file) == {"bootstrap.servers": "a:1", "client.id": "mover"}
+    assert config_at("--to", "b:1", None) == {"bootstrap.servers": "b:1"}
+
+
+@pytest.mark.parametrize(
+    ("servers", "text", "message"),
+    [
+        ("nowhere:port", "", "--from: bootstrap.servers"),
+        ("a:1", "client.idd=x\n", "client.idd: there is no such setting"),
+        ("a:1", "security.protocol=TLS\n", "--from: security.protocol 'TLS'"),
+    ],
+)
+def test_a_mistake_about_one_of_several_clusters_names_its_option(
+    tmp_path: Path, servers: str, text: str, message: str
+) -> None:
+    file = tmp_path / "source.properties"
+    file.write_text(text)
+    with pytest.raises(ConfigurationError, match=message):
+        config_at("--from", servers, file)
+
+
+def test_a_missing_file_is_named_with_its_option() -> None:
+    with pytest.raises(ConfigurationError, match="--from-config /no/such/file: No such file"):
+        config_at("--from", "a:1", Path("/no/such/file"))

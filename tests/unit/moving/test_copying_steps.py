@@ -55,6 +55,18 @@ def test_crashes_neither_lose_nor_repeat_a_record(
     assert all(comparison.is_equal for comparison in compared)
 
 
+def test_a_journal_that_is_written_later_is_noticed() -> None:
+    target = FakeTarget([WriteCrash.AFTER_COMMIT], journals_later=True)
+    for _ in range(2):
+        with suppress(KafkaUnavailableError):
+            copy_topic(TOPIC, target.state(), source_of([(0, 0)] * 3), target)
+    assert values(target, 0) == [b"0", b"1", b"0", b"1", b"2"], "the negative control: records are there twice"
+    (compared,) = compare_topic(
+        TOPIC, target.state(), source_of([(0, 0)] * 3), _unread(target), first_offsets=({}, {}), is_compacted=False
+    )
+    assert not compared.is_equal
+
+
 def _unread(log: FakeLog) -> FakeLog:
     log.positions = {}
     return log
