@@ -1,6 +1,7 @@
 """What a move reads and changes in a cluster beside records: topics, settings, offsets, consumer groups."""
 
 import logging
+import time
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -33,6 +34,7 @@ from dualwrite.moving.plan import CREATE_TIME, TIMESTAMP_TYPE, TopicDescription
 from dualwrite.moving.ports import GroupOffset
 
 _SECONDS = 30.0
+_PAUSE = 0.05
 _NO_MEMBERS = (ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD)
 _TOPIC = ConfigResource.Type.TOPIC
 _EARLIEST, _LATEST = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -103,11 +105,26 @@ class MoveAdmin:
         topic = NewTopic(name, partitions, replication_factor, config=dict(settings))
         (future,) = self._admin.create_topics([topic], operation_timeout=_SECONDS).values()
         self._result(f"creating topic {name}", future)
+        self._await_partitions(name, partitions)
 
     def add_partitions(self, name: str, total: int) -> None:
         """Add partitions to a topic, up to ``total``."""
         (future,) = self._admin.create_partitions([NewPartitions(name, total)], operation_timeout=_SECONDS).values()
         self._result(f"adding partitions to topic {name}", future)
+        self._await_partitions(name, total)
+
+    def _await_partitions(self, name: str, number: int) -> None:
+        """Wait until the brokers know the partitions: they learn of them later than the controller."""
+        deadline = time.monotonic() + _SECONDS
+        while True:
+            with translating(self._operation("Metadata"), two_phase=False):
+                topic = self._admin.list_topics(name, timeout=_SECONDS).topics[name]
+            led = [partition for partition in topic.partitions.values() if partition.leader >= 0]
+            if topic.error is None and len(led) >= number:
+                return
+            if time.monotonic() >= deadline:
+                raise KafkaUnavailableError(f"{self._operation('Metadata')}: topic {name} is not there in time")
+            time.sleep(_PAUSE)
 
     def set_timestamp_type(self, name: str, timestamp_type: str) -> None:
         """Set ``message.timestamp.type`` of a topic."""

@@ -48,7 +48,8 @@ def kill_while_copying(site: MoveSite, step: str, number: int, *, names_topics: 
     """
     topics = filled(site)
     words = ("--topics", ",".join(topics)) if names_topics else ()
-    assert site.run_and_die(step, number, *words) == KILLED
+    code, said = site.run_and_die(step, number, *words)
+    assert code == KILLED, said
     for topic in set(topics) & topics_of(site.target):
         for partition in range(PARTITIONS):
             there, here = (in_partition(cluster, topic, partition) for cluster in (site.target, site.source))
@@ -76,7 +77,8 @@ def kill_while_finishing(site: MoveSite, url: str, step: str, *, two_phase: TwoP
         tx.produce(topics[0], value="unit", partition=1)
     words = ("--finish", "--db", url)
     assert site.run().code == 0
-    assert site.run_and_die(step, 1, *words) == KILLED
+    code, said = site.run_and_die(step, 1, *words)
+    assert code == KILLED, said
     is_moved = offset_of(site.target, "group", topics[0]) is not None
     assert is_moved == (step in ("after commit", "before applications", "after applications"))
     result = site.run(*words)

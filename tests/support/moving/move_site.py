@@ -49,11 +49,12 @@ class MoveSite:
         """``dualwrite move WORDS`` in this process."""
         return command("move", *self.places, *words)
 
-    def run_and_die(self, step: str, number: int, *words: str) -> int:
+    def run_and_die(self, step: str, number: int, *words: str) -> tuple[int, str]:
         """``dualwrite move WORDS`` as a process that kills itself with SIGKILL at the ``number``-th ``step``; see
-        dying_mover.py. Return its exit status."""
+        dying_mover.py. Return its exit status, and what it said."""
         line = [sys.executable, "-m", DYING, step, str(number), "move", *self.places, *words]
-        return subprocess.run(line, capture_output=True, check=False, timeout=PATIENCE, env=os.environ).returncode
+        ended = subprocess.run(line, capture_output=True, check=False, timeout=PATIENCE, env=os.environ, text=True)
+        return ended.returncode, ended.stdout + ended.stderr
 
     @property
     def places(self) -> tuple[str, ...]:
