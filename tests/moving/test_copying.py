@@ -129,6 +129,14 @@ def test_progress_is_one_line_for_many_records(site: MoveSite, monkeypatch: pyte
     assert second not in result.err
 
 
+@pytest.mark.parametrize("side", ["--from", "--to"])
+def test_a_cluster_that_does_not_answer_is_named_in_one_line(site: MoveSite, side: str) -> None:
+    result = site.run(side, "127.0.0.1:1")
+    assert (result.code, result.out) == (2, "")
+    assert "127.0.0.1:1" in result.err
+    assert len(result.err.splitlines()) == 1
+
+
 def test_a_cluster_is_not_moved_to_itself(site: MoveSite) -> None:
     result = MoveSite(site.source, site.source).run()
     assert result.code == 2
