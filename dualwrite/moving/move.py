@@ -1,4 +1,4 @@
-"""The functions behind ``dualwrite move``: plan, copy, finish, check and compare."""
+"""What ``dualwrite move`` does: plan, copy, finish, check and compare."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager

@@ -141,21 +141,14 @@ def test_a_forgotten_application_is_noticed_by_the_check(site: MoveSite) -> None
     checked = site.run("--check")
     assert (checked.code, checked.out.splitlines()[0]) == (0, "the source has not changed since the move")
     write(site.source, topic, "late", "later")
-    in_flight = open_transaction(site.source, create_topic_at_both(site), ["x"])
     commit_offset(site.source, "group", topic, 4)
-    checked = site.run("--check", "--topics", topic)
+    checked = site.run("--check")
     assert checked.code == 1
     assert (
         f"an application still uses the source: 2 records in {topic}-0, other offsets of group 'group'" in checked.err
     )
-    as_json = site.run("--check", "--topics", topic, "--json")
+    as_json = site.run("--check", "--json")
     assert as_json.json()["changes"] == {"records": {f"{topic}-0": 2}, "groups": ["group"]}
-    in_flight.abort_transaction(PATIENCE)
-
-
-def create_topic_at_both(site: MoveSite) -> str:
-    topic = create_topic(site.source)
-    return create_topic(site.target, topic)
 
 
 def test_the_check_sees_an_open_transaction(site: MoveSite) -> None:
