@@ -10,7 +10,8 @@ from dualwrite.broker.api import api_versions
 from dualwrite.broker.api.routes import MODULES, ROUTES
 from dualwrite.broker.core.groups import TRANSITIONS as GROUP_TRANSITIONS
 from dualwrite.broker.core.transactions import TRANSITIONS as TRANSACTION_TRANSITIONS
-from dualwrite.broker.metrics import METRICS, PREFIX
+from dualwrite.broker.metrics.catalogue import METRICS
+from dualwrite.broker.metrics.metric import PREFIX
 from dualwrite.broker.settings.broker_settings import SETTINGS
 from dualwrite.broker.settings.listener_settings import LISTENER_SETTINGS
 from dualwrite.broker.settings.setting import Setting
@@ -265,7 +266,13 @@ def metrics_page() -> str:
 
 
 _METRICS = """`dualwrite broker --metrics HOST:PORT` serves Prometheus at `http://HOST:PORT/metrics`, without a
-password: open the port only in a network that you trust. Each scrape reads the current values.
+password: open the port only in a network that you trust. Each scrape reads the current values. The same address
+answers [the probes](../broker.md#watching-the-broker) `/healthz` and `/readyz`. Before the broker has recovered,
+`/metrics` answers 503.
+
+Labels have the names of topics, groups and listeners, and no name of a user, no client id and no address. The number of
+series grows with the partitions, and with the APIs in use (five histograms of seven buckets each).
+`dualwrite_broker_group_lag` has at most 1000 series.
 
 If `dualwrite_broker_in_doubt_transactions` stays above 0, an application has prepared a transaction and has not
 ended it. The transaction's records, and all later records in their partitions, stay invisible to read_committed

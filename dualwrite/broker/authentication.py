@@ -47,6 +47,8 @@ class ClientAuthentication:
     def __init__(self, shared: Authentication, address: str) -> None:
         self.session = SaslSession(shared.terms)
         self.has_failed = False
+        self._is_refused = False
+        """True if its token was refused, which is counted; the client may still acknowledge that."""
         self._shared = shared
         self._address = address
 
@@ -95,6 +97,8 @@ class ClientAuthentication:
         clock = self._shared.clock
         answer = self.session.settle(verdict, clock.wall_ms(), clock.monotonic())
         if answer.refusal is not None:
+            self._count(answer.refusal.mechanism, answer.refusal)
+            self._is_refused = True
             self._log(answer.refusal)
         if answer.failure is not None:
             await self._fail(answer.failure.mechanism, answer.failure)
@@ -104,10 +108,15 @@ class ClientAuthentication:
 
     async def _fail(self, mechanism: str, failure: SaslFailure) -> None:
         self.has_failed = True
-        self._shared.meters.authentications[mechanism, False] += 1
+        if not self._is_refused:
+            self._count(mechanism, failure)
         if failure.reason:
             self._log(failure)
         await asyncio.sleep(self._shared.failure_delay)
+
+    def _count(self, mechanism: str, failure: SaslFailure) -> None:
+        self._shared.meters.authentications[mechanism, False] += 1
+        self._shared.meters.failed_authentications[mechanism, failure.kind.value] += 1
 
     def _log(self, failure: SaslFailure) -> None:
         user = "" if failure.user is None else f", user {shown(failure.user)}"

@@ -19,6 +19,7 @@ from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.clients.listeners import PLAINTEXT_LISTENER, Listener, host_and_port
 from dualwrite.broker.config import BrokerOptions
 from dualwrite.broker.listening import BoundListener, bind_listeners
+from dualwrite.broker.metrics.health import BrokerStage, DiskProbe, Health
 from dualwrite.broker.net.connection_memory import ConnectionMemory
 from dualwrite.broker.process.cleaning_thread import CleaningThread
 from dualwrite.broker.process.data_dir import readable_by_others
@@ -43,7 +44,7 @@ from dualwrite.broker.tls.listener_tls import ListenerTls
 from dualwrite.errors import ConfigurationError, DualWriteError
 
 if TYPE_CHECKING:
-    from dualwrite.broker.metrics_server import MetricsServer
+    from dualwrite.broker.metrics.http import MetricsServer
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ def serve(options: BrokerOptions) -> None:
     :raises CorruptLogError: if acknowledged data in the data directory is damaged or missing.
     """
     if options.metrics is not None:  # if the optional library is missing, fail before anything has begun
-        from dualwrite.broker import metrics_server  # noqa: F401
+        from dualwrite.broker.metrics import http  # noqa: F401
     with exclusive(options.data_dir, _PREDECESSOR_SECONDS if options.embedded else 0):
         if options.ready_file is not None:
             _clear_ready_file(options.ready_file)
@@ -104,17 +105,17 @@ async def _serve(options: BrokerOptions) -> None:
     if options.embedded:
         loop.add_reader(sys.stdin.fileno(), stopped.set)  # the parent writes nothing: stdin is readable only at its end
     bound = bind_listeners(options)
+    health = Health(DiskProbe(options.data_dir), loop)
+    metrics = _serve_metrics(options.metrics, health) if options.metrics is not None else None
     began = time.monotonic()
     meters = Meters()
-    flusher = Flusher(
-        options.durability == "fsync", stop_process, sync_threads(), partial(timed, meters.fsyncs.observe)
-    )
+    timing = partial(timed, meters.fsyncs.observe)
+    flusher = Flusher(options.durability == "fsync", stop_process, sync_threads(), timing)
     open_files = _raise_limit_of_open_files()
     try:
         context = _build_context(options, flusher, meters, bound[0].listener, open_files // 2)
         credentials = context.cluster.security.credentials
         sasl = SaslListeners(bound, options, credentials, context.clock, SystemEntropy(), meters)
-        metrics = _serve_metrics(options.metrics, context) if options.metrics is not None else None
     except (OSError, DualWriteError) as error:
         await flusher.close()  # parts of the broker may have started a round
         if not isinstance(error, OSError):
@@ -127,6 +128,9 @@ async def _serve(options: BrokerOptions) -> None:
         context, options.number("socket.request.max.bytes"), options.connections(open_files // 4), sasl.authentications
     )
     await server.start(bound)
+    health.stage = BrokerStage.SERVING
+    if metrics is not None:
+        metrics.measure(context)
     logger.info(
         "listening on %s, %d topics, %d transactions finished, recovered in %.3f s",
         _names(bound), len(context.cluster.state.topics), finished, time.monotonic() - began,
@@ -141,10 +145,9 @@ async def _serve(options: BrokerOptions) -> None:
     chores = [loop.create_task(_repeat(chore, every_ms / 1000)) for chore, every_ms in due]
     await stopped.wait()
     deadline.begin()
+    health.stage = BrokerStage.STOPPING
     logger.info("stopping")
-    for chore in chores:
-        chore.cancel()
-    await asyncio.gather(*chores, return_exceptions=True)
+    await _end(chores)
     compaction.close()
     await server.close(deadline.seconds_left / 2)  # the other half is for the disk
     sasl.close()
@@ -153,6 +156,12 @@ async def _serve(options: BrokerOptions) -> None:
     await _close_logs(context)
     deadline.end()
     logger.info("stopped")
+
+
+async def _end(chores: Sequence[asyncio.Task[None]]) -> None:
+    for chore in chores:
+        chore.cancel()
+    await asyncio.gather(*chores, return_exceptions=True)
 
 
 async def _close_logs(context: BrokerContext) -> None:
@@ -199,10 +208,10 @@ def _log_dynamic_settings(cluster: Cluster) -> None:
         logger.info("settings that clients changed override --config: %s", listing)
 
 
-def _serve_metrics(address: tuple[str, int], context: BrokerContext) -> "MetricsServer":
-    from dualwrite.broker.metrics_server import MetricsServer
+def _serve_metrics(address: tuple[str, int], health: Health) -> "MetricsServer":
+    from dualwrite.broker.metrics.http import MetricsServer
 
-    metrics = MetricsServer(*address, context)
+    metrics = MetricsServer(*address, health)
     logger.info("metrics at http://%s/metrics", host_and_port(address[0], metrics.port))
     return metrics
 

@@ -11,15 +11,16 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from time import monotonic
 from typing import TypeVar
 
 from dualwrite.broker.access.sasl_session import SaslStateError, SessionEndedError
 from dualwrite.broker.api import api_versions
-from dualwrite.broker.api.context import BrokerContext, Client, UnanswerableError
+from dualwrite.broker.api.context import ANONYMOUS, BrokerContext, Client, UnanswerableError
 from dualwrite.broker.api.routes import ROUTES
 from dualwrite.broker.authentication import Authentication, ClientAuthentication
 from dualwrite.broker.clients.listeners import Listener
-from dualwrite.broker.net.eager import begun
+from dualwrite.broker.net.eager import Waits, begun
 from dualwrite.broker.net.frame_stream import ForeignProtocolError, FrameStream, StreamEndedError
 from dualwrite.broker.runtime.long_polls import LongPolls
 from dualwrite.wire.apis import APIS, ApiKey, Message
@@ -88,7 +89,9 @@ class Connection:
         self._stream = stream
         self._listener = listener
         self._handshake = handshake
+        self._is_shaking_hands = handshake is not None
         self._meters = broker.meters
+        self._waits = Waits(broker.flusher)
         self._peer = stream.transport.get_extra_info("peername")
         self._polls = LongPolls(broker.stopping, lambda: stream.is_deaf)
         stream.when_deaf(self._polls.wake)
@@ -110,6 +113,14 @@ class Connection:
         return self._peer[0] if self._peer else ""
 
     @property
+    def kind_of_principal(self) -> str:
+        """``none`` before the client has authenticated where it must, ``anonymous`` where it need not, else ``user``.
+        Names of users are for the log alone."""
+        if self._is_shaking_hands or (self._sasl is not None and self._sasl.principal is None):
+            return "none"
+        return "anonymous" if self._broker.client.principal == ANONYMOUS else "user"
+
+    @property
     def is_waiting(self) -> bool:
         """True while its request in progress waits, for example a Fetch for records."""
         return self._polls.are_waiting
@@ -129,11 +140,14 @@ class Connection:
         try:
             if self._handshake is not None:
                 self._serve_as(await self._handshake())
+                self._is_shaking_hands = False
             self._stream.when_ready(self._on_ready)
             while not self._is_finishing:
                 frame = self._stream.take()
                 if frame is not None:
-                    await self._answer_frame(frame)
+                    unfinished = begun(self._answer_frame(frame), self._waits)
+                    if unfinished is not None:
+                        await unfinished
                     continue
                 self._idle = asyncio.get_running_loop().create_future()
                 unfinished = await self._idle
@@ -184,7 +198,7 @@ class Connection:
         while not self._is_finishing and self._stream.starts_with(_AT_ONCE):
             frame = self._stream.take()
             assert frame is not None, "the stream has a frame"
-            unfinished = begun(self._answer_frame(frame))
+            unfinished = begun(self._answer_frame(frame), self._waits)
             if unfinished is not None:
                 return unfinished
         return None
@@ -192,21 +206,36 @@ class Connection:
     async def _answer_frame(self, frame: bytearray | memoryview) -> None:
         self._is_answering = True
         self._meters.bytes_received += SIZE_PREFIX + len(frame)
-        response = await self._answer(frame)
+        began, waits = monotonic(), self._waits
+        if self._sasl is not None and self._sasl.session.wants_raw_token:
+            times = self._meters.requests[ApiKey.SASL_AUTHENTICATE]
+            response = await self._answer_raw_token(bytes(frame), self._sasl)
+        else:
+            head, body_position = read_request_head(frame)
+            key = _KEYS.get(head.api_key)
+            if key is None:
+                raise MalformedMessageError(f"unknown API key {head.api_key}")
+            times = self._meters.requests[key]
+            response = await self._answer(key, head, frame, body_position)
+        ended = sent = monotonic()
+        local = ended - began
+        if waits.seconds:
+            local -= waits.seconds
+            times.note_waits(waits.disk_seconds, waits.seconds - waits.disk_seconds)
+            waits.clear()
         self._stream.release(frame)  # only records are views of the frame, and they are in the log now
         if response is not None:
             self._meters.bytes_sent += self._stream.send(response)
             if self._stream.is_blocked:
                 await self._stream.drained()
+                waits.clear()
+            sent = self._stream.active_at
+        times.note(began - self._stream.arrived_at, local, sent - ended)
         self._is_answering = False
 
-    async def _answer(self, frame: bytearray | memoryview) -> list[bytes] | None:
-        if self._sasl is not None and self._sasl.session.wants_raw_token:
-            return await self._answer_raw_token(bytes(frame), self._sasl)
-        head, body_position = read_request_head(frame)
-        key = _KEYS.get(head.api_key)
-        if key is None:
-            raise MalformedMessageError(f"unknown API key {head.api_key}")
+    async def _answer(
+        self, key: ApiKey, head: RequestHead, frame: bytearray | memoryview, body_position: int
+    ) -> list[bytes] | None:
         route = ROUTES[key]
         is_for_handler = self._sasl is None or self._sasl.is_for_handler(key)
         if head.version not in route.versions:
@@ -223,7 +252,6 @@ class Connection:
             response = await route.handle(request, head.version, self._context(head.client_id))
         else:
             response = await self._authenticate(key, request, head)
-        self._meters.requests[key] += 1
         if response is None:
             return None
         if key is _API_VERSIONS and self._sasl is not None and not response.error_code:

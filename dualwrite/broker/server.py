@@ -52,6 +52,7 @@ class Server:
         self._aborted: set[Connection] = set()
         """Those that the broker has closed, and whose tasks end soon."""
         self._servers: list[asyncio.Server] = []
+        broker.meters.connections = self._count_connections
 
     async def start(self, bound: Sequence[BoundListener]) -> None:
         """Accept connections from now on."""
@@ -116,7 +117,6 @@ class Server:
         task = asyncio.get_running_loop().create_task(self._serve(connection))
         self._connections[task] = connection
         self._by_address[connection.address] += 1
-        self._broker.meters.connections += 1
         task.add_done_callback(self._forget)
 
     async def _serve(self, connection: Connection) -> None:
@@ -124,6 +124,7 @@ class Server:
             await connection.serve()
         except TlsHandshakeError as error:
             listener = connection.listener
+            self._broker.meters.handshake_failures[listener.name] += 1
             self._failures.warn(f"closing a connection of {connection.address} to listener {listener.name}: {error}")
 
     def _refusal(self, address: str) -> str | None:
@@ -151,6 +152,12 @@ class Server:
         """The connections that the broker has not closed."""
         return [connection for connection in self._connections.values() if connection not in self._aborted]
 
+    def _count_connections(self) -> Counter[tuple[str, str]]:
+        """The open connections by listener and kind of principal."""
+        return Counter(
+            (connection.listener.name, connection.kind_of_principal) for connection in self._connections.values()
+        )
+
     def _forget(self, task: asyncio.Task[None]) -> None:
         """Forget the task of a closed connection, and log its exception.
 
@@ -163,7 +170,6 @@ class Server:
         self._by_address[address] -= 1
         if not self._by_address[address]:
             del self._by_address[address]
-        self._broker.meters.connections -= 1
         error = None if task.cancelled() else task.exception()
         if error is not None:
             logger.error("closing a connection: %s", error, exc_info=error)

@@ -196,7 +196,6 @@ ORDER: Mapping[str, tuple[str, ...]] = {
         "connection",
         "server",
         "metrics",
-        "metrics_server",
         "broker",
         "offline_users",
         "embedded",

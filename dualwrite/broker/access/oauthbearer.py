@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 
 from dualwrite.broker.access.oauth_tokens import InvalidTokenError, ValidToken
-from dualwrite.broker.access.verdicts import Challenge, Denied, Granted, Verdict, Work
+from dualwrite.broker.access.verdicts import Challenge, DenialKind, Denied, Granted, Verdict, Work
 
 _SASLNAME = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
 _PAIRS = r"(?:[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01)*"
@@ -34,7 +34,8 @@ class OAuthBearerExchange:
     def respond(self, token: bytes) -> Verdict | Work:
         """What follows from the client's ``token``."""
         if self._is_refused:
-            return Denied("", _ERROR) if token == _ACKNOWLEDGEMENT else Denied("no answer to the refusal of its token")
+            reason = "" if token == _ACKNOWLEDGEMENT else "no answer to the refusal of its token"
+            return Denied(reason, None if reason else _ERROR, kind=DenialKind.TOKEN)
         message = _FIRST.fullmatch(token.decode("latin-1"))  # a match is ASCII
         if message is None:
             return Denied("malformed first message")
@@ -57,6 +58,7 @@ class OAuthBearerExchange:
                     f"Authentication failed: Client requested an authorization id ({authorization_id}) that is"
                     f" different from the token's principal name ({valid.user})",
                     valid.user,
+                    DenialKind.IDENTITY,
                 )
             return Granted(valid.user, expires_at_ms=valid.expires_at_ms)
 

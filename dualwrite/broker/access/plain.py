@@ -5,7 +5,7 @@ passwords from its JAAS configuration). Source of the messages: Kafka's PlainSas
 """
 
 from dualwrite.broker.access.scram_credentials import UserCredentials
-from dualwrite.broker.access.verdicts import Denied, Granted, Verdict, Work
+from dualwrite.broker.access.verdicts import DenialKind, Denied, Granted, Verdict, Work
 
 _PARTS = 3
 _MOST_PASSWORD_BYTES = 1024
@@ -42,15 +42,17 @@ class PlainExchange:
 
         def check() -> Verdict:
             if not credential.matches(password):
-                return Denied("wrong password, or no such user", _WRONG, user)
+                return Denied("wrong password, or no such user", _WRONG, user, DenialKind.CREDENTIALS)
             if authorization_id not in ("", user):
                 return _refused(
-                    "Authentication failed: Client requested an authorization id that is different from username", user
+                    "Authentication failed: Client requested an authorization id that is different from username",
+                    user,
+                    DenialKind.IDENTITY,
                 )
             return Granted(user)
 
         return check
 
 
-def _refused(message: str, user: str | None = None) -> Denied:
-    return Denied(message.removeprefix("Authentication failed: "), message, user)
+def _refused(message: str, user: str | None = None, kind: DenialKind = DenialKind.MALFORMED) -> Denied:
+    return Denied(message.removeprefix("Authentication failed: "), message, user, kind)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from dualwrite.broker.access.verdicts import Challenge, Denied, Granted, Mechanism, Verdict, Work
+from dualwrite.broker.access.verdicts import Challenge, DenialKind, Denied, Granted, Mechanism, Verdict, Work
 from dualwrite.wire.apis import ApiKey
 from dualwrite.wire.error_codes import ErrorCode
 
@@ -47,6 +47,7 @@ class SaslFailure(NamedTuple):
     mechanism: str
     reason: str
     user: str | None = None
+    kind: DenialKind = DenialKind.MALFORMED
 
 
 class SaslAnswer(NamedTuple):
@@ -141,7 +142,8 @@ class SaslSession:
         if make is None:
             self._phase = _Phase.FAILED
             enabled = ", ".join(self._terms.mechanisms)
-            failure = SaslFailure(mechanism[:40], f"the mechanism is not enabled; enabled are {enabled}")
+            reason = f"the mechanism is not enabled; enabled are {enabled}"
+            failure = SaslFailure(mechanism[:40], reason, kind=DenialKind.MECHANISM)
             return ErrorCode.UNSUPPORTED_SASL_MECHANISM, failure
         self._mechanism, self._has_headers, self._claimed = mechanism, has_headers, None
         self._exchange, self._phase = make(), _Phase.TOKENS
@@ -157,7 +159,7 @@ class SaslSession:
                 f"SASL mechanism '{self._mechanism}' requested by client is not supported for re-authentication of"
                 f" mechanism '{self._bound_mechanism}'"
             )
-            return Denied(message, message)
+            return Denied(message, message, kind=DenialKind.MECHANISM)
         return self._exchange.respond(token)
 
     def settle(self, verdict: Verdict, wall_ms: int, monotonic: float) -> SaslAnswer:
@@ -168,13 +170,16 @@ class SaslSession:
         """
         if isinstance(verdict, Challenge):
             self._claimed = verdict.user or self._claimed
-            refusal = verdict.refusal and SaslFailure(self._mechanism, verdict.refusal, self._claimed)
-            return SaslAnswer(verdict.message, refusal=refusal or None)
+            if verdict.refusal is None:
+                return SaslAnswer(verdict.message)
+            refusal = SaslFailure(self._mechanism, verdict.refusal, self._claimed, DenialKind.TOKEN)
+            return SaslAnswer(verdict.message, refusal=refusal)
         if isinstance(verdict, Granted) and self._user not in (None, verdict.user):
             verdict = Denied(
                 f"the principal changed from {self._user!r}",
                 f"Cannot change principals during re-authentication from User.{self._user}: User.{verdict.user}",
                 verdict.user,
+                DenialKind.IDENTITY,
             )
         if isinstance(verdict, Denied):
             return self._fail(verdict)
@@ -202,7 +207,7 @@ class SaslSession:
         self._phase, self._exchange = _Phase.FAILED, None
         during = "authentication" if self._user is None else "re-authentication"
         usual = f"Authentication failed during {during} due to invalid credentials with SASL mechanism "
-        failure = SaslFailure(self._mechanism, denied.reason, denied.user or self._claimed)
+        failure = SaslFailure(self._mechanism, denied.reason, denied.user or self._claimed, denied.kind)
         message = denied.message or usual + self._mechanism
         return SaslAnswer(error=ErrorCode.SASL_AUTHENTICATION_FAILED, message=message, failure=failure)
 

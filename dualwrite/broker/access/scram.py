@@ -9,9 +9,10 @@ from scramp import ScramException, ScramMechanism
 from scramp.core import ScramServer
 
 from dualwrite.broker.access.scram_credentials import ScramCredential, ScramHash, UserCredentials
-from dualwrite.broker.access.verdicts import Challenge, Denied, Granted, Verdict
+from dualwrite.broker.access.verdicts import Challenge, DenialKind, Denied, Granted, Verdict
 
 _NAME = "n="
+_WRONG = "wrong password, or no such user"
 
 
 class ScramExchange:
@@ -42,7 +43,9 @@ class ScramExchange:
         except UnicodeDecodeError:
             return Denied("its message is not UTF-8", user=self._user or None)
         except ScramException as error:
-            return Denied(_reason(error), user=self._user or None)
+            reason = _reason(error)
+            kind = DenialKind.CREDENTIALS if reason is _WRONG else DenialKind.MALFORMED
+            return Denied(reason, user=self._user or None, kind=kind)
 
     def _look_up(self, prepared_name: str) -> tuple[bytes, bytes, bytes, int]:
         """The credential of the user in the form that the library wants. ``prepared_name`` has passed SASLprep, which
@@ -62,5 +65,5 @@ def _user_in(client_first: str) -> str:
 def _reason(error: ScramException) -> str:
     """Why the library ended the exchange. The text says which message was wrong, and has no secret."""
     if "client keys don't match" in str(error):
-        return "wrong password, or no such user"
+        return _WRONG
     return str(error.args[0]) if error.args else "invalid message"

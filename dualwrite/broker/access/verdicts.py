@@ -1,7 +1,19 @@
 """The results of a SASL mechanism for a token of the client."""
 
 from collections.abc import Callable
+from enum import Enum
 from typing import NamedTuple, Protocol
+
+
+class DenialKind(Enum):
+    """Why an authentication failed, for the metrics. A wrong password and an unknown user are one kind, because metrics
+    must not reveal which users exist."""
+
+    CREDENTIALS = "credentials"
+    TOKEN = "token"  # noqa: S105  not a password
+    MALFORMED = "malformed"
+    IDENTITY = "identity"
+    MECHANISM = "mechanism"
 
 
 class Challenge(NamedTuple):
@@ -31,12 +43,13 @@ class Denied(NamedTuple):
     """The authentication failed.
 
     ``reason`` is only for the broker's log; empty if it is already there. ``message`` is for the client; None stands
-    for Kafka's usual message, which must not reveal whether the user exists.
+    for Kafka's usual message, which must not reveal whether the user exists. ``kind`` is for the metrics.
     """
 
     reason: str
     message: str | None = None
     user: str | None = None
+    kind: DenialKind = DenialKind.MALFORMED
 
 
 Verdict = Challenge | Granted | Denied

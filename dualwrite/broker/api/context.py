@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from dualwrite.broker.access.acls import CLUSTER_NAME, ResourceType
+from dualwrite.broker.access.acls import CLUSTER_NAME, AclOperation, ResourceType
 from dualwrite.broker.access.needs import Need
 from dualwrite.broker.api.operations import OPERATIONS
 from dualwrite.broker.runtime.access_control import AccessControl
@@ -71,8 +71,14 @@ class BrokerContext:
         """True if the client has the right ``need`` on the resource ``name``."""
         if not self.access.is_enabled:
             return True
+        allowed = self._holds(need.operation, need.resource_type, name)
+        if not allowed and need.is_refused:
+            self.meters.refusals[need.operation, need.resource_type] += 1
+        return allowed
+
+    def _holds(self, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
         _, host, principal = self.client
-        return self.access.may(principal, host[1:], need.operation, need.resource_type, name)
+        return self.access.may(principal, host[1:], operation, resource_type, name)
 
     def may_somewhere(self, need: Need) -> bool:
         """True if the client has the right ``need`` on at least one resource."""
@@ -82,5 +88,5 @@ class BrokerContext:
     def operations(self, resource_type: ResourceType, name: str = CLUSTER_NAME) -> frozenset[int]:
         """The operations that the client may perform on the resource ``name`` (KIP-430)."""
         return frozenset(
-            operation for operation in OPERATIONS[resource_type] if self.may(Need(operation, resource_type), name)
+            operation for operation in OPERATIONS[resource_type] if self._holds(operation, resource_type, name)
         )

@@ -61,6 +61,12 @@ class FrameStream(asyncio.BufferedProtocol):
         """The size of a large frame that waits for memory. Its beginning is in the shared buffer."""
         self._in_hand: bytearray | memoryview | None = None
         self._frames: deque[bytearray | memoryview] = deque()
+        self.arrived_at = self.active_at
+        """When the last byte of the frame arrived that was taken last, in monotonic seconds."""
+        self._next_arrived_at = self.active_at
+        """The same for the first frame that waits."""
+        self._later_arrivals: deque[float] = deque()
+        """The same for each frame behind it: most often there is none."""
         self._waiting_bytes = 0
         self._is_paused = False
         self._is_refused = False
@@ -136,6 +142,9 @@ class FrameStream(asyncio.BufferedProtocol):
                 raise copy(self._end)  # its traceback would keep the last answer in memory
             return None
         frame = self._in_hand = self._frames.popleft()
+        self.arrived_at = self._next_arrived_at
+        if self._later_arrivals:
+            self._next_arrived_at = self._later_arrivals.popleft()
         self._waiting_bytes -= len(frame)
         self._memory.add_unread(-_small(frame))
         if self._is_paused:
@@ -262,6 +271,10 @@ class FrameStream(asyncio.BufferedProtocol):
             waiting.set_result(None)
 
     def _add(self, frame: bytearray | memoryview) -> None:
+        if self._frames:
+            self._later_arrivals.append(self.active_at)
+        else:
+            self._next_arrived_at = self.active_at
         self._frames.append(frame)
         self._waiting_bytes += len(frame)
         self._memory.add_unread(_small(frame))
@@ -288,6 +301,7 @@ class FrameStream(asyncio.BufferedProtocol):
         """Give back the memory of the frames that no request will be read from."""
         self._memory.stop_waiting(self)
         self._wanted, self._waiting_bytes = None, 0
+        self._later_arrivals.clear()
         while self._frames:
             frame = self._frames.popleft()
             self._memory.add_unread(-_small(frame))

@@ -81,6 +81,8 @@ class Flusher:
         self._rounds: asyncio.Task[None] | None = None
         self._is_wanted = False
         """True if another round must follow."""
+        self.latest_waiter: asyncio.Future[None] | None = None
+        """What the latest call of :meth:`barrier` waits for: so a request's wait for the disk is recognised."""
         self._background: set[asyncio.Task[None]] = set()
         self._threads = threads
 
@@ -122,7 +124,7 @@ class Flusher:
         self.hurry()
         waiters = self._following if self._dirty else self._current
         if waiters is not None:
-            waiter = asyncio.get_running_loop().create_future()
+            waiter = self.latest_waiter = asyncio.get_running_loop().create_future()
             waiters.append(waiter)
             await waiter
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from dualwrite.broker.net.eager import begun
+from dualwrite.broker.net.eager import Waits, begun
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.testing.files import MemoryFiles
 from dualwrite.wire.apis import ApiKey, ApiVersionsRequest, HeartbeatRequest, InitProducerIdRequest, Message
@@ -18,13 +18,17 @@ from tests.support.broker.in_process import InProcessBroker, ScriptedClient
 from tests.support.broker.simulated import Rooms, never, run
 
 
+def waits() -> Waits:
+    return Waits(Flusher(False, on_failure=never))
+
+
 def test_work_that_need_not_wait_is_done_at_once() -> None:
     done = []
 
     async def work() -> None:
         done.append(1)
 
-    assert begun(work()) is None
+    assert begun(work(), waits()) is None
     assert done == [1]
 
 
@@ -38,7 +42,7 @@ def test_the_rest_of_the_work_is_done_by_the_task_that_awaits_it() -> None:
 
     async def main() -> None:
         first: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        rest = begun(work(first))
+        rest = begun(work(first), waits())
         assert rest is not None
         first.set_result("arrived")
         assert steps == []
@@ -56,9 +60,9 @@ def test_an_error_at_once_or_later_is_the_callers() -> None:
 
     async def main() -> None:
         with pytest.raises(KeyError):
-            begun(work(None))
+            begun(work(None), waits())
         first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        rest = begun(work(first))
+        rest = begun(work(first), waits())
         assert rest is not None
         first.set_result(None)
         with pytest.raises(KeyError):
@@ -82,7 +86,7 @@ def test_a_failed_wait_and_a_cancellation_reach_the_work() -> None:
             await rest
 
         first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        rest = begun(work(first))
+        rest = begun(work(first), waits())
         assert rest is not None
         task = asyncio.ensure_future(finish(rest))
         await asyncio.sleep(0)
@@ -111,7 +115,7 @@ def test_after_an_error_nothing_holds_what_the_work_had() -> None:
     async def main() -> None:
         watched: list[weakref.ref[Answer]] = []
         futures: list[asyncio.Future[None]] = [asyncio.get_running_loop().create_future()]
-        rest = begun(work(futures, watched))
+        rest = begun(work(futures, watched), waits())
         assert rest is not None
         futures.pop().set_exception(ConnectionError())
         with suppress(ConnectionError):  # pytest.raises would keep the error

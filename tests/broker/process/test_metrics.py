@@ -6,19 +6,19 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer
-from prometheus_client.parser import text_string_to_metric_families
 
-from dualwrite.broker.metrics import METRICS, PREFIX
+from dualwrite.broker.metrics.catalogue import METRICS
 from dualwrite.broker.runtime.meters import Histogram
 from dualwrite.wire.error_codes import ErrorCode
+from tests.support.monitoring.measured import MeasuredBroker, measured_broker
 from tests.support.requests.calls import (
     batch,
     end,
+    fetch,
     metadata,
     new_producer,
     new_topic,
@@ -26,55 +26,18 @@ from tests.support.requests.calls import (
     produce,
     unique,
 )
+from tests.support.requests.offset_calls import commit
 from tests.support.requests.raw_client import RawClient
-from tests.support.requests.sasl_calls import add_users, handshake, log_in
+from tests.support.requests.sasl_calls import add_users, handshake, log_in, send_token
 from tests.support.waiting import PATIENCE_SECONDS, eventually
-
-Values = dict[tuple[str, ...], float]
-
-
-@dataclass
-class MeasuredBroker:
-    """A broker that answers Prometheus."""
-
-    process: "subprocess.Popen[bytes]"
-    address: str
-    sasl_address: str
-    log: Path
-
-    @property
-    def url(self) -> str:
-        text = eventually(self.log.read_text, lambda text: "metrics at " in text)
-        return text.partition("metrics at ")[2].split()[0]
-
-    def scrape(self) -> dict[str, Values]:
-        """name -> {values of the labels, which come in alphabetical order: value}, without the prefix."""
-        with urllib.request.urlopen(self.url, timeout=PATIENCE_SECONDS) as answer:
-            text = answer.read().decode()
-        found: dict[str, Values] = {}
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                found.setdefault(sample.name.removeprefix(PREFIX), {})[tuple(sample.labels.values())] = sample.value
-        return found
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeasuredBroker]:
     scratch = tmp_path_factory.mktemp("measured")
-    ready, log = scratch / "ready", scratch / "log"
-    listeners = "listeners=PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0"
-    command = [sys.executable, "-m", "dualwrite", "broker", "--config", listeners, "--metrics", "127.0.0.1:0"]
     add_users(scratch / "data")
-    with log.open("wb") as stderr:
-        process = subprocess.Popen(
-            [*command, "--data-dir", str(scratch / "data"), "--ready-file", str(ready)], stderr=stderr
-        )
-    eventually(ready.exists, bool)
-    first, _, sasl = ready.read_text().splitlines()
-    yield MeasuredBroker(process, first, sasl.split()[1], log)
-    process.terminate()
-    assert process.wait(PATIENCE_SECONDS) == 0
-    assert "Traceback" not in log.read_text()
+    with measured_broker(scratch) as broker:
+        yield broker
 
 
 @pytest.fixture
@@ -87,13 +50,7 @@ def test_every_metric_is_reported_under_its_name(measured: MeasuredBroker) -> No
     told = measured.scrape()
     for metric in METRICS:
         name = f"{metric.name}_count" if metric.kind == "histogram" else metric.name
-        has_values = name not in (
-            "authentications_total",
-            "requests_total",
-            "request_errors_total",
-            "last_stable_offset_lag",
-        )
-        assert name in told or not has_values
+        assert name in told or metric.labels, "only a metric with labels may have no value yet"
 
 
 def test_open_transactions_are_reported(measured: MeasuredBroker, client: RawClient) -> None:
@@ -161,12 +118,17 @@ def test_requests_errors_and_bytes_are_counted(measured: MeasuredBroker, client:
 
 
 def test_connections_are_counted_while_they_are_open(measured: MeasuredBroker, client: RawClient) -> None:
+    anonymous, none, user = ("PLAINTEXT", "anonymous"), ("SASL_PLAINTEXT", "none"), ("SASL_PLAINTEXT", "user")
     metadata(client)
-    before = measured.scrape()["connections"][()]
-    with RawClient(measured.address) as other:
+    before = eventually(lambda: measured.scrape()["connections"], lambda seen: set(seen) == {anonymous})
+    with RawClient(measured.address) as other, RawClient(measured.sasl_address) as secret:
         metadata(other)
-        assert measured.scrape()["connections"][()] == before + 1
-    assert eventually(lambda: measured.scrape()["connections"][()], lambda count: count == before) == before
+        assert handshake(secret, "SCRAM-SHA-256").error_code == ErrorCode.NONE
+        assert measured.scrape()["connections"] == {anonymous: before[anonymous] + 1, none: 1}
+    with RawClient(measured.sasl_address) as secret:
+        log_in(secret)
+        assert eventually(lambda: measured.scrape()["connections"], lambda seen: none not in seen)[user] == 1
+    assert eventually(lambda: measured.scrape()["connections"], lambda seen: seen == before) == before
 
 
 def test_rounds_of_fsyncs_are_counted(measured: MeasuredBroker, client: RawClient) -> None:
@@ -227,8 +189,70 @@ def test_authentications_are_counted_by_mechanism_and_result(measured: MeasuredB
             log_in(client, "SCRAM-SHA-512", **password)
     with RawClient(measured.sasl_address) as client:
         handshake(client, "whatever a client may say")
-    assert measured.scrape()["authentications_total"] == {
-        ("SCRAM-SHA-512", "success"): 1,
-        ("SCRAM-SHA-512", "failure"): 2,
-        ("unsupported", "failure"): 1,
+    with RawClient(measured.sasl_address) as client:
+        handshake(client, "SCRAM-SHA-512")
+        send_token(client, b"no SCRAM message")
+    after = measured.scrape()
+    expected = {("SCRAM-SHA-512", "success"): 1, ("SCRAM-SHA-512", "failure"): 3, ("unsupported", "failure"): 1}
+    assert {key: value for key, value in after["authentications_total"].items() if key in expected} == expected
+    assert after["failed_authentications_total"] == {
+        ("SCRAM-SHA-512", "credentials"): 2,
+        ("SCRAM-SHA-512", "malformed"): 1,
+        ("unsupported", "mechanism"): 1,
     }
+
+
+def test_each_part_of_a_request_has_a_time(measured: MeasuredBroker, client: RawClient) -> None:
+    topic = new_topic(client)
+    produce(client, topic, batch([b"v"]))
+    before = measured.scrape()
+    for _ in range(3):
+        produce(client, topic, batch([b"v"]))
+    fetch(client, topic, 4, max_wait_ms=1, min_bytes=1)  # past the end: it waits, though not for the disk
+    after = measured.scrape()
+
+    def counted(api: str, part: str) -> float:
+        found, then = (values["request_seconds_count"].get((api, part), 0) for values in (after, before))
+        return found - then
+
+    assert [counted("PRODUCE", part) for part in ("queue", "local", "fsync", "wait", "response")] == [3, 3, 3, 0, 3]
+    assert [counted("FETCH", part) for part in ("queue", "local", "wait", "response")] == [1, 1, 1, 1]
+    assert after["request_seconds_sum"]["PRODUCE", "fsync"] > before["request_seconds_sum"]["PRODUCE", "fsync"]
+    buckets = {key: value for key, value in after["request_seconds_bucket"].items() if key[0] == "PRODUCE"}
+    assert buckets["PRODUCE", "+Inf", "local"] == after["requests_total"][("PRODUCE",)]
+
+
+def test_the_lag_of_a_group_is_what_it_has_not_committed(measured: MeasuredBroker, client: RawClient) -> None:
+    topic, group = new_topic(client, partitions=2), unique("group")
+    produce(client, topic, batch([b"1", b"2", b"3"]))
+    assert commit(client, group, {(topic, 0): 1, (topic, 1): 0}) == [ErrorCode.NONE, ErrorCode.NONE]
+    lags = measured.scrape()["group_lag"]
+    assert {key: lag for key, lag in lags.items() if key[0] == group} == {
+        (group, "0", topic): 2,
+        (group, "1", topic): 0,
+    }
+    assert measured.scrape()["group_lags_left_out"] == {(): 0}
+
+
+def test_bytes_on_disk_are_those_of_the_topics_segments(measured: MeasuredBroker, client: RawClient) -> None:
+    topic = new_topic(client, partitions=2)
+    assert measured.scrape()["topic_bytes"][(topic,)] == 0
+    for partition in range(2):
+        produce(client, topic, batch([b"x" * 5000]), partition=partition)
+    after = measured.scrape()
+    data = measured.log.parent / "data"
+    segments = [path for index in range(2) for path in (data / f"{topic}-{index}").glob("*.log")]
+    assert after["topic_bytes"][(topic,)] == sum(path.stat().st_size for path in segments) > 10_000
+    assert 0 < after["volume_free_bytes"][()] <= after["volume_bytes"][()]
+
+
+def test_the_oldest_transaction_that_hides_records_has_an_age(measured: MeasuredBroker, client: RawClient) -> None:
+    topic, name = new_topic(client), unique("tx")
+    assert measured.scrape()["blocking_transaction_open_time_max_ms"] == {(): 0}
+    producer = new_producer(client, name, two_phase=True)
+    open_transaction(client, name, producer, {(topic, 0): [b"a"]})
+    ages = eventually(lambda: measured.scrape()["blocking_transaction_open_time_max_ms"], lambda seen: seen[()] > 0)
+    assert ages[()] > 0
+    assert measured.scrape()["hanging_transactions"] == {(): 0}
+    end(client, name, producer)
+    assert measured.scrape()["blocking_transaction_open_time_max_ms"] == {(): 0}

@@ -23,6 +23,7 @@ KEY = ApiKey.DESCRIBE_TOPIC_PARTITIONS
 VERSIONS = range(1)
 _DESCRIBE = on_topic(AclOperation.DESCRIBE, "left out if the client asks for all topics")
 NEEDS = (_DESCRIBE,)
+_SEE = _DESCRIBE._replace(is_refused=False)  # a list of all topics leaves out the others
 
 _LIMIT = 2000
 """Kafka's default of max.request.partition.size.limit."""
@@ -45,7 +46,7 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
         if not room:
             next_page = _cursor(name, 0)
             break
-        if not broker.may(_DESCRIBE, name):
+        if not broker.may(_DESCRIBE if requested else _SEE, name):
             if requested:
                 topics.append(_Topic(error_code=_DESCRIBE.error, name=name, is_internal=False, partitions=[]))
             continue

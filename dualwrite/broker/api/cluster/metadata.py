@@ -26,6 +26,7 @@ _DESCRIBE_CLUSTER = on_cluster(
     AclOperation.DESCRIBE, "for the authorized operations of the cluster alone", is_refused=False
 )
 NEEDS = (_DESCRIBE, _CREATE, _CREATE_ALL, _DESCRIBE_CLUSTER)
+_SEE = _DESCRIBE._replace(is_refused=False)  # a list of all topics leaves out the others
 
 _FIRST_WITH_CHOICE_OF_CREATION = 4
 _AS_METADATA = {
@@ -39,7 +40,7 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     requested = request.topics
     if requested is None or (version == 0 and not requested):
         known = broker.cluster.topics().values()
-        topics = [_describe(topic) for topic in known if broker.may(_DESCRIBE, topic.name)]
+        topics = [_describe(topic) for topic in known if broker.may(_SEE, topic.name)]
     else:
         may_create = broker.auto_create_topics and (
             version < _FIRST_WITH_CHOICE_OF_CREATION or request.allow_auto_topic_creation

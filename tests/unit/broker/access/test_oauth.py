@@ -15,7 +15,7 @@ from dualwrite.broker.access.oauth_tokens import (
     read_header,
 )
 from dualwrite.broker.access.oauthbearer import OAuthBearerExchange
-from dualwrite.broker.access.verdicts import Challenge, Denied, Granted, Verdict
+from dualwrite.broker.access.verdicts import Challenge, DenialKind, Denied, Granted, Verdict
 from tests.support.broker.token_makers import SECOND_MS, public_jwk, token
 
 NOW_MS = SECOND_MS * 1000 + 500
@@ -189,7 +189,7 @@ def test_after_a_refused_token_the_client_acknowledges_the_error() -> None:
         b'{"status":"invalid_token"}', None, "invalid token: it is bad"
     )
     denied = respond(exchange, b"\x01")
-    assert denied == Denied("", '{"status":"invalid_token"}')
+    assert denied == Denied("", '{"status":"invalid_token"}', kind=DenialKind.TOKEN)
 
 
 def test_after_a_refused_token_no_other_is_tried() -> None:

@@ -11,7 +11,7 @@ from dualwrite.broker.access.sasl_session import (
     SaslTerms,
     SessionEndedError,
 )
-from dualwrite.broker.access.verdicts import Challenge, Denied, Granted, Verdict
+from dualwrite.broker.access.verdicts import Challenge, DenialKind, Denied, Granted, Verdict
 from dualwrite.wire.apis import ApiKey
 from dualwrite.wire.error_codes import ErrorCode
 
@@ -102,7 +102,7 @@ def test_an_unknown_mechanism_is_refused_with_those_that_are_enabled() -> None:
     error, failure = one.choose("GSSAPI", has_headers=True)
     assert error is ErrorCode.UNSUPPORTED_SASL_MECHANISM
     assert failure is not None
-    assert (failure.mechanism, failure.user) == ("GSSAPI", None)
+    assert (failure.mechanism, failure.user, failure.kind) == ("GSSAPI", None, DenialKind.MECHANISM)
     assert failure.reason == "the mechanism is not enabled; enabled are ONE, TWO"
 
 
@@ -128,14 +128,14 @@ def test_a_failure_hides_its_reason_from_the_client_and_logs_the_claimed_name() 
         "Authentication failed during authentication due to invalid credentials with SASL mechanism ONE"
     )
     assert answer.failure is not None
-    assert answer.failure == ("ONE", "a reason", "claimed")
+    assert answer.failure == ("ONE", "a reason", "claimed", DenialKind.MALFORMED)
 
 
 def test_a_refusal_awaiting_acknowledgement_is_reported_for_the_log() -> None:
     one = session()
     answer = log_in(one, b"-")
     assert (answer.auth_bytes, answer.error, answer.failure) == (b"no", ErrorCode.NONE, None)
-    assert answer.refusal == ("ONE", "the reason", "claimed")
+    assert answer.refusal == ("ONE", "the reason", "claimed", DenialKind.TOKEN)
 
 
 def test_a_token_has_a_largest_size() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dualwrite.broker.access.plain import PlainExchange
 from dualwrite.broker.access.scram import ScramExchange
 from dualwrite.broker.access.scram_credentials import ScramCredential, ScramHash, UserCredentials
-from dualwrite.broker.access.verdicts import Challenge, Denied, Granted, Verdict
+from dualwrite.broker.access.verdicts import Challenge, DenialKind, Denied, Granted, Verdict
 from tests.support.broker.scram_clients import exchange, users
 
 SCRAMS = list(ScramHash)
@@ -44,7 +44,7 @@ def test_the_right_password_is_granted_to_any_name(scram: ScramHash, user: str) 
 @pytest.mark.parametrize("user", ["ann", "nobody"])
 def test_a_wrong_password_and_an_unknown_user_look_alike(scram: ScramHash, user: str) -> None:
     verdict = exchange(server(users(ann="secret"), scram), user, "wrong", scram)
-    assert verdict == Denied("wrong password, or no such user", None, user)
+    assert verdict == Denied("wrong password, or no such user", None, user, DenialKind.CREDENTIALS)
 
 
 def test_the_name_counts_as_it_was_sent() -> None:
@@ -160,7 +160,8 @@ def test_a_refusal_of_plain_has_kafkas_message(token: bytes, message: str) -> No
 
 
 def test_an_authorization_id_tells_nothing_about_a_password() -> None:
-    assert plain(b"bob\0ann\0wrong") == Denied("wrong password, or no such user", WRONG, "ann")
+    expected = Denied("wrong password, or no such user", WRONG, "ann", DenialKind.CREDENTIALS)
+    assert plain(b"bob\0ann\0wrong") == expected
 
 
 @given(st.binary(max_size=80))

@@ -1,8 +1,9 @@
-"""The metrics over HTTP, in Prometheus' text format."""
+"""The metrics over HTTP, in Prometheus' text format, and the probes of the broker's health, in JSON."""
 
 import asyncio
+import json
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
 from socketserver import ThreadingMixIn
 from threading import BoundedSemaphore, Thread
@@ -15,7 +16,9 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from dualwrite.broker.api.context import BrokerContext
-from dualwrite.broker.metrics import METRICS, PREFIX, BrokerMetric
+from dualwrite.broker.metrics.catalogue import METRICS
+from dualwrite.broker.metrics.health import Checks, Health
+from dualwrite.broker.metrics.metric import PREFIX, BrokerMetric
 from dualwrite.broker.runtime.meters import Histogram
 from dualwrite.errors import ConfigurationError
 
@@ -63,11 +66,13 @@ class _HttpServer(ThreadingMixIn, WSGIServer):
 class MetricsServer(Collector):
     """Answers HTTP in threads of its own; the values are read on the event loop's thread.
 
+    It answers probes from the beginning, and metrics once :meth:`measure` was called.
+
     :raises ConfigurationError: if the address cannot be used.
     """
 
-    def __init__(self, host: str, port: int, broker: BrokerContext) -> None:
-        self._broker = broker
+    def __init__(self, host: str, port: int, health: Health) -> None:
+        self._broker: BrokerContext | None = None
         self._loop = asyncio.get_running_loop()
         registry = CollectorRegistry()
         registry.register(self)
@@ -75,7 +80,12 @@ class MetricsServer(Collector):
             self._server = _HttpServer(host, port)
         except OSError as error:
             raise ConfigurationError(f"cannot serve metrics on {host}:{port}: {error.strerror}") from None
-        self._server.set_app(_at_its_path(make_wsgi_app(registry)))
+        pages = {
+            "/metrics": _once(lambda: self._broker is not None, make_wsgi_app(registry)),
+            "/healthz": _probe(health.alive),
+            "/readyz": _probe(health.ready),
+        }
+        self._server.set_app(_at_their_paths(pages))
         self._thread = Thread(target=self._server.serve_forever, name="metrics", daemon=True)
         self._thread.start()
 
@@ -84,9 +94,16 @@ class MetricsServer(Collector):
         """The port of the server."""
         return self._server.server_port
 
+    def measure(self, broker: BrokerContext) -> None:
+        """Serve the metrics of ``broker``, which has recovered, from now on."""
+        self._broker = broker
+
     def collect(self) -> Iterable[Family]:
         """Every metric. The library calls it in its own thread."""
-        return asyncio.run_coroutine_threadsafe(self._read(), self._loop).result(_PATIENCE_SECONDS)
+        broker = self._broker
+        if broker is None:  # the library collects once when this is registered
+            return []
+        return asyncio.run_coroutine_threadsafe(_read(broker), self._loop).result(_PATIENCE_SECONDS)
 
     async def close(self) -> None:
         """Stop the server."""
@@ -94,32 +111,69 @@ class MetricsServer(Collector):
         self._server.server_close()
         self._thread.join()
 
-    async def _read(self) -> list[Family]:
-        await self._broker.flusher.barrier()  # readers see the end of every transaction that was answered
-        return [_family(metric, self._broker) for metric in METRICS]
+
+async def _read(broker: BrokerContext) -> list[Family]:
+    await broker.flusher.barrier()  # readers see the end of every transaction that was answered
+    families = []
+    for metric in METRICS:
+        families.append(_family(metric, broker))
+        await asyncio.sleep(0)  # serve requests between two metrics
+    return families
 
 
-def _at_its_path(answer: "WSGIApplication") -> "WSGIApplication":
-    """``answer`` for /metrics, and 404 for other paths."""
+def _at_their_paths(pages: "Mapping[str, WSGIApplication]") -> "WSGIApplication":
+    """Each of ``pages`` at its path, and 404 for other paths."""
 
     def app(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        if environ["PATH_INFO"] == "/metrics":
-            return answer(environ, start_response)
+        page = pages.get(environ["PATH_INFO"])
+        if page is not None:
+            return page(environ, start_response)
         start_response("404 Not Found", [("Content-Type", "text/plain")])
         return [b"the metrics are at /metrics\n"]
 
     return app
 
 
+def _once(is_there: Callable[[], bool], page: "WSGIApplication") -> "WSGIApplication":
+    """``page``, and 503 before ``is_there`` returns true."""
+
+    def app(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        if is_there():
+            return page(environ, start_response)
+        start_response("503 Service Unavailable", [("Content-Type", "text/plain")])
+        return [b"the broker is recovering\n"]
+
+    return app
+
+
+def _probe(look: Callable[[], Checks]) -> "WSGIApplication":
+    """What ``look`` returns, as JSON: with 200 if nothing is in trouble, else with 503."""
+
+    def app(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        checks = look()
+        is_good = not any(checks.values())
+        status = "200 OK" if is_good else "503 Service Unavailable"
+        start_response(status, [("Content-Type", "application/json"), ("Cache-Control", "no-store")])
+        shown = {name: trouble or "ok" for name, trouble in checks.items()}
+        return [json.dumps({"status": "ok" if is_good else "failing", "checks": shown}).encode() + b"\n"]
+
+    return app
+
+
 def _family(metric: BrokerMetric, broker: BrokerContext) -> Family:
     name, value = PREFIX + metric.name, metric.read(broker)
-    if isinstance(value, Histogram):
-        bounds = [*map(str, value.bounds), "+Inf"]
-        return HistogramMetricFamily(
-            name, metric.meaning, list(zip(bounds, accumulate(value.counts), strict=True)), value.total
-        )
+    values = [((), value)] if isinstance(value, float | int | Histogram) else list(value)
+    if metric.kind == "histogram":
+        histograms = HistogramMetricFamily(name, metric.meaning, labels=metric.labels)
+        for labels, histogram in values:
+            assert isinstance(histogram, Histogram), metric.name
+            bounds = [*map(str, histogram.bounds), "+Inf"]
+            buckets = list(zip(bounds, accumulate(histogram.counts), strict=True))
+            histograms.add_metric(labels, buckets, histogram.total)
+        return histograms
     kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
     family = kind(name, metric.meaning, labels=metric.labels)
-    for labels, number in [((), value)] if isinstance(value, float | int) else value:
+    for labels, number in values:
+        assert isinstance(number, float | int), metric.name
         family.add_metric(labels, number)
     return family

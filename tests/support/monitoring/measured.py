@@ -1,0 +1,80 @@
+"""A broker whose metrics are scraped."""
+
+import json
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from dualwrite.broker.metrics.metric import PREFIX
+from tests.support.waiting import PATIENCE_SECONDS, eventually
+
+Values = dict[tuple[str, ...], float]
+
+
+@dataclass
+class MeasuredBroker:
+    """A broker that answers Prometheus."""
+
+    process: "subprocess.Popen[bytes]"
+    address: str
+    sasl_address: str
+    log: Path
+
+    @property
+    def url(self) -> str:
+        text = eventually(self.log.read_text, lambda text: "metrics at " in text)
+        return text.partition("metrics at ")[2].split()[0]
+
+    def scrape(self) -> dict[str, Values]:
+        """name -> {values of the labels, which come in alphabetical order: value}, without the prefix."""
+        with urllib.request.urlopen(self.url, timeout=PATIENCE_SECONDS) as answer:
+            text = answer.read().decode()
+        found: dict[str, Values] = {}
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                found.setdefault(sample.name.removeprefix(PREFIX), {})[tuple(sample.labels.values())] = sample.value
+        return found
+
+    def probe(self, path: str) -> tuple[int, dict[str, str], str]:
+        """The status of ``/healthz`` or ``/readyz``, its checks and its verdict."""
+        status, text = fetch(self.url.removesuffix("/metrics") + path)
+        answer = json.loads(text)
+        return status, answer["checks"], answer["status"]
+
+
+def fetch(url: str, seconds: float = PATIENCE_SECONDS) -> tuple[int, str]:
+    """The status and the body of a page."""
+    try:
+        with urllib.request.urlopen(url, timeout=seconds) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refusal:
+        with refusal:
+            return refusal.code, refusal.read().decode()
+
+
+@contextmanager
+def measured_broker(scratch: Path, *config: str) -> Iterator[MeasuredBroker]:
+    """Listens without and with SASL, on the data directory ``scratch``/data. Stops cleanly, without a traceback."""
+    ready, log = scratch / "ready", scratch / "log"
+    listeners = "listeners=PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0"
+    command = [sys.executable, "-m", "dualwrite", "broker", "--metrics", "127.0.0.1:0", "--config", listeners, *config]
+    with log.open("wb") as stderr:
+        process = subprocess.Popen(
+            [*command, "--data-dir", str(scratch / "data"), "--ready-file", str(ready)], stderr=stderr
+        )
+    try:
+        eventually(ready.exists, bool)
+        first, _, sasl = ready.read_text().splitlines()
+        yield MeasuredBroker(process, first, sasl.split()[1], log)
+    finally:
+        process.terminate()
+        code = process.wait(PATIENCE_SECONDS)
+    assert code == 0
+    assert "Traceback" not in log.read_text()
