@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from dualwrite.broker.access.sasl_session import SaslStateError, SessionEndedError
 from dualwrite.broker.api import api_versions
+from dualwrite.broker.api.auditing.audit_log import audit
 from dualwrite.broker.api.context import ANONYMOUS, BrokerContext, Client, UnanswerableError
 from dualwrite.broker.api.routes import ROUTES
 from dualwrite.broker.authentication import Authentication, ClientAuthentication
@@ -250,6 +251,8 @@ class Connection:
             request = _read(key, head, frame, body_position)
         if is_for_handler:
             response = await route.handle(request, head.version, self._context(head.client_id))
+            if route.acts is not None and response is not None:
+                await audit(route.acts(request, response), self._broker.client)
         else:
             response = await self._authenticate(key, request, head)
         if response is None:

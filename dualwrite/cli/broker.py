@@ -64,6 +64,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--metrics", metavar="HOST:PORT", help="serve Prometheus metrics at http://HOST:PORT/metrics (default: none)"
     )
     parser.add_argument(
+        "--log-format",
+        choices=("text", "json"),
+        default="text",
+        help="the format of the log on standard error: lines of text, or one JSON object a line (%(default)s)",
+    )
+    parser.add_argument(
+        "--audit-log",
+        type=Path,
+        metavar="PATH",
+        help="append the lines about administrative acts to this file, instead of the log",
+    )
+    parser.add_argument(
         "--stop-timeout", type=float, default=10.0, metavar="SECONDS", help="the longest time for a stop (%(default)s)"
     )
     parser.add_argument("--embedded", action="store_true", help=argparse.SUPPRESS)  # set by EmbeddedBroker
@@ -76,10 +88,11 @@ def run(arguments: argparse.Namespace) -> int:
         return code
     if arguments.data_dir is None:
         arguments.refuse("the following arguments are required: --data-dir")
+    from dualwrite.broker.api.auditing.audit_log import AUDIT_LOGGER
     from dualwrite.broker.broker import serve
     from dualwrite.broker.config import BrokerOptions, parse_config, parse_listen, read_config_file, with_listen
     from dualwrite.broker.process.data_dir import parse_data_dir
-    from dualwrite.broker.process.log_lines import log_to_standard_error
+    from dualwrite.broker.process.log_lines import log_to_file, log_to_standard_error
 
     in_file = read_config_file(arguments.config_file) if arguments.config_file is not None else {}
     config = {**in_file, **parse_config(pair for pairs in arguments.config for pair in pairs)}
@@ -93,6 +106,8 @@ def run(arguments: argparse.Namespace) -> int:
         embedded=arguments.embedded,
         allow_anonymous=arguments.allow_anonymous,
     )
-    log_to_standard_error()
+    log_to_standard_error(arguments.log_format)
+    if arguments.audit_log is not None:
+        log_to_file(AUDIT_LOGGER, arguments.audit_log, arguments.log_format)
     serve(options)
     return 0

@@ -5,6 +5,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from dualwrite.broker.api import api_versions
+from dualwrite.broker.api.auditing.acts import ACTS, Acts
 from dualwrite.broker.api.cluster import (
     describe_cluster,
     describe_log_dirs,
@@ -59,10 +60,11 @@ Handler = Callable[[Message, int, BrokerContext], Awaitable[Message | None]]
 
 
 class Route(NamedTuple):
-    """The handler and the versions of one API."""
+    """The handler and the versions of one API; and what finds the acts for the audit log, if it is administrative."""
 
     versions: range
     handle: Handler
+    acts: Acts | None = None
 
 
 MODULES: tuple[ModuleType, ...] = (
@@ -118,7 +120,7 @@ async def _answer_api_versions(request: Message, version: int, broker: BrokerCon
 
 ROUTES: dict[ApiKey, Route] = {
     api_versions.KEY: Route(api_versions.VERSIONS, _answer_api_versions),
-    **{module.KEY: Route(module.VERSIONS, module.handle) for module in MODULES},
+    **{module.KEY: Route(module.VERSIONS, module.handle, ACTS.get(module.KEY)) for module in MODULES},
 }
 
 

@@ -1,11 +1,12 @@
 """A broker whose metrics are scraped."""
 
 import json
+import re
 import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,9 @@ class MeasuredBroker:
     @property
     def url(self) -> str:
         text = eventually(self.log.read_text, lambda text: "metrics at " in text)
-        return text.partition("metrics at ")[2].split()[0]
+        found = re.search(r"metrics at (http://[^\s\"]+)", text)
+        assert found is not None
+        return found[1]
 
     def scrape(self) -> dict[str, Values]:
         """name -> {values of the labels, which come in alphabetical order: value}, without the prefix."""
@@ -60,11 +63,26 @@ def fetch(url: str, seconds: float = PATIENCE_SECONDS) -> tuple[int, str]:
 
 
 @contextmanager
-def measured_broker(scratch: Path, *config: str) -> Iterator[MeasuredBroker]:
-    """Listens without and with SASL, on the data directory ``scratch``/data. Stops cleanly, without a traceback."""
+def measured_broker(scratch: Path, *config: str, options: Sequence[str] = ()) -> Iterator[MeasuredBroker]:
+    """Listens without and with SASL, on the data directory ``scratch``/data. Stops cleanly, without a traceback.
+
+    :param config: settings as ``key=value``.
+    :param options: further options of the command.
+    """
     ready, log = scratch / "ready", scratch / "log"
     listeners = "listeners=PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0"
-    command = [sys.executable, "-m", "dualwrite", "broker", "--metrics", "127.0.0.1:0", "--config", listeners, *config]
+    command = [
+        sys.executable,
+        "-m",
+        "dualwrite",
+        "broker",
+        "--metrics",
+        "127.0.0.1:0",
+        "--config",
+        listeners,
+        *config,
+        *options,
+    ]
     with log.open("wb") as stderr:
         process = subprocess.Popen(
             [*command, "--data-dir", str(scratch / "data"), "--ready-file", str(ready)], stderr=stderr

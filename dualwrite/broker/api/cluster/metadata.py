@@ -8,6 +8,8 @@ partition, in leader epoch 0. From v8 on the answer has, on request, the authori
 
 from dualwrite.broker.access.acls import AclOperation, ResourceType
 from dualwrite.broker.access.needs import on_cluster, on_topic
+from dualwrite.broker.api.auditing.acts import created_by_metadata
+from dualwrite.broker.api.auditing.audit_log import log_act
 from dualwrite.broker.api.cluster.leading import leading
 from dualwrite.broker.api.context import NODE_ID, BrokerContext
 from dualwrite.broker.api.turns import in_turns
@@ -89,6 +91,7 @@ def _find(topic_request: Message, may_create: bool, broker: BrokerContext) -> Me
         return _missing(_CREATE.error, name, None)
     decision = broker.cluster.create_topic(CreateTopic(name))
     if decision.fact is not None:
+        log_act(created_by_metadata(name), broker.client)
         return _describe(decision.fact)
     return _missing(_AS_METADATA.get(decision.error, decision.error), name, None)
 

@@ -1,0 +1,1 @@
+"""What administrators did and what they were refused, for the audit log."""

@@ -1,0 +1,85 @@
+"""Which APIs are audited, and what the lines of their acts may contain."""
+
+import asyncio
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dualwrite.broker.api.auditing.acts import ACTS, Act, ranges
+from dualwrite.broker.api.auditing.audit_log import AUDIT_LOGGER, audit
+from dualwrite.broker.api.context import Client
+from dualwrite.broker.api.routes import ROUTES
+from dualwrite.wire.apis import ApiKey
+from dualwrite.wire.error_codes import ErrorCode
+
+READING = {
+    *(ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.OFFSET_FETCH),
+    *(ApiKey.FIND_COORDINATOR, ApiKey.LIST_GROUPS, ApiKey.DESCRIBE_GROUPS, ApiKey.OFFSET_FOR_LEADER_EPOCH),
+    *(ApiKey.DESCRIBE_PRODUCERS, ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.LIST_TRANSACTIONS, ApiKey.DESCRIBE_CLUSTER),
+    *(ApiKey.DESCRIBE_TOPIC_PARTITIONS, ApiKey.DESCRIBE_CONFIGS, ApiKey.LIST_CONFIG_RESOURCES),
+    *(ApiKey.DESCRIBE_LOG_DIRS, ApiKey.DESCRIBE_ACLS, ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS),
+}
+PRODUCING_AND_CONSUMING = {
+    *(ApiKey.PRODUCE, ApiKey.INIT_PRODUCER_ID, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN),
+    *(ApiKey.TXN_OFFSET_COMMIT, ApiKey.END_TXN, ApiKey.OFFSET_COMMIT, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP),
+    *(ApiKey.HEARTBEAT, ApiKey.LEAVE_GROUP, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE),
+}
+EVIL = "x\n2026-01-01 00:00:00,000 INFO dualwrite.broker.audit: principal='User:admin'\r\x1b[2K"
+
+
+def test_every_api_is_audited_or_changes_nothing_of_the_administrators() -> None:
+    """A new API must be put into one of the three."""
+    assert set(ROUTES) == set(ACTS) | READING | PRODUCING_AND_CONSUMING
+    assert not set(ACTS) & (READING | PRODUCING_AND_CONSUMING)
+    assert {key for key, route in ROUTES.items() if route.acts is not None} == set(ACTS)
+
+
+def lines(caplog: pytest.LogCaptureFixture, acts: list[Act], client: Client) -> list[logging.LogRecord]:
+    caplog.clear()
+    with caplog.at_level(logging.INFO, AUDIT_LOGGER):
+        asyncio.run(audit(acts, client))
+    return [record for record in caplog.records if record.name == AUDIT_LOGGER]
+
+
+def test_names_that_contain_a_line_end_write_no_line(caplog: pytest.LogCaptureFixture) -> None:
+    act = Act("delete group", "group", EVIL, ErrorCode.NONE, EVIL)
+    (record,) = lines(caplog, [act], Client(EVIL, "/127.0.0.1", f"User:{EVIL}"))
+    assert "\n" not in record.getMessage()
+    assert record.getMessage().isprintable()
+
+
+def test_long_names_are_shortened(caplog: pytest.LogCaptureFixture) -> None:
+    act = Act("delete group", "group", "g" * 32_000, ErrorCode.NONE)
+    (record,) = lines(caplog, [act], Client("c" * 32_000, "/127.0.0.1", "User:" + "u" * 32_000))
+    assert len(record.getMessage()) < 2_000
+
+
+def test_all_that_was_done_is_named_and_refusals_alike_are_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    done = [Act("delete topic", "topic", f"t{number}", ErrorCode.NONE) for number in range(120)]
+    refused = [Act("delete topic", "topic", f"r{number}", ErrorCode.INVALID_REQUEST) for number in range(1000)]
+    others = [Act("delete topic", "topic", "u", ErrorCode.UNKNOWN_TOPIC_ID, "detail")]
+    records = lines(caplog, [*refused, *done, *others], Client("c", "/h"))
+    resources = [record.__dict__["fields"]["resource"] for record in records]
+    assert resources[:120] == [act.resource for act in done]
+    assert resources[120:] == [", ".join(f"r{number}" for number in range(10)) + " and 990 more", "u"]
+    assert records[-1].__dict__["fields"]["detail"] == "detail"
+    assert [record.levelno for record in records[118:]] == [logging.INFO] * 2 + [logging.WARNING] * 2
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [([], ""), ([3], "3"), ([2, 1, 0, 7], "0-2,7"), ([5, 5, 6], "5-6"), (range(0, 100, 2), None)],
+)
+def test_partitions_are_shown_as_ranges(numbers: list[int], text: str | None) -> None:
+    assert ranges(numbers) == text if text is not None else ranges(numbers).endswith(",38,…")
+
+
+@given(st.sets(st.integers(0, 30), max_size=20))
+def test_ranges_hold_just_the_numbers(numbers: set[int]) -> None:
+    read: set[int] = set()
+    for part in filter(None, ranges(numbers).split(",")):
+        first, _, last = part.partition("-")
+        read |= set(range(int(first), int(last or first) + 1))
+    assert read == numbers
