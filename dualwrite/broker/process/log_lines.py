@@ -28,7 +28,7 @@ class OneLineFormatter(logging.Formatter):
         return one_line(super().formatMessage(record))
 
 
-class JsonFormatter(logging.Formatter):
+class JsonLineFormatter(logging.Formatter):
     """One JSON object a line, in ASCII: ``time`` (UTC), ``level``, ``logger``, ``message``; ``exception`` with the
     traceback, if there is one; and what a record has in its attribute ``fields``."""
 
@@ -47,7 +47,7 @@ class JsonFormatter(logging.Formatter):
         return json.dumps({**fields, **line} if isinstance(fields, Mapping) else line)
 
 
-LOG_FORMATS: Mapping[str, Callable[[], logging.Formatter]] = {"text": OneLineFormatter, "json": JsonFormatter}
+LOG_FORMATS: Mapping[str, Callable[[], logging.Formatter]] = {"text": OneLineFormatter, "json": JsonLineFormatter}
 
 
 class _PrivateFileHandler(WatchedFileHandler):

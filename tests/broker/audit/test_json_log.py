@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.broker.process.log_lines import JsonFormatter, log_to_file
+from dualwrite.broker.process.log_lines import JsonLineFormatter, log_to_file
 from dualwrite.errors import ConfigurationError
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.broker.broker_process import refused
@@ -105,7 +105,7 @@ def record(message: str, **more: object) -> logging.LogRecord:
 
 @given(st.text(), st.dictionaries(st.text(), st.text()))
 def test_any_record_is_one_object_in_ascii(message: str, fields: dict[str, str]) -> None:
-    line = JsonFormatter().format(record(message, fields=fields))
+    line = JsonLineFormatter().format(record(message, fields=fields))
     assert line.isascii()
     assert line.isprintable()
     own = {"time": "2001-09-09T01:46:40.250Z", "level": "INFO", "logger": "dualwrite.x", "message": message}
@@ -115,7 +115,7 @@ def test_any_record_is_one_object_in_ascii(message: str, fields: dict[str, str])
 def test_a_traceback_is_in_the_object_of_its_record() -> None:
     with pytest.raises(ValueError, match="bad") as caught:
         raise ValueError("bad\nworse")
-    line = json.loads(JsonFormatter().format(record("failed", exc_info=(ValueError, caught.value, caught.tb))))
+    line = json.loads(JsonLineFormatter().format(record("failed", exc_info=(ValueError, caught.value, caught.tb))))
     assert line["message"] == "failed"
     assert line["exception"].startswith("Traceback")
     assert line["exception"].endswith("ValueError: bad\nworse")
