@@ -18,7 +18,7 @@ from dualwrite.broker.metrics.metric import PREFIX
 from tests.support.monitoring.measured import fetch, measured_broker
 
 HERE = Path(__file__).parents[2] / "examples" / "monitoring"
-SUFFIXES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_count", "_sum")}
+SUFFIXES = {"counter": ("total",), "gauge": ("",), "histogram": ("bucket", "count", "sum")}
 OF_PROMETHEUS = {"up": {"job", "instance"}}
 LABELS = {f"{PREFIX}{metric.name}": {*metric.labels, "job", "instance"} for metric in METRICS}
 
@@ -34,7 +34,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     with measured_broker(tmp_path_factory.mktemp("scraped")) as broker:
         _, text = fetch(broker.url)
     return {
-        family.name + suffix
+        f"{family.name}_{suffix}".rstrip("_")
         for family in text_string_to_metric_families(text)
         for suffix in SUFFIXES.get(family.type, ())
     }
@@ -98,7 +98,7 @@ def test_a_query_for_what_the_broker_lacks_is_noticed(
 
 def test_every_metric_of_a_scrape_is_in_the_catalogue(scraped: set[str]) -> None:
     expected = {
-        f"{PREFIX}{metric.name.removesuffix('_total')}{suffix}"
+        f"{PREFIX}{re.sub('_total$', '', metric.name)}_{suffix}".rstrip("_")
         for metric in METRICS
         for suffix in SUFFIXES[metric.kind]
     }
