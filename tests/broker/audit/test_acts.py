@@ -11,8 +11,16 @@ from dualwrite.broker.api.auditing.acts import ACTS, Act, ranges
 from dualwrite.broker.api.auditing.audit_log import AUDIT_LOGGER, audit
 from dualwrite.broker.api.context import Client
 from dualwrite.broker.api.routes import ROUTES
-from dualwrite.wire.apis import ApiKey
+from dualwrite.ids import ProducerIdentity
+from dualwrite.wire.apis import (
+    ApiKey,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 from dualwrite.wire.error_codes import ErrorCode
+from tests.support.requests.marker_calls import marker
 
 READING = {
     *(ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.OFFSET_FETCH),
@@ -34,6 +42,34 @@ def test_every_api_is_audited_or_changes_nothing_of_the_administrators() -> None
     assert set(ROUTES) == set(ACTS) | READING | PRODUCING_AND_CONSUMING
     assert not set(ACTS) & (READING | PRODUCING_AND_CONSUMING)
     assert {key for key, route in ROUTES.items() if route.acts is not None} == set(ACTS)
+
+
+def test_the_value_of_an_accepted_setting_is_shown_only_if_it_cannot_be_a_secret() -> None:
+    resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+    values = {"log.retention.ms": "17", "retention.ms": "18", "ssl.key.password": "hunter2", "unknown": "hunter3"}
+    configs = [resource.AlterableConfig(name=name, config_operation=0, value=text) for name, text in values.items()]
+    request = IncrementalAlterConfigsRequest(
+        resources=[resource(resource_type=4, resource_name="0", configs=configs)], validate_only=False
+    )
+    done = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
+        error_code=0, error_message=None, resource_type=4, resource_name="0"
+    )
+    answer = IncrementalAlterConfigsResponse(throttle_time_ms=0, responses=[done])
+    (act,) = ACTS[ApiKey.INCREMENTAL_ALTER_CONFIGS](request, answer)
+    assert act.detail == (
+        "set log.retention.ms=17 set retention.ms=18 set ssl.key.password=[hidden] set unknown=[hidden]"
+    )
+
+
+def test_markers_of_one_producer_that_differ_are_one_end() -> None:
+    producer = ProducerIdentity(7, 0)
+    markers = [marker(producer, ("t", 0), commit=True), marker(producer, ("t", 1))]
+    result = WriteTxnMarkersResponse.WritableTxnMarkerResult
+    topic = result.WritableTxnMarkerTopicResult
+    partitions = [topic.WritableTxnMarkerPartitionResult(partition_index=index, error_code=0) for index in (0, 1)]
+    answer = WriteTxnMarkersResponse(markers=[result(producer_id=7, topics=[topic(name="t", partitions=partitions)])])
+    (act,) = ACTS[ApiKey.WRITE_TXN_MARKERS](WriteTxnMarkersRequest(markers=markers), answer)
+    assert act == Act("end transaction", "topic", "t", ErrorCode.NONE, "producer id=7 partitions=0-1")
 
 
 def lines(caplog: pytest.LogCaptureFixture, acts: list[Act], client: Client) -> list[logging.LogRecord]:

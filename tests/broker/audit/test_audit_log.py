@@ -39,7 +39,7 @@ class Audited:
     alice: RawClient = field(init=False)
 
     def __post_init__(self) -> None:
-        self.alice = RawClient(self.broker.sasl_address, client_id="console")
+        self.alice = RawClient(self.broker.secure_address, client_id="console")
         assert log_in(self.alice).error_code == ErrorCode.NONE
 
     def news(self) -> list[Line]:

@@ -44,16 +44,16 @@ def attack(broker: MeasuredBroker) -> None:
         assert join(client, EVIL, "no member").error_code == ErrorCode.UNKNOWN_MEMBER_ID
         client.send_bytes(b"\x00\x00\x00\x20" + RECORD * 2)  # no request at all
     for mechanism, user in (("SCRAM-SHA-512", "mallory"), ("PLAIN", EVIL.replace("\0", ""))):
-        with RawClient(broker.sasl_address, client_id=EVIL) as client:
+        with RawClient(broker.secure_address, client_id=EVIL) as client:
             log_in(client, mechanism, user=user, password=WRONG_PASSWORD)
-        with RawClient(broker.sasl_address, client_id=EVIL) as client:
+        with RawClient(broker.secure_address, client_id=EVIL) as client:
             log_in(client, mechanism)
-    with RawClient(broker.sasl_address) as client:
+    with RawClient(broker.secure_address) as client:
         log_in(client, "OAUTHBEARER", user=EVIL)
-    with RawClient(broker.sasl_address) as client:
+    with RawClient(broker.secure_address) as client:
         handshake(client, "OAUTHBEARER")
         send_token(client, b"n,,\x01auth=Bearer " + unsecured_token(lifetime=-3600).encode() + b"\x01\x01")
-    with RawClient(broker.sasl_address) as client:
+    with RawClient(broker.secure_address) as client:
         handshake(client, EVIL)
     host, _, port = broker.address.rpartition(":")
     with socket.create_connection((host, int(port))) as http:

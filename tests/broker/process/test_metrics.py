@@ -1,19 +1,25 @@
 """The metrics are Prometheus', say what the broker's state is now, and are all of those that the reference lists."""
 
 import socket
+import ssl
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
 
+from dualwrite.broker.facts.transactions import TransactionStatus
 from dualwrite.broker.metrics.catalogue import METRICS
+from dualwrite.broker.metrics.transactions import blocking_transaction_open_time_max_ms, hanging_transactions
 from dualwrite.broker.runtime.meters import Histogram
 from dualwrite.wire.error_codes import ErrorCode
+from tests.support.client.certificates import Authority
 from tests.support.monitoring.measured import MeasuredBroker, measured_broker
 from tests.support.requests.calls import (
     batch,
@@ -28,7 +34,7 @@ from tests.support.requests.calls import (
 )
 from tests.support.requests.offset_calls import commit
 from tests.support.requests.raw_client import RawClient
-from tests.support.requests.sasl_calls import add_users, handshake, log_in, send_token
+from tests.support.requests.sasl_calls import add_users, handshake, log_in, send_token, unsecured_token
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 
@@ -121,11 +127,11 @@ def test_connections_are_counted_while_they_are_open(measured: MeasuredBroker, c
     anonymous, none, user = ("PLAINTEXT", "anonymous"), ("SASL_PLAINTEXT", "none"), ("SASL_PLAINTEXT", "user")
     metadata(client)
     before = eventually(lambda: measured.scrape()["connections"], lambda seen: set(seen) == {anonymous})
-    with RawClient(measured.address) as other, RawClient(measured.sasl_address) as secret:
+    with RawClient(measured.address) as other, RawClient(measured.secure_address) as secret:
         metadata(other)
         assert handshake(secret, "SCRAM-SHA-256").error_code == ErrorCode.NONE
         assert measured.scrape()["connections"] == {anonymous: before[anonymous] + 1, none: 1}
-    with RawClient(measured.sasl_address) as secret:
+    with RawClient(measured.secure_address) as secret:
         log_in(secret)
         assert eventually(lambda: measured.scrape()["connections"], lambda seen: none not in seen)[user] == 1
     assert eventually(lambda: measured.scrape()["connections"], lambda seen: seen == before) == before
@@ -185,11 +191,11 @@ def test_a_histogram_counts_a_value_in_the_first_bucket_that_holds_it() -> None:
 
 def test_authentications_are_counted_by_mechanism_and_result(measured: MeasuredBroker) -> None:
     for password in ({}, {"password": "wrong"}, {"password": "wrong"}):
-        with RawClient(measured.sasl_address) as client:
+        with RawClient(measured.secure_address) as client:
             log_in(client, "SCRAM-SHA-512", **password)
-    with RawClient(measured.sasl_address) as client:
+    with RawClient(measured.secure_address) as client:
         handshake(client, "whatever a client may say")
-    with RawClient(measured.sasl_address) as client:
+    with RawClient(measured.secure_address) as client:
         handshake(client, "SCRAM-SHA-512")
         send_token(client, b"no SCRAM message")
     after = measured.scrape()
@@ -256,3 +262,56 @@ def test_the_oldest_transaction_that_hides_records_has_an_age(measured: Measured
     assert measured.scrape()["hanging_transactions"] == {(): 0}
     end(client, name, producer)
     assert measured.scrape()["blocking_transaction_open_time_max_ms"] == {(): 0}
+
+
+def test_failed_handshakes_are_counted_by_listener(tmp_path: Path) -> None:
+    keys = Authority()
+    store = keys.issue().in_one(tmp_path / "broker.pem")
+    with measured_broker(tmp_path, f"ssl.keystore.location={store}", secure="SSL") as broker:
+        trust = ssl.create_default_context(cafile=keys.file(tmp_path / "ca.pem"))
+        with RawClient(broker.secure_address, tls=trust) as client:
+            metadata(client)
+            assert broker.scrape()["connections"]["SSL", "anonymous"] == 1
+            assert "tls_handshake_failures_total" not in broker.scrape()
+        host, _, port = broker.secure_address.rpartition(":")
+        for count in (1, 2):
+            with socket.create_connection((host, int(port)), PATIENCE_SECONDS) as plain:
+                plain.sendall(b"no TLS at all")
+                while plain.recv(1000):
+                    pass
+            failures = eventually(
+                lambda: broker.scrape().get("tls_handshake_failures_total", {}),
+                lambda seen, count=count: seen.get(("SSL",)) == count,
+            )
+            assert failures == {("SSL",): count}
+
+
+def test_a_transaction_without_an_owner_hangs() -> None:
+    """It holds readers back, and has no age: its coordinator does not know when it began."""
+    states = {1: {7: 0}, 2: {8: 4, 7: 9}, 3: {}}
+    partitions = [SimpleNamespace(state=SimpleNamespace(open_transactions=opened)) for opened in states.values()]
+    known = SimpleNamespace(status=TransactionStatus.ONGOING, started_ms=1000)
+    broker: Any = SimpleNamespace(
+        cluster=SimpleNamespace(partitions=lambda: partitions),
+        coordinator=SimpleNamespace(table=SimpleNamespace(owner_of={8: known}.get)),
+        clock=SimpleNamespace(wall_ms=lambda: 4000),
+    )
+    assert hanging_transactions(broker) == 1
+    assert blocking_transaction_open_time_max_ms(broker) == 3000
+
+
+@pytest.mark.parametrize("acknowledges", [True, False])
+def test_a_refused_token_is_one_failure_whether_the_client_acknowledges_it_or_not(
+    tmp_path: Path, acknowledges: bool
+) -> None:
+    settings = ("sasl.enabled.mechanisms=OAUTHBEARER", "sasl.oauthbearer.unsecured.tokens.allow=true")
+    with measured_broker(tmp_path, *settings, "connection.failed.authentication.delay.ms=0") as broker:
+        with RawClient(broker.secure_address) as client:
+            handshake(client, "OAUTHBEARER")
+            send_token(client, b"n,,\x01auth=Bearer " + unsecured_token(lifetime=-3600).encode() + b"\x01\x01")
+            if acknowledges:
+                answer = send_token(client, b"\x01")
+                assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        seen = broker.scrape()
+    assert seen["authentications_total"] == {("OAUTHBEARER", "failure"): 1}
+    assert seen["failed_authentications_total"] == {("OAUTHBEARER", "token"): 1}

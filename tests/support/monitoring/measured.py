@@ -25,7 +25,7 @@ class MeasuredBroker:
 
     process: "subprocess.Popen[bytes]"
     address: str
-    sasl_address: str
+    secure_address: str
     log: Path
 
     @property
@@ -63,14 +63,17 @@ def fetch(url: str, seconds: float = PATIENCE_SECONDS) -> tuple[int, str]:
 
 
 @contextmanager
-def measured_broker(scratch: Path, *config: str, options: Sequence[str] = ()) -> Iterator[MeasuredBroker]:
-    """Listens without and with SASL, on the data directory ``scratch``/data. Stops cleanly, without a traceback.
+def measured_broker(
+    scratch: Path, *config: str, options: Sequence[str] = (), secure: str = "SASL_PLAINTEXT"
+) -> Iterator[MeasuredBroker]:
+    """Listens without security and with that of the protocol ``secure``, on the data directory ``scratch``/data. Stops
+    cleanly, without a traceback.
 
     :param config: settings as ``key=value``.
     :param options: further options of the command.
     """
     ready, log = scratch / "ready", scratch / "log"
-    listeners = "listeners=PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0"
+    listeners = f"listeners=PLAINTEXT://127.0.0.1:0,{secure}://127.0.0.1:0"
     command = [
         sys.executable,
         "-m",
@@ -89,8 +92,8 @@ def measured_broker(scratch: Path, *config: str, options: Sequence[str] = ()) ->
         )
     try:
         eventually(ready.exists, bool)
-        first, _, sasl = ready.read_text().splitlines()
-        yield MeasuredBroker(process, first, sasl.split()[1], log)
+        first, _, second = ready.read_text().splitlines()
+        yield MeasuredBroker(process, first, second.split()[1], log)
     finally:
         process.terminate()
         code = process.wait(PATIENCE_SECONDS)

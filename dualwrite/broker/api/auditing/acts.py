@@ -1,4 +1,4 @@
-"""The administrative acts in a request and its answer: who may look at them later wants to know what was changed.
+"""The administrative acts in a request and its answer: what an auditor wants to know of them.
 
 Each API that changes topics, settings, rights, users, groups, offsets, records or the end of a transaction has a
 function here. No act has a secret: of a credential only its mechanism, of a setting its value only if the broker has
@@ -164,7 +164,10 @@ def _delete_records(request: Message, response: Message) -> Iterator[Act]:
 
 
 def _write_markers(request: Message, response: Message) -> Iterator[Act]:
-    ends = {marker.producer_id: "commit" if marker.transaction_result else "abort" for marker in request.markers}
+    ends: dict[int, str] = {}
+    for marker in request.markers:  # the answer joins the markers of a producer
+        end = "commit" if marker.transaction_result else "abort"
+        ends[marker.producer_id] = end if ends.get(marker.producer_id, end) == end else "end"
     for marker in response.markers:
         for topic in marker.topics:
             for error, indexes in _by_error((entry.error_code, entry.partition_index) for entry in topic.partitions):
