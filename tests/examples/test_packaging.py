@@ -111,6 +111,8 @@ def test_systemd_accepts_the_unit_and_finds_it_well_confined(tmp_path: Path) -> 
     assert (verified.returncode, verified.stderr) == (0, "")
     command = ["systemd-analyze", "security", "--offline=true", "--threshold=20", str(unit)]
     confined = subprocess.run(command, capture_output=True, text=True)
+    if "unrecognized option" in confined.stderr:
+        pytest.skip("systemd before 250 rates no files")
     assert confined.returncode == 0, confined.stdout[-400:]
 
 
