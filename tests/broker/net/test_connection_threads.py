@@ -16,10 +16,12 @@ from dualwrite.broker.api.routes import Route
 from dualwrite.broker.clients.listeners import PLAINTEXT_LISTENER
 from dualwrite.broker.connection import Connection
 from dualwrite.broker.net.frame_stream import StreamEndedError
+from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.meters import Meters
 from dualwrite.broker.runtime.stopping import Stopping
 from dualwrite.wire.apis import ApiKey, DeleteGroupsRequest, DeleteGroupsResponse, Message
 from dualwrite.wire.codec import write_request
+from tests.support.broker.simulated import never
 from tests.support.wire_schemas import compile_again
 
 VERSION = 2
@@ -30,6 +32,7 @@ class Metered:
     """What a connection itself uses of a BrokerContext."""
 
     meters: Meters = field(default_factory=Meters)
+    flusher: Flusher = field(default_factory=lambda: Flusher(False, on_failure=never))
     client: Client = NO_CLIENT
     stopping: Stopping = field(default_factory=Stopping)
     polls: Any = None
@@ -39,6 +42,7 @@ class OneRequest:
     """A FrameStream that gives one frame and then ends."""
 
     is_deaf = is_blocked = False
+    active_at = arrived_at = 0.0
 
     def __init__(self, frame: bytes) -> None:
         self.transport = SimpleNamespace(get_extra_info=lambda _: ("127.0.0.1", 1))
