@@ -111,17 +111,18 @@ PARTIAL = {
     ApiKey.DESCRIBE_CONFIGS: "topics and the broker; no loggers, groups, client metrics",
     ApiKey.INCREMENTAL_ALTER_CONFIGS: "topics, and the broker's defaults for them; no loggers, groups, client metrics",
     ApiKey.ALTER_CONFIGS: "topics, and the broker's defaults for them",
+    ApiKey.ALTER_CLIENT_QUOTAS: "quotas are refused, because the broker enforces none",
+    ApiKey.UPDATE_FEATURES: "transaction.version stays at 2",
 }
 
-_QUOTAS, _ONE_NODE = "no quotas", "it only makes sense in a cluster"
+_ONE_NODE = "it only makes sense in a cluster"
 _SHARES, _STREAMS = "no share groups", "no streams groups"
 _NEXT_PROTOCOL, _TELEMETRY, _TOKENS = "classic groups only", "no client telemetry", "no delegation tokens"
 
 # Why an API is missing.
 NOT_HERE = {
     **dict.fromkeys((38, 39, 40, 41), _TOKENS),
-    **dict.fromkeys((48, 49), _QUOTAS),
-    **dict.fromkeys((34, 43, 45, 46, 55, 57, 64, 80, 81, 94), _ONE_NODE),
+    **dict.fromkeys((80, 81, 94), _ONE_NODE),
     **dict.fromkeys((68, 69), _NEXT_PROTOCOL),
     **dict.fromkeys((71, 72), _TELEMETRY),
     **dict.fromkeys((76, 77, 78, 79, 83, 84, 85, 86, 87, 90, 91, 92), _SHARES),
@@ -135,8 +136,10 @@ KIPS = [
     ("84", "SCRAM", "SCRAM-SHA-256 and SCRAM-SHA-512"),
     ("98", "idempotence and transactions", "all"),
     ("107", "DeleteRecords", "all"),
+    ("113", "AlterReplicaLogDirs", "all; there is one data directory"),
     ("140", "APIs for ACLs", "all"),
     ("152", "SaslAuthenticate: the answer to a failed authentication has a reason", "all"),
+    ("183", "ElectLeaders", "all; no election is ever needed"),
     ("195", "CreatePartitions", "all"),
     ("211", "offsets expire when a group is empty, or does not read their topic any more", "all"),
     ("226", "broker settings can be changed at run time", "the defaults of topic settings; others need a restart"),
@@ -154,6 +157,7 @@ KIPS = [
     ("429", "cooperative rebalancing", "all; only the clients take part in it"),
     ("430", "answers with the operations that the client may perform", "all"),
     ("447", "one producer commits offsets of many partitions, fenced by the group's generation", "all"),
+    ("455", "reassignment of partitions", "all; the replicas can only be the one node"),
     ("464", "default partition count in CreateTopics", "all"),
     ("496", "OffsetDelete", "all"),
     ("511", "ApiVersions names the client, and is answered in v0 if its version is unknown", "all"),
@@ -162,10 +166,13 @@ KIPS = [
     ("525", "CreateTopics answers the topic's settings", "all"),
     ("533", "a default timeout for the Admin client", "concerns clients only"),
     ("534", "tombstones and markers stay readable for delete.retention.ms before they are compacted away", "all"),
+    ("546", "client quotas", "none: they are described as none, and refused"),
     ("554", "users' credentials for SCRAM", "all"),
     ("559", "protocol type and name in SyncGroup", "all"),
     ("569", "types and documentation of settings", "all"),
+    ("584", "UpdateFeatures", "transaction.version stays at 2"),
     ("588", "the error PRODUCER_FENCED", "all"),
+    ("595", "DescribeQuorum", "all; the one node is the only voter"),
     ("599", "quotas for topic operations", "no quotas"),
     (
         "664",

@@ -1,10 +1,11 @@
-"""Message versions that are newer than kafka-python's schemas: its own schemas with the newer fields.
+"""Messages that kafka-python lacks: newer versions, as its own schemas with the newer fields, and whole messages, whose
+schemas are files in ``schemas``.
 
 In ApiVersions v5 (KIP-1242), the client names the cluster and the node that it expects. Java clients from 4.4 on open
 every connection with it. Its response has the form of v4.
 
 TxnOffsetCommit v6 (KIP-1319) names topics by their ids. DeleteGroups v3 has an error message for a group that was not
-deleted.
+deleted. kafka-python has no UnregisterBroker.
 """
 
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from kafka.protocol import api_header, metadata
 from kafka.protocol.api_message import ApiMessage
 
+_SCHEMAS = "dualwrite.wire.schemas"
 _REGISTERED = dict(api_header.ResponseClassRegistry._response_class_registry)
 
 
@@ -92,6 +94,14 @@ class DeleteGroupsResponse(ApiMessage):  # type: ignore[misc]  # kafka-python ha
             "validVersions": "0-3",
             "fields": [throttle, {**results, "fields": [*results["fields"], message]}],
         }
+
+
+class UnregisterBrokerRequest(ApiMessage, load_json=_SCHEMAS):  # type: ignore[misc, call-arg]  # no types
+    """UnregisterBroker v0."""
+
+
+class UnregisterBrokerResponse(ApiMessage, load_json=_SCHEMAS):  # type: ignore[misc, call-arg]  # no types
+    """UnregisterBroker v0."""
 
 
 # A new class registers itself as the response that kafka-python's own clients read. This restores the original classes.

@@ -27,6 +27,8 @@ _VERSIONS = "cluster.versions_of_every_request"
 _UNFIT = "produce.batches_that_are_not_fit"
 _NOBODYS = "no client sends it; without a producer id it is refused whoever sends it, which holds nobody's readers back"
 
+_ADMINISTRATION = "administration"
+_ONE_LEVEL = "the broker is always at level 2; the clients of the older protocol are served at this level, too"
 _MIXING = "transactions.what_no_transaction_may_mix"
 _OWNED = "a producer id of a transactional id writes no other batches: one could stand in for a transaction's record"
 
@@ -104,6 +106,19 @@ FINDINGS: dict[tuple[str, str], KnownDifference] = {
             _TODAY, "error=INVALID_REQUEST", "no client sends it; UNKNOWN_SERVER_ERROR would not say what is wrong"
         )
         for more in ("", ", validated")
+    },
+    **{
+        (f"{_ADMINISTRATION}.features_updated", f"{step}, v{version}"): KnownDifference(
+            "2026-11-27", "error=INVALID_UPDATE_VERSION results=[]", _ONE_LEVEL
+        )
+        for step in ("down", "off by force")
+        for version in (1, 2)
+    },
+    **{
+        (f"{_ADMINISTRATION}.quotas", f"set, v{version}"): KnownDifference(
+            "2026-11-27", "error=INVALID_REQUEST", "this broker enforces no quotas, so it stores none"
+        )
+        for version in range(2)
     },
     (_TWO_PHASES, "both"): KnownDifference(_TODAY, "error=NONE producer=p1:0", _KIP_939),
     (_TWO_PHASES, "both, then"): KnownDifference(

@@ -21,7 +21,7 @@ KEY = ApiKey.API_VERSIONS
 VERSIONS = range(6)
 
 TRANSACTION_VERSION = 2
-_FEATURE = "transaction.version"
+TRANSACTION_FEATURE = "transaction.version"
 _FEATURES_EPOCH = 0
 _FIRST_WITH_SOFTWARE = 3
 _FIRST_WITH_FEATURES_FROM_0 = 4
@@ -36,7 +36,7 @@ def respond(request: Message, version: int, broker: BrokerContext, table: Iterab
     if error is not ErrorCode.NONE:
         return ApiVersionsResponse(error_code=error, api_keys=[], throttle_time_ms=0)
     response = ApiVersionsResponse
-    supported = response.SupportedFeatureKey(name=_FEATURE, min_version=0, max_version=TRANSACTION_VERSION)
+    supported = response.SupportedFeatureKey(name=TRANSACTION_FEATURE, min_version=0, max_version=TRANSACTION_VERSION)
     return response(
         error_code=ErrorCode.NONE,
         api_keys=_api_keys(table),
@@ -44,7 +44,7 @@ def respond(request: Message, version: int, broker: BrokerContext, table: Iterab
         finalized_features_epoch=_FEATURES_EPOCH,
         finalized_features=[
             response.FinalizedFeatureKey(
-                name=_FEATURE, max_version_level=TRANSACTION_VERSION, min_version_level=TRANSACTION_VERSION
+                name=TRANSACTION_FEATURE, max_version_level=TRANSACTION_VERSION, min_version_level=TRANSACTION_VERSION
             )
         ],
     )

@@ -30,7 +30,8 @@ CONSUMER_OFFSETS = "__consumer_offsets"
 TRANSACTION_STATE = "__transaction_state"
 INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE})
 """The broker's own topics: clients may only read them (Kafka: Topic.isInternal)."""
-RESERVED_TOPICS = INTERNAL_TOPICS | {"__cluster_metadata"}
+CLUSTER_METADATA = "__cluster_metadata"
+RESERVED_TOPICS = INTERNAL_TOPICS | {CLUSTER_METADATA}
 """Names under which the broker keeps journals."""
 
 

@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 from dualwrite.broker.core.cluster import (
+    CLUSTER_METADATA,
     PRODUCER_ID_BLOCK,
     ClusterState,
     CreateTopic,
@@ -45,7 +46,7 @@ from dualwrite.wire.error_codes import ErrorCode
 
 logger = logging.getLogger(__name__)
 
-JOURNAL_DIRECTORY = "__cluster_metadata-0"
+JOURNAL_DIRECTORY = f"{CLUSTER_METADATA}-0"
 NODE, EVERY_NODE = "0", ""
 """The targets of dynamic settings: the one node by its id, or every node."""
 
@@ -287,6 +288,11 @@ class Cluster:
             config = topic_config(self.defaults, topic_fact.configs)
             self._configs[topic] = config
         return config
+
+    @property
+    def journal_end_offset(self) -> int:
+        """The offset after the last fact of the cluster's journal."""
+        return self._journal.end_offset
 
     def volume(self) -> tuple[int, int]:
         """The size and the free space of the volume with the data directory, in bytes."""

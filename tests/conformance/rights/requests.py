@@ -215,6 +215,44 @@ def _describe_partitions(resources: RoundResources, *names: str) -> AskedRequest
     )
 
 
+def _elect_leaders(resources: RoundResources) -> AskedRequest:
+    topic = apis.ElectLeadersRequest.TopicPartitions(topic=resources.topic, partitions=[0])
+    return AskedRequest(apis.ElectLeadersRequest(election_type=0, topic_partitions=[topic], timeout_ms=9000), 2)
+
+
+def _reassign(resources: RoundResources) -> AskedRequest:
+    kind = apis.AlterPartitionReassignmentsRequest.ReassignableTopic
+    partition = kind.ReassignablePartition(partition_index=0, replicas=None)
+    topics = [kind(name=resources.topic, partitions=[partition])]
+    return AskedRequest(apis.AlterPartitionReassignmentsRequest(timeout_ms=9000, topics=topics), 1)
+
+
+def _move(resources: RoundResources) -> AskedRequest:
+    kind = apis.AlterReplicaLogDirsRequest.AlterReplicaLogDir
+    topics = [kind.AlterReplicaLogDirTopic(name=resources.topic, partitions=[0])]
+    return AskedRequest(apis.AlterReplicaLogDirsRequest(dirs=[kind(path="/no/such/directory", topics=topics)]), 2)
+
+
+def _describe_quorum(resources: RoundResources) -> AskedRequest:
+    kind = apis.DescribeQuorumRequest.TopicData
+    topics = [kind(topic_name="__cluster_metadata", partitions=[kind.PartitionData(partition_index=0)])]
+    return AskedRequest(apis.DescribeQuorumRequest(topics=topics), 2)
+
+
+def _update_features(resources: RoundResources) -> AskedRequest:
+    update = apis.UpdateFeaturesRequest.FeatureUpdateKey(
+        feature="transaction.version", max_version_level=2, upgrade_type=1
+    )
+    return AskedRequest(apis.UpdateFeaturesRequest(timeout_ms=9000, feature_updates=[update], validate_only=True), 2)
+
+
+def _alter_quotas(resources: RoundResources) -> AskedRequest:
+    kind = apis.AlterClientQuotasRequest.EntryData
+    entity = kind.EntityData(entity_type="client-id", entity_name="app")
+    removal = kind.OpData(key="producer_byte_rate", value=0.0, remove=True)
+    return AskedRequest(apis.AlterClientQuotasRequest(entries=[kind(entity=[entity], ops=[removal])]), 1)
+
+
 REQUESTS: dict[str, Callable[[RoundResources], AskedRequest]] = {
     "Produce": _produce,
     "Produce by id": _produce_by_id,
@@ -283,6 +321,20 @@ REQUESTS: dict[str, Callable[[RoundResources], AskedRequest]] = {
     "IncrementalAlterConfigs of the broker": lambda resources: AskedRequest(
         admin_calls.alter_request({(_BROKER, ""): [("log.retention.ms", _SET, "1000000")]}, validate_only=True), 1
     ),
+    "DescribeClientQuotas": lambda _: AskedRequest(apis.DescribeClientQuotasRequest(components=[], strict=False), 1),
+    "AlterClientQuotas": _alter_quotas,
+    "ElectLeaders": _elect_leaders,
+    "ElectLeaders of all": lambda _: AskedRequest(
+        apis.ElectLeadersRequest(election_type=0, topic_partitions=None, timeout_ms=9000), 2
+    ),
+    "AlterPartitionReassignments": _reassign,
+    "ListPartitionReassignments": lambda _: AskedRequest(
+        apis.ListPartitionReassignmentsRequest(timeout_ms=9000, topics=None), 0
+    ),
+    "AlterReplicaLogDirs": _move,
+    "DescribeQuorum": _describe_quorum,
+    "UpdateFeatures": _update_features,
+    "UnregisterBroker": lambda _: AskedRequest(apis.UnregisterBrokerRequest(broker_id=7), 0),
     "DescribeLogDirs": lambda resources: AskedRequest(apis.DescribeLogDirsRequest(topics=[]), 4),
     "DescribeCluster": lambda resources: AskedRequest(
         apis.DescribeClusterRequest(include_cluster_authorized_operations=True, endpoint_type=1), 1

@@ -26,6 +26,7 @@ _PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependenc
 _LOGGING = "org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.4"  # without it Kafka logs nothing at all
 _SERVER = "org.apache.kafka", "kafka_2.13", KAFKA_VERSION
 _TOOLS = "org.apache.kafka", "kafka-tools", TOOLS_VERSION
+_CONFIG_TOOL = "org.apache.kafka", "kafka_2.13", TOOLS_VERSION  # kafka.admin.ConfigCommand; at 4.4.0 it is elsewhere
 _PLUGGABLE_TOOLS = "kafka-tools-api"  # kafka_2.13 names it at 4.4.0, needs it for nothing, and cannot have it
 
 # One by one, without what they ask for: Spark has the rest of it, and its parent names further repositories. The
@@ -64,6 +65,11 @@ def server_classpath() -> str:
 def tools_classpath() -> str:
     """The class path of the command-line tools; fetched if it is not there yet."""
     return _classpath(f"kafka-tools-{TOOLS_VERSION}", _described(_TOOLS) + _described(_LOGGING))
+
+
+def config_tool_classpath() -> str:
+    """The class path of ``kafka.admin.ConfigCommand``, which is kafka-configs.sh; fetched if it is not there yet."""
+    return _classpath(f"kafka-configs-{TOOLS_VERSION}", _described(_CONFIG_TOOL) + _described(_LOGGING))
 
 
 def spark_source_jars() -> list[Path]:

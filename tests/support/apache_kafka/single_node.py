@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 
 from dualwrite.wire.apis import ApiVersionsRequest, MetadataRequest
-from tests.support.apache_kafka.jars import require_java, server_classpath, tools_classpath
+from tests.support.apache_kafka.jars import config_tool_classpath, require_java, server_classpath, tools_classpath
 from tests.support.apache_kafka.process import QUICK_START, START_SECONDS, KafkaProcess, free_ports, new_cluster_id
 from tests.support.requests.raw_client import RawClient
 
@@ -137,6 +137,12 @@ def java_tool(
     """
     command = [require_java(), *QUICK_START, "-cp", tools_classpath(), main_class, *arguments]
     return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout)
+
+
+def kafka_configs(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run ``kafka-configs.sh`` to its end."""
+    command = [require_java(), *QUICK_START, "-cp", config_tool_classpath(), "kafka.admin.ConfigCommand", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=TOOL_SECONDS)
 
 
 def java_program(

@@ -19,6 +19,8 @@ from dualwrite.wire.newer import (
     DeleteGroupsResponse,
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
 )
 
 TOPIC_ID = uuid.UUID(int=5)
@@ -106,3 +108,14 @@ def test_a_group_that_is_not_deleted_has_a_message_from_the_third_version_on() -
     )
     for version in range(3):
         assert answer.encode(version=version) == theirs.encode(version=version)
+
+
+def test_unregister_broker_has_its_schema_here() -> None:
+    assert UnregisterBrokerRequest(broker_id=7).encode(version=0) == bytes.fromhex("00000007 00")
+    answer = UnregisterBrokerResponse(throttle_time_ms=0, error_code=102, error_message="no")
+    body = bytes(answer.encode(version=0))
+    assert body == bytes.fromhex("00000000 0066 036e6f 00")
+    read = read_body(UnregisterBrokerResponse, 0, body, 0)
+    assert (read.error_code, read.error_message) == (102, "no")
+    unset = bytes(UnregisterBrokerResponse(throttle_time_ms=0, error_code=0, error_message=None).encode(version=0))
+    assert unset == bytes.fromhex("00000000 0000 00 00"), "the message is null"
