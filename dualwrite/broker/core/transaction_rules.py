@@ -71,6 +71,12 @@ class Moment(NamedTuple):
     open_ms: int = 0
 
 
+def asks_for_two_phase_commit(enable_2pc: bool, timeout_ms: int, settings: TransactionSettings) -> bool:
+    """True if an InitProducerId asks for two-phase commit: by its flag or, where two-phase commit is on, by one of the
+    two timeouts that stand for it. Where it is off, these are timeouts like any other, as in Kafka."""
+    return enable_2pc or (settings.two_phase_commit_enable and timeout_ms in TWO_PHASE_TIMEOUTS_MS)
+
+
 def decide(table: TransactionTable, command: Command, moment: Moment, settings: TransactionSettings) -> Decision:
     """Decide ``command`` in the state ``table``. Changes nothing."""
     entry = table.entries.get(command.transactional_id)
@@ -105,9 +111,9 @@ def _init_producer_id(
 ) -> Decision:
     if command.keep_prepared and command.expected:
         return _refuse(ErrorCode.INVALID_REQUEST)  # the request of a process that recovers, and so has no identity
-    two_phase = command.enable_2pc or command.timeout_ms in TWO_PHASE_TIMEOUTS_MS
-    if two_phase and not settings.two_phase_commit_enable:
+    if command.enable_2pc and not settings.two_phase_commit_enable:
         return _refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    two_phase = asks_for_two_phase_commit(command.enable_2pc, command.timeout_ms, settings)
     if not two_phase and not 0 < command.timeout_ms <= settings.max_timeout_ms:
         return _refuse(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
     timeout_ms = NO_TIMEOUT if two_phase else command.timeout_ms

@@ -4,15 +4,18 @@ Without a transactional id, the broker answers a fresh producer id. With one, it
 clients and aborts their open transaction, unless v6's KeepPreparedTxn keeps it (KIP-939). That is legal without
 Enable2Pc too, and INVALID_REQUEST with an expected identity (apache/kafka#21735). A transaction.timeout.ms of
 2147483647 or 2147483547 asks for two-phase commit in any version. From v3 on the client may send the identity that it
-expects to have (KIP-360). Before v4 a fenced client gets INVALID_PRODUCER_EPOCH. Two-phase commit needs
-transaction.two.phase.commit.enable, and a right of its own, in whichever way it is asked for.
+expects to have (KIP-360). Before v4 a fenced client gets INVALID_PRODUCER_EPOCH. Two-phase commit needs a right of its
+own, in whichever way it is asked for. If transaction.two.phase.commit.enable is off, Enable2Pc gets
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED, and those timeouts INVALID_TRANSACTION_TIMEOUT, as every timeout above
+transaction.max.timeout.ms.
 """
 
 from dualwrite.broker.access.acls import AclOperation
 from dualwrite.broker.access.needs import Need, on_cluster, on_topic, on_transactional_id
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.core.commands import InitProducerId, Reply
-from dualwrite.ids import TWO_PHASE_TIMEOUTS_MS, ProducerIdentity
+from dualwrite.broker.core.transaction_rules import asks_for_two_phase_commit
+from dualwrite.ids import ProducerIdentity
 from dualwrite.wire.apis import ApiKey, InitProducerIdResponse, Message
 from dualwrite.wire.error_codes import ErrorCode
 
@@ -68,7 +71,9 @@ def _refusal(request: Message, broker: BrokerContext) -> Need | None:
         return None if may_write else _IDEMPOTENT_WRITE
     if not broker.may(_WRITE, name):
         return _WRITE
-    two_phase = request.enable2_pc or request.transaction_timeout_ms in TWO_PHASE_TIMEOUTS_MS
+    two_phase = asks_for_two_phase_commit(
+        request.enable2_pc, request.transaction_timeout_ms, broker.options.transactions
+    )
     return _TWO_PHASE_COMMIT if two_phase and not broker.may(_TWO_PHASE_COMMIT, name) else None
 
 

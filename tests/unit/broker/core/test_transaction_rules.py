@@ -1,9 +1,11 @@
 """What the tables of every command leave out: the order of checks, retries, time, and what is kept of a transaction."""
 
+from dataclasses import replace
+
 import pytest
 
 from dualwrite.broker.core.commands import Command, Decision, Expire, InitProducerId, MarkersWritten, Reply, TimeOut
-from dualwrite.broker.core.transaction_rules import TransactionSettings, markers_of
+from dualwrite.broker.core.transaction_rules import TransactionSettings, asks_for_two_phase_commit, markers_of
 from dualwrite.broker.facts.transaction_log import decode_fact, encode_fact
 from dualwrite.broker.facts.transactions import (
     NO_TIMEOUT,
@@ -12,7 +14,7 @@ from dualwrite.broker.facts.transactions import (
     TransactionStatus,
     TransactionVersion,
 )
-from dualwrite.ids import NO_PRODUCER, ProducerIdentity
+from dualwrite.ids import NO_PRODUCER, TWO_PHASE_TIMEOUTS_MS, ProducerIdentity
 from dualwrite.records.control import Marker
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.broker.transactions import (
@@ -69,10 +71,30 @@ def test_a_transactional_id_that_the_log_has_no_room_for_is_an_invalid_request()
     assert world.execute(InitProducerId("é" * 16383 + "e", TIMEOUT_MS)).error is ErrorCode.NONE
 
 
-@pytest.mark.parametrize("command", [init(two_phase=True, timeout_ms=-5), init(timeout_ms=NO_TIMEOUT)])
-def test_two_phase_commit_that_is_switched_off_is_refused_before_the_timeout_is_looked_at(command: Command) -> None:
+@pytest.mark.parametrize("timeout_ms", [-5, 60_000, NO_TIMEOUT])
+def test_two_phase_commit_that_is_switched_off_is_refused_before_the_timeout_is_looked_at(timeout_ms: int) -> None:
     world = CoordinatorWorld(settings=WITHOUT_2PC)
-    assert refusal(world.decide(command)) is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    refused = refusal(world.decide(init(two_phase=True, timeout_ms=timeout_ms)))
+    assert refused is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+@pytest.mark.parametrize("timeout_ms", TWO_PHASE_TIMEOUTS_MS)
+def test_where_two_phase_commit_is_off_its_timeouts_are_timeouts_like_others(timeout_ms: int) -> None:
+    world = CoordinatorWorld(settings=WITHOUT_2PC)
+    assert refusal(world.decide(init(timeout_ms=timeout_ms))) is ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    allowing = CoordinatorWorld(settings=replace(WITHOUT_2PC, max_timeout_ms=timeout_ms))
+    assert allowing.execute(init(timeout_ms=timeout_ms)).error is ErrorCode.NONE
+    assert allowing.entry.timeout_ms == timeout_ms
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("timeout_ms", [60_000, *TWO_PHASE_TIMEOUTS_MS])
+def test_the_flag_asks_for_two_phase_commit_everywhere_and_a_timeout_where_it_is_on(
+    enabled: bool, timeout_ms: int
+) -> None:
+    settings = TransactionSettings(two_phase_commit_enable=enabled)
+    assert asks_for_two_phase_commit(True, timeout_ms, settings)
+    assert asks_for_two_phase_commit(False, timeout_ms, settings) is (enabled and timeout_ms != 60_000)
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, -(2**31), 900_001, NO_TIMEOUT - 1])
