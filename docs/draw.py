@@ -13,9 +13,10 @@ from dualwrite.broker.core.transactions import TRANSITIONS as TRANSACTION_TRANSI
 from dualwrite.broker.metrics.catalogue import METRICS
 from dualwrite.broker.metrics.metric import PREFIX
 from dualwrite.broker.settings.broker_settings import SETTINGS
+from dualwrite.broker.settings.dynamic_settings import DYNAMIC_SETTINGS
 from dualwrite.broker.settings.listener_settings import LISTENER_SETTINGS
 from dualwrite.broker.settings.setting import Setting
-from dualwrite.broker.settings.topic_settings import DYNAMIC_DEFAULTS, TOPIC_SETTINGS, TopicSetting
+from dualwrite.broker.settings.topic_settings import TOPIC_SETTINGS, TopicSetting
 from dualwrite.client.config.native_keys import ALIASES, KEYS, Key, Use
 from dualwrite.coordinator.rules.machine import STEPS, TRANSITIONS
 from dualwrite.wire.apis import ApiKey
@@ -109,8 +110,8 @@ KAFKA_4_4 = {
 PARTIAL = {
     ApiKey.FETCH: "fetch sessions are declined; clients then send full fetches",
     ApiKey.DESCRIBE_CONFIGS: "topics and the broker; no loggers, groups, client metrics",
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: "topics, and the broker's defaults for them; no loggers, groups, client metrics",
-    ApiKey.ALTER_CONFIGS: "topics, and the broker's defaults for them",
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: "topics and the broker; no loggers, groups, client metrics",
+    ApiKey.ALTER_CONFIGS: "topics and the broker; no loggers, groups, client metrics",
     ApiKey.ALTER_CLIENT_QUOTAS: "quotas are refused, because the broker enforces none",
     ApiKey.UPDATE_FEATURES: "transaction.version stays at 2",
 }
@@ -142,7 +143,7 @@ KIPS = [
     ("183", "ElectLeaders", "all; no election is ever needed"),
     ("195", "CreatePartitions", "all"),
     ("211", "offsets expire when a group is empty, or does not read their topic any more", "all"),
-    ("226", "broker settings can be changed at run time", "the defaults of topic settings; others need a restart"),
+    ("226", "broker settings can be changed at run time", "the defaults of topic settings and some others"),
     ("227", "fetch sessions", "declined: clients send full fetches"),
     ("255", "OAUTHBEARER", "all; unsecured tokens only if a setting allows them"),
     ("290", "ACLs with prefixed patterns", "all"),
@@ -323,7 +324,7 @@ cannot honour, and says why."""
 
 def _broker_row(name: str, setting: Setting) -> str:
     allowed = _in_cell(setting.allowed)
-    changed = "while it runs" if name in DYNAMIC_DEFAULTS else "at the start"
+    changed = "while it runs" if name in DYNAMIC_SETTINGS else "at the start"
     if name in LISTENER_SETTINGS:
         changed += ", each listener"
     return f"| `{name}` | {_code(setting.default or '')} | {allowed} | {changed} | {setting.documentation} |"

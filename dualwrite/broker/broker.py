@@ -7,7 +7,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.chores import begin_chores, broker_chores, fixed
 from dualwrite.broker.clients.listeners import PLAINTEXT_LISTENER, Listener, host_and_port
 from dualwrite.broker.config import BrokerOptions
+from dualwrite.broker.current_options import CurrentOptions
 from dualwrite.broker.listening import BoundListener, bind_listeners
 from dualwrite.broker.metrics.health import BrokerStage, DiskProbe, Health
 from dualwrite.broker.net.connection_memory import ConnectionMemory
@@ -37,7 +39,6 @@ from dualwrite.broker.runtime.group_log import GroupLog
 from dualwrite.broker.runtime.groups import GroupCoordinator
 from dualwrite.broker.runtime.meters import Meters
 from dualwrite.broker.runtime.offsets import GroupOffsets
-from dualwrite.broker.runtime.retention import Retention
 from dualwrite.broker.sasl_listeners import SaslListeners
 from dualwrite.broker.server import Server
 from dualwrite.broker.tls.listener_tls import ListenerTls
@@ -48,18 +49,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Chore = Callable[[], Awaitable[None]]
-
 _PREDECESSOR_SECONDS = 3.0
 """How long an embedded broker waits for the broker of a killed process, which stops once it notices the kill."""
-_LONGEST_UNSYNCED_MS = 100
-"""The longest time until an append is on disk if no request waits for it."""
-_IDLE_LOOKS, _SHORTEST_LOOK_MS = 10, 100
-"""Looks for idle connections within connections.max.idle.ms, and the least time between two."""
-_STALLED_LOOK_MS = 500
-"""How often the broker looks for connections that hold memory and make no progress."""
-_CERTIFICATES_MS = 1000
-"""How often the broker looks whether a file of certificates has changed."""
 _OPEN_FILES_IF_UNLIMITED = 10240  # macOS allows no more, even if it reports more
 
 
@@ -127,6 +118,9 @@ async def _serve(options: BrokerOptions) -> None:
     server = Server(
         context, options.number("socket.request.max.bytes"), options.connections(open_files // 4), sasl.authentications
     )
+    compaction = Compaction(DiskFiles(), context.cluster, flusher, context.clock, options.cleaner, CleaningThread())
+    current = CurrentOptions(options, context.cluster)
+    current.keep(partial(_apply, context.coordinator, compaction, server, open_files // 4))
     await server.start(bound)
     health.stage = BrokerStage.SERVING
     if metrics is not None:
@@ -138,11 +132,10 @@ async def _serve(options: BrokerOptions) -> None:
     _log_dynamic_settings(context.cluster)
     if options.ready_file is not None:
         write_ready_file(options.ready_file, [one.listener for one in bound])
-    compaction = Compaction(DiskFiles(), context.cluster, flusher, context.clock, options.cleaner, CleaningThread())
     renewing = [one.tls for one in bound if one.tls is not None]
     loop.add_signal_handler(signal.SIGHUP, _renew_all, renewing)
-    due = chain(_chores(options, context, compaction, server, renewing), sasl.refreshes())
-    chores = [loop.create_task(_repeat(chore, every_ms / 1000)) for chore, every_ms in due]
+    refreshes = ((refresh, fixed(interval_ms)) for refresh, interval_ms in sasl.refreshes())
+    chores = begin_chores(current, chain(broker_chores(current, context, compaction, server, renewing), refreshes))
     await stopped.wait()
     deadline.begin()
     health.stage = BrokerStage.STOPPING
@@ -162,6 +155,19 @@ async def _end(chores: Sequence[asyncio.Task[None]]) -> None:
     for chore in chores:
         chore.cancel()
     await asyncio.gather(*chores, return_exceptions=True)
+
+
+def _apply(
+    coordinator: TransactionCoordinator,
+    compaction: Compaction,
+    server: Server,
+    most_connections: int,
+    options: BrokerOptions,
+) -> None:
+    """Let the parts of the broker use ``options``."""
+    coordinator.settings = options.transactions
+    compaction.settings = options.cleaner
+    server.limits = options.connections(most_connections)
 
 
 async def _close_logs(context: BrokerContext) -> None:
@@ -238,53 +244,6 @@ def _build_context(
 def _renew_all(renewing: Sequence[ListenerTls]) -> None:
     for tls in renewing:
         tls.renew(even_if_unchanged=True)
-
-
-def _chores(
-    options: BrokerOptions,
-    context: BrokerContext,
-    compaction: Compaction,
-    server: Server,
-    renewing: Sequence[ListenerTls],
-) -> Iterator[tuple[Chore, int]]:
-    """The periodic tasks, each with its interval in milliseconds."""
-
-    async def expire_producers() -> None:
-        context.cluster.expire_producers(options.number("producer.id.expiration.ms"))
-
-    async def expire_offsets() -> None:
-        await context.offsets.expire()
-
-    async def renew_certificates() -> None:
-        for tls in renewing:
-            tls.renew()
-
-    coordinator = context.coordinator
-
-    async def write_the_rest() -> None:
-        coordinator.write_ends()
-        await context.flusher.barrier()
-
-    yield write_the_rest, _LONGEST_UNSYNCED_MS
-    yield expire_offsets, options.number("offsets.retention.check.interval.ms")
-    yield coordinator.end_overdue, options.number("transaction.abort.timed.out.transaction.cleanup.interval.ms")
-    yield coordinator.forget_idle, options.number("transaction.remove.expired.transaction.cleanup.interval.ms")
-    yield expire_producers, options.number("producer.id.expiration.check.interval.ms")
-    retention = Retention(context.cluster, context.flusher, context.clock)
-    yield retention.run_once, options.number("log.retention.check.interval.ms")
-    yield server.close_idle, max(_SHORTEST_LOOK_MS, options.number("connections.max.idle.ms") // _IDLE_LOOKS)
-    yield server.close_stalled, _STALLED_LOOK_MS
-    yield renew_certificates, _CERTIFICATES_MS
-    yield compaction.run_once, options.number("log.cleaner.backoff.ms")
-
-
-async def _repeat(chore: Chore, interval_seconds: float) -> None:
-    while True:
-        await asyncio.sleep(interval_seconds)
-        try:
-            await chore()
-        except Exception as error:  # noqa: BLE001  a bug must be noticed, or transactions pile up
-            stop_process(error)
 
 
 def _clear_ready_file(path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -111,6 +111,13 @@ class BrokerOptions:
             self._value(key)
         self._refuse_contradictions()
         self._check_listeners()
+
+    def overridden(self, changed: Mapping[str, str]) -> "BrokerOptions":
+        """These options with the settings that clients have ``changed`` while the broker ran.
+
+        :raises ConfigurationError: if a changed setting is unknown or its value is invalid.
+        """
+        return replace(self, config={**self.config, **changed})
 
     def number(self, key: str) -> int:
         """The value of a numeric setting."""

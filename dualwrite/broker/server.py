@@ -44,7 +44,7 @@ class Server:
         self._broker = broker
         self._authentications = authentications
         self._max_request_bytes = max_request_bytes
-        self._limits = limits
+        self.limits = limits
         self._by_address: Counter[str] = Counter()
         self._limits_log = LimitedLog(logger, 1, broker.clock.monotonic)
         self._failures = LimitedLog(logger, _MOST_FAILURES, broker.clock.monotonic)
@@ -98,7 +98,7 @@ class Server:
     async def close_idle(self) -> None:
         """Close the connections that have been idle for longer than connections.max.idle.ms."""
         not_waiting = [connection for connection in self._open() if not connection.is_waiting]
-        for connection in expired(not_waiting, self._limits, time.monotonic()):
+        for connection in expired(not_waiting, self.limits, time.monotonic()):
             self._abort(connection)
 
     async def close_stalled(self) -> None:
@@ -129,7 +129,7 @@ class Server:
 
     def _refusal(self, address: str) -> str | None:
         """Why one more connection of ``address`` cannot be taken; None if it can. Makes room if there are too many."""
-        limits = self._limits
+        limits = self.limits
         if self._by_address[address] >= limits.most_per_address:
             return f"it has {limits.most_per_address}, which is max.connections.per.ip"
         if len(self._connections) - len(self._aborted) < limits.most:

@@ -195,6 +195,8 @@ ORDER: Mapping[str, tuple[str, ...]] = {
         "sasl_listeners",
         "connection",
         "server",
+        "current_options",
+        "chores",
         "metrics",
         "broker",
         "offline_users",

@@ -1,13 +1,14 @@
 """Settings that can be changed while the broker runs, and their effective values.
 
-A client may change the settings that are defaults of topic settings, as in Kafka (DynamicLogConfig). Every other
-setting needs a restart. Sources: KIP-226; Kafka's DynamicBrokerConfig and ConfigAdminManager.
+A client may change the settings of DYNAMIC_SETTINGS. Every other setting needs a restart. Sources: KIP-226; Kafka's
+DynamicBrokerConfig and ConfigAdminManager.
 """
 
 from collections.abc import Mapping
 
 from dualwrite.broker.core.cluster import RefusedError
 from dualwrite.broker.settings.broker_settings import SETTINGS
+from dualwrite.broker.settings.dynamic_settings import DYNAMIC_SETTINGS
 from dualwrite.broker.settings.setting import ConfigType, SettingError
 from dualwrite.broker.settings.topic_configs import broker_defaults, check_topic_config
 from dualwrite.broker.settings.topic_settings import DYNAMIC_DEFAULTS, TOPIC_SETTINGS
@@ -21,7 +22,7 @@ def check_broker_config(configs: Mapping[str, str], beneath: Mapping[str, str]) 
     :raises RefusedError: if one needs a restart or has an invalid value. The error code is Kafka's (INVALID_REQUEST,
         not INVALID_CONFIG).
     """
-    fixed = [name for name in configs if name not in DYNAMIC_DEFAULTS]
+    fixed = [name for name in configs if name not in DYNAMIC_SETTINGS]
     if fixed:
         raise RefusedError(ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: {', '.join(fixed)}")
     try:

@@ -85,6 +85,8 @@ class Cluster:
         self._leaving: set[str] = set()
         self.deletion_listeners: list[Callable[[TopicCreated], None]] = []
         """Called with every topic that is deleted, in the same step as the deletion."""
+        self.configuration_listeners: list[Callable[[], None]] = []
+        """Called after every change of the broker's dynamic settings, in the same step."""
         directory = data_dir / JOURNAL_DIRECTORY
         self._journal = FlushedJournal.open(files, directory, flusher, self._replay)
         self.next_producer_id = self.state.reserved_before
@@ -206,6 +208,8 @@ class Cluster:
         self._configs.clear()
         for name in self._partitions:
             self._apply_config(name)
+        for listener in self.configuration_listeners:
+            listener()
 
     @property
     def defaults(self) -> Mapping[str, str]:

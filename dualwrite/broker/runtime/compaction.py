@@ -68,14 +68,14 @@ class Compaction:
         self._cluster = cluster
         self._flusher = flusher
         self._clock = clock
-        self._settings = settings
+        self.settings = settings
         self._uncleanable: WeakSet[Partition] = WeakSet()
         """Partitions that failed for good. They are objects and not names, because a new topic may have an old name."""
         self._thread = thread
 
     async def run_once(self) -> None:
         """Clean one log after the other, the dirtiest first, until none is dirty enough (log.cleaner.backoff.ms)."""
-        while self._settings.enable:
+        while self.settings.enable:
             dirtiest = self._dirtiest()
             if dirtiest is None:
                 return
@@ -94,7 +94,7 @@ class Compaction:
             if not config.compacts or partition in self._uncleanable:
                 continue
             plan = plan_for(
-                partition, config, self._first_dirty(partition), self._clock.wall_ms(), self._settings.dedupe_bytes
+                partition, config, self._first_dirty(partition), self._clock.wall_ms(), self.settings.dedupe_bytes
             )
             ratio = dirtiness(plan, config)
             if ratio > 0 and (best is None or ratio > best[0]):

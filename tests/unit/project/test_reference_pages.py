@@ -9,7 +9,8 @@ import pytest
 from dualwrite.broker.api import api_versions
 from dualwrite.broker.api.routes import MODULES, ROUTES, advertised
 from dualwrite.broker.settings.broker_settings import SETTINGS
-from dualwrite.broker.settings.topic_settings import DYNAMIC_DEFAULTS, TOPIC_SETTINGS
+from dualwrite.broker.settings.dynamic_settings import DYNAMIC_SETTINGS
+from dualwrite.broker.settings.topic_settings import TOPIC_SETTINGS
 from dualwrite.wire.apis import ApiKey
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -60,4 +61,4 @@ def test_every_setting_is_on_the_page_with_its_default_and_a_sentence() -> None:
         }
         assert len(rows) == len(settings)
     running = set(re.findall(r"^\| `([a-z0-9.]+)` \|.*\| while it runs \|", brokers, re.MULTILINE))
-    assert running == set(DYNAMIC_DEFAULTS)
+    assert running == DYNAMIC_SETTINGS

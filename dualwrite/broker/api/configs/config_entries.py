@@ -10,9 +10,10 @@ from typing import NamedTuple
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.runtime.cluster import EVERY_NODE, NODE
 from dualwrite.broker.settings.broker_settings import SETTINGS
+from dualwrite.broker.settings.dynamic_settings import DYNAMIC_SETTINGS
 from dualwrite.broker.settings.listener_settings import LISTENER_SETTINGS, listener_key
 from dualwrite.broker.settings.setting import ConfigType, write_value
-from dualwrite.broker.settings.topic_settings import DYNAMIC_DEFAULTS, TOPIC_SETTINGS
+from dualwrite.broker.settings.topic_settings import TOPIC_SETTINGS
 
 
 class Source(IntEnum):
@@ -80,7 +81,7 @@ def broker_entries(broker: BrokerContext) -> Iterator[Entry]:
         text = configured.get(name, setting.default)
         # A setting that is not set has no value; its meaning comes from another setting.
         value = None if text is None else write_value(setting.type, text)
-        read_only = name not in DYNAMIC_DEFAULTS
+        read_only = name not in DYNAMIC_SETTINGS
         yield _guarded(Entry(name, value, read_only, setting.type, setting.documentation, _synonyms(name, broker)))
     yield from _listener_entries(broker)
 
