@@ -104,6 +104,11 @@ class PartitionLog:
         return sum(segment.size for segment in self._segments)
 
     @property
+    def synced_offset(self) -> int:
+        """The offset below which every batch is covered by a :meth:`sync`."""
+        return self._synced_offset
+
+    @property
     def unsynced(self) -> bool:
         """True if some appended batch is not covered by a :meth:`sync` yet."""
         return self._synced_offset < self._end_offset

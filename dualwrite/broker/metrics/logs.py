@@ -38,5 +38,6 @@ def volume_free_bytes(broker: BrokerContext) -> Value:
 
 @_metric("histogram")
 def fsync_round_seconds(broker: BrokerContext) -> Value:
-    """Seconds for each round of fsyncs, including the wait for an fsync thread; no rounds with durability=os."""
+    """Seconds for each round of fsyncs, including the wait for a thread. With durability=os only flush.messages and
+    flush.ms make rounds."""
     return broker.meters.fsyncs

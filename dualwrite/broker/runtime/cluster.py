@@ -30,7 +30,6 @@ from dualwrite.broker.facts.cluster import (
     encode_fact,
 )
 from dualwrite.broker.log.partition_log import PartitionLog
-from dualwrite.broker.log.settings import LogSettings
 from dualwrite.broker.runtime.expiry_clock import ExpiryClock
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.journaling import FlushedJournal
@@ -116,19 +115,21 @@ class Cluster:
             self._journal.append([Record(*encode_fact(fact), now_ms) for fact in facts])
 
     def _open_partitions(self, topic: TopicCreated, first: int = 0) -> list[Partition]:
-        settings = log_settings(topic_config(self.defaults, topic.configs))
+        config = topic_config(self.defaults, topic.configs)
         names = [TopicPartition(topic.name, index) for index in range(first, topic.partitions)]
-        return [self._open_partition(name, settings) for name in names]
+        return [self._open_partition(name, config) for name in names]
 
-    def _open_partition(self, name: TopicPartition, settings: LogSettings) -> Partition:
-        state = PartitionState()
-        log = PartitionLog.open(self._files, self._directories.path(name), settings, replay_into(state), state.restore)
+    def _open_partition(self, name: TopicPartition, config: TopicConfig) -> Partition:
+        state, path, settings = PartitionState(), self._directories.path(name), log_settings(config)
+        log = PartitionLog.open(self._files, path, settings, replay_into(state), state.restore)
         if log.cut_bytes:
             logger.warning("%s: cut %d bytes that a crash left unfinished", name, log.cut_bytes)
         for repair in log.repairs:
             logger.warning("%s: %s", name, repair)
         state.open_at(log.end_offset)  # all of it is durable: opening the log has synced it
-        return Partition(name, log, state, self._flusher)
+        partition = Partition(name, log, state, self._flusher)
+        partition.configure(config)
+        return partition
 
     # --- topics
 
@@ -174,6 +175,8 @@ class Cluster:
             self.record(topic)
             self._add(topic.name, added)
             self._apply_config(topic.name)
+            if self._partitions[topic.name][0].has_flush_limits:
+                self._flusher.sync(self._journal)  # a record on disk is lost without its topic
         return decision
 
     async def delete_topic(self, name: str) -> None:
@@ -242,7 +245,7 @@ class Cluster:
         self._configs.pop(topic, None)
         config = self.config(topic)
         for partition in self._partitions[topic]:
-            partition.log.settings = log_settings(config)
+            partition.configure(config)
 
     def add_internal(self, topic: TopicCreated, partition: Partition) -> None:
         """Register one of the broker's own topics. It has one partition, whose directory exists."""
@@ -250,6 +253,7 @@ class Cluster:
             self.record(InternalTopicCreated(topic.name))
         self._internal[topic.name] = topic
         self._add(topic.name, [partition])
+        self._apply_config(topic.name)
 
     def topic(self, name: str) -> TopicCreated | None:
         """The topic called ``name``, also if it is one of the broker's own; None if there is none."""

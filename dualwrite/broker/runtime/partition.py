@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from dualwrite.broker.core.partitions import BatchVerdict, PartitionState
 from dualwrite.broker.log.partition_log import PartitionLog
 from dualwrite.broker.log.replacement import Replacement
 from dualwrite.broker.log.settings import LogSettings
+from dualwrite.broker.runtime.flush_limits import NO_LIMIT, FlushLimits
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.settings.topic_configs import TopicConfig
 from dualwrite.ids import ProducerIdentity, TopicPartition
@@ -44,6 +46,7 @@ class Partition:
         self._flusher = flusher
         self._is_durable = flusher.is_durable
         self._on_marker = on_marker
+        self._flush_limits: FlushLimits | None = None
         self.is_deleted = False
         """True once the topic is deleted. Then no holder of the partition may use its log."""
         self._readers: set[asyncio.Event] = set()
@@ -94,11 +97,28 @@ class Partition:
                 self._flusher.touch(self)
             else:
                 self.flushed(self.state.end_offset)
+                if self._flush_limits is not None:
+                    self._flush_limits.appended()
             if log.point_due:
                 self._plan_recovery_point()
                 self._flusher.in_background(log.write_recovery_points)
         except Exception as error:  # noqa: BLE001  memory and log would differ
             self._flusher.fail(error)
+
+    def configure(self, config: TopicConfig) -> None:
+        """Use the settings of the topic from now on."""
+        self.log.settings = log_settings(config)
+        if self._flush_limits is not None:
+            self._flush_limits.cancel()
+        self._flush_limits = None
+        if not self._is_durable and min(config.flush_messages, config.flush_ms) < NO_LIMIT:
+            sync = partial(self._flusher.sync, self)
+            self._flush_limits = FlushLimits(self.log, config.flush_messages, config.flush_ms, sync)
+
+    @property
+    def has_flush_limits(self) -> bool:
+        """True if flush.messages or flush.ms has an effect here."""
+        return self._flush_limits is not None
 
     def _plan_recovery_point(self) -> None:
         self.log.plan_recovery_point(self.state.snapshot(), self.state.aborted_since)
@@ -159,6 +179,8 @@ class Partition:
     def retire(self) -> None:
         """Mark the partition as deleted, and wake its readers."""
         self.is_deleted = True
+        if self._flush_limits is not None:
+            self._flush_limits.cancel()
         self.log.abandon()
         for reader in self._readers:
             reader.set()

@@ -24,6 +24,8 @@ class TopicConfig:
     compression_zstd_level: int
     delete_retention_ms: int
     file_delete_delay_ms: int
+    flush_messages: int
+    flush_ms: int
     index_interval_bytes: int
     max_compaction_lag_ms: int
     max_message_bytes: int

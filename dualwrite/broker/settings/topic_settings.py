@@ -94,7 +94,6 @@ _FACTORS = {
     "log.retention.hours": _HOUR_MS,
 }
 _throttled = Allowed("a list of partition:broker, or *", lambda items: bool(_THROTTLED.fullmatch(",".join(items))))
-_flushed = "dualwrite broker --durability says when writes reach the disk (fsync: before they are acknowledged)"
 _one_node = only(1, "a single node is the one replica in sync")
 
 TOPIC_SETTINGS: Mapping[str, TopicSetting] = {
@@ -121,10 +120,12 @@ TOPIC_SETTINGS: Mapping[str, TopicSetting] = {
         LONG, "60000", at_least(0), "The longest time that a removed segment's file stays on disk, in milliseconds.",
         "log.segment.delete.delay.ms"),
     "flush.messages": _setting(
-        LONG, _MOST, (at_least(1), only(2**63 - 1, _flushed)), "Records between two fsyncs.",
+        LONG, _MOST, at_least(1),
+        "With --durability os: after how many records the log is synced to disk, before the last is acknowledged.",
         "log.flush.interval.messages"),
     "flush.ms": _setting(
-        LONG, _MOST, (at_least(0), only(2**63 - 1, _flushed)), "Milliseconds between two fsyncs.",
+        LONG, _MOST, at_least(0),
+        "With --durability os: the longest time until a record is synced to disk, in milliseconds.",
         "log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
     "follower.replication.throttled.replicas": _setting(
         LIST, "", _throttled, "No effect: a single node does not replicate."),
