@@ -308,8 +308,9 @@ def settings_page() -> str:
 _SETTINGS = """The names and the defaults are Kafka's, with exceptions: `transaction.two.phase.commit.enable`
 ([decision 0004](../decisions/0004-two-phase-commit-on-by-default.md)), `listeners`
 ([0023](../decisions/0023-listeners-and-tls.md)), `queued.max.request.bytes`
-([0025](../decisions/0025-memory-and-faults.md)), and the settings of the internal topics, which have one partition, one
-replica and segments of 4 MiB. The end of a name is its unit: `.ms` means milliseconds.
+([0025](../decisions/0025-memory-and-faults.md)), settings of threads and sockets
+([0035](../decisions/0035-administration-of-one-node.md)), and the settings of the internal topics, which have one
+partition, one replica and segments of 4 MiB. The end of a name is its unit: `.ms` means milliseconds.
 
 A setting of the broker is given at the start: in a file (`dualwrite broker --config-file PATH`, in the form of Kafka's
 `server.properties`), with `--config key=value`, or with `EmbeddedBroker(…, config={…})`. A setting of type PASSWORD

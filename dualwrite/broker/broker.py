@@ -129,7 +129,7 @@ async def _serve(options: BrokerOptions) -> None:
         "listening on %s, %d topics, %d transactions finished, recovered in %.3f s",
         _names(bound), len(context.cluster.state.topics), finished, time.monotonic() - began,
     )  # fmt: skip
-    _log_dynamic_settings(context.cluster)
+    _log_settings(options, context.cluster)
     if options.ready_file is not None:
         write_ready_file(options.ready_file, [one.listener for one in bound])
     renewing = [one.tls for one in bound if one.tls is not None]
@@ -207,7 +207,9 @@ def _names(bound: Sequence[BoundListener]) -> str:
     return ", ".join(f"{listener.name}://{listener.address}" for listener in listeners)
 
 
-def _log_dynamic_settings(cluster: Cluster) -> None:
+def _log_settings(options: BrokerOptions, cluster: Cluster) -> None:
+    if options.absent_listeners:
+        logger.info("not listening for controllers, of which there are none: %s", ", ".join(options.absent_listeners))
     dynamic = cluster.given_while_running()
     if dynamic:
         listing = ", ".join(f"{name}={value}" for name, value in sorted(dynamic.items()))

@@ -1,9 +1,8 @@
 """The broker's settings, under Apache Kafka's names. On the command line they are ``--config key=value``."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 
 from dualwrite.broker.clients.connection_limits import ConnectionLimits
@@ -24,53 +23,37 @@ from dualwrite.broker.runtime.cluster import TopicSettings
 from dualwrite.broker.runtime.compaction import CleanerSettings
 from dualwrite.broker.runtime.offsets import OffsetSettings
 from dualwrite.broker.settings.broker_settings import SETTINGS, principals
-from dualwrite.broker.settings.listener_settings import (
-    LISTENER_PREFIX,
-    LISTENER_SETTINGS,
-    ListenerValues,
-    listener_key,
-)
+from dualwrite.broker.settings.cluster_settings import CONTROLLER_LISTENERS
+from dualwrite.broker.settings.listener_settings import LISTENER_SETTINGS, ListenerValues, listener_key
 from dualwrite.broker.settings.properties import PropertiesError, parse_properties
 from dualwrite.broker.settings.sasl_settings import FAILURE_DELAY_MS
 from dualwrite.broker.settings.setting import HIDDEN, Setting, SettingError
 from dualwrite.broker.settings.tls_settings import REQUIRED
 from dualwrite.broker.settings.topic_configs import broker_defaults, check_topic_config
-from dualwrite.broker.settings.topic_settings import TOPIC_SETTINGS
+from dualwrite.broker.settings.unknown_settings import DATA_DIRS, unknown_setting
 from dualwrite.errors import ConfigurationError
 
 DURABILITIES = ("fsync", "os")
-_OPTIONS = {"log.dir": "--data-dir", "log.dirs": "--data-dir"}
-_LIST = "dualwrite broker --list-config"
-
-
-def _unknown(key: str) -> str:
-    """The error message for an unknown setting."""
-    if key in _OPTIONS:
-        return f"unknown broker setting {key!r}: use the option {_OPTIONS[key]}"
-    if key.startswith(LISTENER_PREFIX):
-        return _unknown_of_listener(key)
-    topics = TOPIC_SETTINGS.get(key)
-    if topics is not None and topics.broker:
-        return f"unknown broker setting {key!r}: it is a topic's; set the broker's {topics.broker[0].name}"
-    close = get_close_matches(key, SETTINGS, n=3)
-    meant = f"; did you mean {', '.join(close)}?" if close else ";"
-    return f"unknown broker setting {key!r}{meant} {_LIST} lists all"
-
-
-def _unknown_of_listener(key: str) -> str:
-    """The error message for a setting that a listener does not have."""
-    rest = key.removeprefix(LISTENER_PREFIX).partition(".")[2]
-    if rest in SETTINGS:
-        return f"broker setting {key!r}: no listener has a value of its own for {rest}; set it without the prefix"
-    close = get_close_matches(rest, LISTENER_SETTINGS, n=3)
-    meant = f"; did you mean {', '.join(close)}?" if close else ""
-    return f"unknown broker setting {key!r}: expected {LISTENER_PREFIX}NAME.SETTING{meant}"
 
 
 def _setting_of(key: str) -> Setting | None:
     """The setting that ``key`` sets, for one listener or for all."""
     own = listener_key(key)
     return SETTINGS.get(key) if own is None else LISTENER_SETTINGS[own.setting]
+
+
+def setting_problems(config: Mapping[str, str]) -> Iterator[str]:
+    """An error message for each setting of ``config`` that is unknown, or whose value is not allowed."""
+    for key in config:
+        if _setting_of(key) is None:
+            yield unknown_setting(key)
+    for key, text in config.items():
+        setting = _setting_of(key)
+        if setting is not None:
+            try:
+                setting.value(text)
+            except ValueError as error:
+                yield f"broker setting {key}={setting.shown(text)}: {error}"
 
 
 @dataclass(frozen=True)
@@ -104,11 +87,9 @@ class BrokerOptions:
             raise ConfigurationError(f"durability {self.durability!r}: use fsync or os")
         if not 0 < self.stop_timeout < math.inf:
             raise ConfigurationError(f"stop timeout {self.stop_timeout:g}: expected seconds, more than 0")
-        for key in self.config:
-            if _setting_of(key) is None:
-                raise ConfigurationError(_unknown(key))
-        for key in {**SETTINGS, **self.config}:
-            self._value(key)
+        problem = next(setting_problems(self.config), None)
+        if problem is not None:
+            raise ConfigurationError(problem)
         self._refuse_contradictions()
         self._check_listeners()
 
@@ -131,10 +112,19 @@ class BrokerOptions:
 
     @property
     def listeners(self) -> tuple[Listener, ...]:
-        """The listeners, at least one."""
+        """The listeners for clients, at least one."""
         return parse_listeners(
-            self._items(LISTENERS) or [], self._items(ADVERTISED_LISTENERS), self._items(PROTOCOL_MAP) or []
+            self._items(LISTENERS) or [],
+            self._items(ADVERTISED_LISTENERS),
+            self._items(PROTOCOL_MAP) or [],
+            self._items(CONTROLLER_LISTENERS) or [],
         )
+
+    @property
+    def absent_listeners(self) -> tuple[str, ...]:
+        """The entries of ``listeners`` that are for controllers, and are not opened."""
+        names = {name.upper() for name in self._items(CONTROLLER_LISTENERS) or []}
+        return tuple(entry for entry in self._items(LISTENERS) or [] if entry.partition("://")[0].upper() in names)
 
     def refuse_unprotected(self, listener: Listener) -> None:
         """Refuse ``listener``, which other machines reach, if it authenticates no client and ``allow_anonymous`` is
@@ -266,12 +256,24 @@ class BrokerOptions:
         setting = _setting_of(key)
         assert setting is not None, key
         text = self.config.get(key, setting.default)
-        if text is None:
-            return None
-        try:
-            return setting.value(text)
-        except ValueError as error:
-            raise ConfigurationError(f"broker setting {key}={setting.shown(text)}: {error}") from None
+        return None if text is None else setting.value(text)
+
+
+def with_data_dir(config: Mapping[str, str], data_dir: str | None) -> tuple[dict[str, str], str | None]:
+    """``config`` without Kafka's settings for the directory of all data, and that directory.
+
+    :param data_dir: the option --data-dir; None if it is not given.
+    :raises ConfigurationError: if several directories are named.
+    """
+    rest = {key: value for key, value in config.items() if key not in DATA_DIRS}
+    key = next((key for key in DATA_DIRS if key in config), None)
+    if key is None:
+        return rest, data_dir
+    if data_dir is not None and config[key] != data_dir:
+        raise ConfigurationError(f"--data-dir {data_dir} and {key}={config[key]} are both given: remove one of them")
+    if "," in config[key]:
+        raise ConfigurationError(f"broker setting {key}={config[key]}: this broker has one directory; name one")
+    return rest, config[key]
 
 
 def parse_listen(text: str, label: str = "listen address") -> tuple[str, int]:
@@ -296,7 +298,9 @@ def parse_config(pairs: Iterable[str]) -> dict[str, str]:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals:
-            raise ConfigurationError(f"broker setting {pair!r}: expected key=value")
+            raise ConfigurationError(
+                f"broker setting {pair!r}: expected key=value; --config-file is for a file of them"
+            )
         key = key.strip()
         if key in config:
             values = (repr(_shown(key, given)) for given in (config[key], value.strip()))

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from dualwrite.broker.clients.listeners import WILDCARDS, Listener, host_and_port, is_loopback
 from dualwrite.broker.config import BrokerOptions
+from dualwrite.broker.settings.cluster_settings import RECEIVE_BUFFER, SEND_BUFFER
 from dualwrite.broker.tls.listener_tls import ListenerTls
 from dualwrite.errors import ConfigurationError
 
@@ -29,6 +30,7 @@ def bind_listeners(options: BrokerOptions) -> list[BoundListener]:
         for listener in options.listeners:
             tls = ListenerTls(listener, options.for_listener(listener.name)) if listener.protocol.is_tls else None
             sock = listen(listener.host or WILDCARDS[1], listener.port)
+            _set_buffers(sock, options)
             host, port = sock.getsockname()[:2]
             bound.append(BoundListener(listener.on_port(port), sock, tls))
             if not is_loopback(host):
@@ -37,6 +39,14 @@ def bind_listeners(options: BrokerOptions) -> list[BoundListener]:
         close_all(bound)
         raise
     return bound
+
+
+def _set_buffers(sock: socket.socket, options: BrokerOptions) -> None:
+    """Set the buffers of every connection that ``sock`` will accept: they inherit those of the socket that listens."""
+    for key, name in ((RECEIVE_BUFFER, socket.SO_RCVBUF), (SEND_BUFFER, socket.SO_SNDBUF)):
+        size = options.number(key)
+        if size > 0:
+            sock.setsockopt(socket.SOL_SOCKET, name, size)
 
 
 def close_all(bound: Sequence[BoundListener]) -> None:

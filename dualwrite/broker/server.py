@@ -16,11 +16,11 @@ from dualwrite.broker.connection import Connection
 from dualwrite.broker.listening import BoundListener
 from dualwrite.broker.net.frame_stream import FrameStream
 from dualwrite.broker.runtime.limited_log import LimitedLog
+from dualwrite.broker.settings.cluster_settings import BACKLOG
 from dualwrite.broker.tls.transport import TlsHandshakeError, TlsTransport
 
 logger = logging.getLogger(__name__)
 
-_BACKLOG = 1024
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 """The first question after a minute of silence, and the end of the connection another minute later."""
 _MOST_FAILURES = 10
@@ -77,7 +77,9 @@ class Server:
             stream = FrameStream(most_bytes, accept, memory)
             return stream if tls is None else tls.transport(stream)
 
-        return await asyncio.get_running_loop().create_server(protocol, sock=sock, backlog=_BACKLOG)
+        return await asyncio.get_running_loop().create_server(
+            protocol, sock=sock, backlog=broker.options.number(BACKLOG)
+        )
 
     async def close(self, grace_seconds: float) -> None:
         """Accept no more connections, answer the requests in progress (waiting ones at once), and close every

@@ -1,11 +1,13 @@
 """``dualwrite broker``: run the bundled broker in the foreground; ``dualwrite broker users``: change its users."""
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
 from dualwrite.cli import broker_users
 from dualwrite.cli.actions import run_action
+from dualwrite.errors import ConfigurationError
 
 
 class _ListConfig(argparse.Action):
@@ -81,23 +83,44 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--embedded", action="store_true", help=argparse.SUPPRESS)  # set by EmbeddedBroker
 
 
+def _refuse(problems: list[str]) -> None:
+    """Report every problem with the settings, each in a line.
+
+    :raises ConfigurationError: with the last one, if there is one.
+    """
+    for problem in problems[:-1]:
+        print(f"dualwrite: {problem}", file=sys.stderr)
+    if problems:
+        raise ConfigurationError(problems[-1])
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Run the broker until it is stopped; or list or change its users."""
     if arguments.users is not None:
         code: int = arguments.users(arguments)
         return code
-    if arguments.data_dir is None:
-        arguments.refuse("the following arguments are required: --data-dir")
     from dualwrite.broker.api.auditing.audit_log import AUDIT_LOGGER
     from dualwrite.broker.broker import serve
-    from dualwrite.broker.config import BrokerOptions, parse_config, parse_listen, read_config_file, with_listen
+    from dualwrite.broker.config import (
+        BrokerOptions,
+        parse_config,
+        parse_listen,
+        read_config_file,
+        setting_problems,
+        with_data_dir,
+        with_listen,
+    )
     from dualwrite.broker.process.data_dir import parse_data_dir
     from dualwrite.broker.process.log_lines import log_to_file, log_to_standard_error
 
     in_file = read_config_file(arguments.config_file) if arguments.config_file is not None else {}
-    config = {**in_file, **parse_config(pair for pairs in arguments.config for pair in pairs)}
+    given = {**in_file, **parse_config(pair for pairs in arguments.config for pair in pairs)}
+    config, directory = with_data_dir(given, arguments.data_dir)
+    if directory is None:
+        directory = arguments.refuse("the following arguments are required: --data-dir")
+    _refuse(list(setting_problems(config)))
     options = BrokerOptions(
-        data_dir=parse_data_dir(arguments.data_dir),
+        data_dir=parse_data_dir(directory),
         durability=arguments.durability,
         config=with_listen(config, arguments.listen),
         ready_file=arguments.ready_file,

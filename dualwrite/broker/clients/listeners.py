@@ -132,21 +132,35 @@ def parse_endpoint(text: str) -> ListenerEndpoint | None:
 
 
 def parse_listeners(
-    listeners: Sequence[str], advertised: Sequence[str] | None, protocol_map: Sequence[str]
+    listeners: Sequence[str],
+    advertised: Sequence[str] | None,
+    protocol_map: Sequence[str],
+    controllers: Sequence[str] = (),
 ) -> tuple[Listener, ...]:
-    """The listeners that result from the values of the three settings.
+    """The listeners for clients that result from the values of the settings.
 
     :param listeners: the entries of ``listeners``.
     :param advertised: the entries of ``advertised.listeners``; None if it is not set. A listener that it does not name
         has its own address for clients.
     :param protocol_map: the entries of ``listener.security.protocol.map``.
+    :param controllers: the names in ``controller.listener.names``: their listeners are for other controllers, of which
+        there are none.
     :raises ConfigurationError: if a value is invalid, or two contradict each other. The message names the setting.
     """
     protocols = _protocols(protocol_map)
-    own = _endpoints(LISTENERS, listeners)
+    absent = {name.upper() for name in controllers}
+    own = [endpoint for endpoint in _endpoints(LISTENERS, listeners) if endpoint.name not in absent]
+    if not own:
+        raise ConfigurationError(
+            f"broker setting {LISTENERS}: {', '.join(sorted(absent))} is for controllers; add a listener for clients"
+        )
     _refuse_shared_ports(own)
-    to_clients = {endpoint.name: endpoint for endpoint in _endpoints(ADVERTISED_LISTENERS, advertised or ())}
-    if advertised is not None and not to_clients:
+    to_clients = {
+        endpoint.name: endpoint
+        for endpoint in _endpoints(ADVERTISED_LISTENERS, advertised or ())
+        if endpoint.name not in absent
+    }
+    if advertised is not None and not advertised:
         raise ConfigurationError(
             f"broker setting {ADVERTISED_LISTENERS} is empty: expected NAME://HOST:PORT, or do not set it"
         )

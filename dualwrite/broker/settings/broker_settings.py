@@ -14,6 +14,7 @@ from dualwrite.broker.clients.listeners import (
     PROTOCOL_MAP,
     parse_endpoint,
 )
+from dualwrite.broker.settings.cluster_settings import CLUSTER_SETTINGS
 from dualwrite.broker.settings.listener_settings import LISTENER_SETTINGS
 from dualwrite.broker.settings.sasl_settings import FAILURE_DELAY_MS
 from dualwrite.broker.settings.setting import Allowed, ConfigType, Setting, at_least, between, one_of, only
@@ -62,6 +63,7 @@ SETTINGS: Mapping[str, Setting] = {
         for source in setting.broker
     },
     **LISTENER_SETTINGS,
+    **CLUSTER_SETTINGS,
     ADVERTISED_LISTENERS: _setting(
         LIST, None, _ENDPOINTS,
         "For each listener, the address that clients get and connect to, if it is not the address on which the broker "
@@ -107,6 +109,9 @@ SETTINGS: Mapping[str, Setting] = {
     "log.retention.check.interval.ms": _setting(
         LONG, "300000", at_least(1),
         "How often the broker looks for segments that retention removes."),
+    "delete.topic.enable": _setting(
+        BOOLEAN, "true", _SWITCH,
+        "Whether clients may delete topics. Otherwise DeleteTopics gets TOPIC_DELETION_DISABLED."),
     "default.replication.factor": _setting(
         INT, "1", _ONE_NODE,
         "The number of replicas of a topic that is created without one."),
@@ -192,5 +197,5 @@ SETTINGS: Mapping[str, Setting] = {
         "How long the broker remembers an idle transactional id."),
 }  # fmt: skip
 """Defaults are Kafka's, but for listeners (docs/decisions/0023), sasl.enabled.mechanisms (0024),
-queued.max.request.bytes (0025), transaction.two.phase.commit.enable (0004), offsets.topic.segment.bytes and
-transaction.state.log.segment.bytes (0007), and numbers that are 1 on one node."""
+queued.max.request.bytes (0025), those of sockets and threads (0035), transaction.two.phase.commit.enable (0004),
+offsets.topic.segment.bytes and transaction.state.log.segment.bytes (0007), and numbers that are 1 on one node."""

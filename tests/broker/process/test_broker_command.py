@@ -180,7 +180,7 @@ def test_every_setting_is_listed_with_its_default_and_allowed_values() -> None:
         ),
         (("--config", "num.partition=1"), ("did you mean num.partitions",)),
         (("--config", "retention.ms=1"), ("unknown broker setting 'retention.ms'", "the broker's log.retention.ms")),
-        (("--config", "log.dirs=/x"), ("unknown broker setting 'log.dirs'", "--data-dir")),
+        (("--config", "log.dirs=/x"), ("log.dirs=/x are both given", "--data-dir")),
         (("--config", "listeners=/x"), ("listeners=/x", "NAME://HOST:PORT")),
         (
             ("--listen", "127.0.0.1:1", "--config", "listeners=SSL://h:1"),

@@ -3,10 +3,12 @@
 Deletes each topic of the request, named by its name or from v6 on by its id, or refuses that topic alone. The broker
 refuses a name or id that occurs twice, and a topic that occurs by name and by id. It answers when the deletion is
 durable and the files are removed. An open transaction with records in the topic continues without them. An internal
-topic gets INVALID_REQUEST, because the broker needs it. delete.topic.enable is always true.
+topic gets INVALID_REQUEST, because the broker needs it. If delete.topic.enable is false, every topic gets
+TOPIC_DELETION_DISABLED (before v3 INVALID_REQUEST).
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -25,6 +27,7 @@ _DESCRIBE = on_topic(AclOperation.DESCRIBE, "for a topic id: else the answer has
 _DELETE_ALL = on_cluster(AclOperation.DELETE, "instead of both; by an ACL of ALL", is_refused=False)
 NEEDS = (_DELETE, _DESCRIBE, _DELETE_ALL)
 
+_FIRST_WITH_DISABLED = 3
 _FIRST_WITH_TOPIC_IDS = 6
 _NO_ID = UUID(int=0)
 
@@ -38,6 +41,8 @@ class _Result(NamedTuple):
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
     """Delete the topics of the request."""
+    if not broker.options.is_on("delete.topic.enable"):
+        return _response(_disabled(request, version))
     results, names, ids = _validate(request, version)
     existing: dict[UUID, str] = {}
     async for topic_id in in_turns(ids):
@@ -67,6 +72,10 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     for topic_id, name in existing.items():
         deleted_error = ErrorCode.UNKNOWN_TOPIC_ID if topic_id in by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         results.append(await _delete(name, topic_id, deleted_error, broker))
+    return _response(results)
+
+
+def _response(results: Sequence[_Result]) -> Message:
     response = DeleteTopicsResponse.DeletableTopicResult
     return DeleteTopicsResponse(
         throttle_time_ms=0,
@@ -77,18 +86,27 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     )
 
 
+def _requested(request: Message, version: int) -> list[tuple[str | None, UUID]]:
+    """The name or the id of each topic of the request."""
+    if version < _FIRST_WITH_TOPIC_IDS:
+        return [(name, _NO_ID) for name in request.topic_names]
+    return [(topic.name, topic.topic_id or _NO_ID) for topic in request.topics]
+
+
+def _disabled(request: Message, version: int) -> list[_Result]:
+    error = ErrorCode.TOPIC_DELETION_DISABLED if version >= _FIRST_WITH_DISABLED else ErrorCode.INVALID_REQUEST
+    message = "delete.topic.enable is false"
+    return [_Result(name, topic_id, error, message) for name, topic_id in _requested(request, version)]
+
+
 def _may(need: Need, name: str, broker: BrokerContext) -> bool:
     return broker.may(_DELETE_ALL) or broker.may(need, name)  # a refusal is counted only if the client gets one
 
 
 def _validate(request: Message, version: int) -> tuple[list[_Result], list[str], list[UUID]]:
     """The topics that the request names correctly, and the refusals of the others."""
-    if version < _FIRST_WITH_TOPIC_IDS:
-        requested = [(name, _NO_ID) for name in request.topic_names]
-    else:
-        requested = [(topic.name, topic.topic_id or _NO_ID) for topic in request.topics]
     refused, names, ids = [], [], []
-    for (name, topic_id), times in Counter(requested).items():
+    for (name, topic_id), times in Counter(_requested(request, version)).items():
         if name is None and topic_id == _NO_ID:
             message = "Neither topic name nor id were specified."
         elif name is not None and topic_id != _NO_ID:
