@@ -109,9 +109,9 @@ KAFKA_4_4 = {
 # What is missing from an API although every version of it is answered.
 PARTIAL = {
     ApiKey.FETCH: "fetch sessions are declined; clients then send full fetches",
-    ApiKey.DESCRIBE_CONFIGS: "topics and the broker; no loggers, groups, client metrics",
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: "topics and the broker; no loggers, groups, client metrics",
-    ApiKey.ALTER_CONFIGS: "topics and the broker; no loggers, groups, client metrics",
+    ApiKey.DESCRIBE_CONFIGS: "topics, the broker, groups; no loggers, no client metrics",
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: "topics and the broker; no groups, loggers, client metrics",
+    ApiKey.ALTER_CONFIGS: "topics and the broker; no groups, loggers, client metrics",
     ApiKey.ALTER_CLIENT_QUOTAS: "quotas are refused, because the broker enforces none",
     ApiKey.UPDATE_FEATURES: "transaction.version stays at 2",
 }

@@ -114,6 +114,11 @@ FINDINGS: dict[tuple[str, str], KnownDifference] = {
         for step in ("down", "off by force")
         for version in (1, 2)
     },
+    (f"{_ADMINISTRATION}.settings_of_groups", "set, of group 1"): KnownDifference(
+        "2026-11-27",
+        "error=INVALID_CONFIG",
+        "groups are of the classic protocol only, so it would have no effect",
+    ),
     **{
         (f"{_ADMINISTRATION}.quotas", f"set, v{version}"): KnownDifference(
             "2026-11-27", "error=INVALID_REQUEST", "this broker enforces no quotas, so it stores none"

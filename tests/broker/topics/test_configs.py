@@ -104,7 +104,8 @@ def test_the_settings_of_the_start_are_described(started: EmbeddedBroker) -> Non
         (BROKER, "7", ErrorCode.INVALID_REQUEST),
         (BROKER, "x", ErrorCode.INVALID_REQUEST),
         (LOGGER, "0", ErrorCode.INVALID_REQUEST),
-        (GROUP, "g", ErrorCode.INVALID_REQUEST),
+        (CLIENT_METRICS, "m", ErrorCode.INVALID_REQUEST),
+        (GROUP, "", ErrorCode.INVALID_REQUEST),
         (99, "", ErrorCode.INVALID_REQUEST),
     ],
 )
@@ -116,8 +117,48 @@ def test_resources_without_settings_are_refused_with_a_reason(
     assert result.error_message
     refused = change(client, kind, name, ("retention.ms", SET, "5"))
     assert refused.error == error
-    if kind == GROUP:
-        assert (result.error_message, refused.words) == ("groups have no settings here",) * 2
+    if kind in (LOGGER, CLIENT_METRICS, GROUP):
+        assert result.error_message == refused.words
+
+
+@pytest.mark.parametrize(("kind", "words"), [(LOGGER, "BROKER_LOGGER"), (CLIENT_METRICS, "CLIENT_METRICS, KIP-714")])
+def test_what_has_no_settings_is_named(client: RawClient, kind: int, words: str) -> None:
+    assert words in describe_configs(client, kind, "0").error_message
+    assert words in change(client, kind, "0", ("root", SET, "DEBUG")).words
+
+
+def test_a_group_has_kafkas_defaults_and_cannot_change_them(client: RawClient) -> None:
+    described = describe_configs(client, GROUP, unique("group"), more=True)
+    assert described.error_code == ErrorCode.NONE
+    assert {entry.name: (entry.value, entry.config_source, entry.read_only) for entry in described.configs} == {
+        "consumer.assignment.interval.ms": ("1000", BY_DEFAULT, True),
+        "consumer.heartbeat.interval.ms": ("5000", BY_DEFAULT, True),
+        "consumer.session.timeout.ms": ("45000", BY_DEFAULT, True),
+    }
+    assert all(entry.documentation.startswith("No effect: ") for entry in described.configs)
+
+
+@pytest.mark.parametrize(
+    ("entry", "error", "words"),
+    [
+        (
+            ("consumer.session.timeout.ms", SET, "50000"),
+            ErrorCode.INVALID_CONFIG,
+            "groups of the classic protocol only",
+        ),
+        (("consumer.session.timeout.ms", SET, "soon"), ErrorCode.INVALID_CONFIG, "Not a number of type INT"),
+        (("consumer.session.timeout.ms", SET, "1"), ErrorCode.INVALID_CONFIG, "between 45000 and 60000"),
+        (("share.session.timeout.ms", SET, "45000"), ErrorCode.INVALID_CONFIG, "Unknown group config name"),
+        (("consumer.session.timeout.ms", DELETE, None), ErrorCode.NONE, ""),
+    ],
+)
+def test_a_setting_of_a_group_is_refused_by_name(
+    client: RawClient, entry: tuple[str, int, str | None], error: ErrorCode, words: str
+) -> None:
+    for validate_only in (True, False):
+        refused = change(client, GROUP, "g", entry, validate_only=validate_only)
+        assert refused.error == error
+        assert words in refused.words
 
 
 def test_several_resources_are_described_at_once(client: RawClient) -> None:

@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 
+from dualwrite.broker.core.topic_changes import ConfigOperation
 from dualwrite.wire import apis
 from dualwrite.wire.apis import Message
 from tests.conformance.cases import case
 from tests.support.conformance.subject import Subject
+from tests.support.requests import admin_calls
 
 _PREFERRED, _UNCLEAN, _UNKNOWN = 0, 1, 7
 _UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
+_GROUP = 32
 _METADATA = "__cluster_metadata"
 _PATH_OF_NOBODY = "/no/such/directory"
 
@@ -157,3 +160,24 @@ def quotas(broker: Subject) -> None:
 def a_broker_that_leaves(broker: Subject) -> None:
     answer = broker.client.ask(apis.UnregisterBrokerRequest(broker_id=7), 0)
     broker.note("unknown", error=answer.error_code, message=answer.error_message)
+
+
+@case
+def settings_of_groups(broker: Subject) -> None:
+    name = broker.name("group")
+    described = admin_calls.describe_configs(broker.client, _GROUP, name)
+    for entry in sorted(described.configs, key=lambda entry: str(entry.name)):
+        if entry.name.startswith("consumer."):
+            broker.note(entry.name, value=entry.value, source=entry.config_source, kind=entry.config_type)
+    broker.note("without a name", error=admin_calls.describe_configs(broker.client, _GROUP, "").error_code)
+    set_, delete = ConfigOperation.SET, ConfigOperation.DELETE
+    for label, change in {
+        "set": ("consumer.session.timeout.ms", set_, "50000"),
+        "out of range": ("consumer.session.timeout.ms", set_, "1"),
+        "no number": ("consumer.heartbeat.interval.ms", set_, "soon"),
+        "unknown": ("no.such.setting", set_, "1"),
+        "deleted": ("consumer.session.timeout.ms", delete, None),
+    }.items():
+        for owner in (name, ""):
+            refusal = admin_calls.change(broker.client, _GROUP, owner, change, validate_only=True)
+            broker.note(f"{label}, of {broker.show(owner)}", error=refusal.error)

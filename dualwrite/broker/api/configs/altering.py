@@ -14,16 +14,19 @@ from dualwrite.broker.api.turns import in_turns
 from dualwrite.broker.core.broker_configs import broker_lists, check_broker_config
 from dualwrite.broker.core.cluster import RESERVED_TOPICS, RefusedError
 from dualwrite.broker.core.topic_changes import topic_lists
+from dualwrite.broker.settings.group_settings import GROUP_SETTINGS
 from dualwrite.broker.settings.setting import SettingError
 from dualwrite.broker.settings.topic_configs import check_topic_config
 from dualwrite.ids import is_legal_topic
 from dualwrite.wire.apis import Message
 from dualwrite.wire.error_codes import ErrorCode
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, GROUP = 2, 4, 32
 """The values of ConfigResource.Type that have settings here."""
-_GROUP = 32
-_WITHOUT = {8: "loggers", 16: "client metrics", _GROUP: "groups"}
+_WITHOUT = {
+    8: "this broker has no loggers whose level can be changed (BROKER_LOGGER)",
+    16: "this broker takes no metrics of clients (CLIENT_METRICS, KIP-714)",
+}
 
 Compute = Callable[[Mapping[str, str], Mapping[str, str]], dict[str, str]]
 """Computes the new settings of a resource, from its current ones and the settings that are lists."""
@@ -42,7 +45,7 @@ def refuse_without(needs: tuple[Need, ...], resource: Message, broker: BrokerCon
     """Refuse the request unless the client has the one of ``needs``, of :func:`needs_of_resources`, that concerns
     ``resource``."""
     on_all, *on_one = needs
-    by_type = dict(zip((TOPIC, _GROUP), on_one, strict=True))
+    by_type = dict(zip((TOPIC, GROUP), on_one, strict=True))
     need = by_type.get(resource.resource_type)
     allowed = broker.may(on_all) if need is None else broker.may(need, resource.resource_name)
     if not allowed:
@@ -84,8 +87,8 @@ async def _alter_each(
                 raise _invalid("Each resource must appear at most once.")
             if len({config.name for config in resource.configs}) < len(resource.configs):
                 raise _invalid("Error due to duplicate config keys")
-            change = _change_topic if key[0] == TOPIC else _change_broker
-            if key[0] not in (TOPIC, BROKER):
+            change = _CHANGES.get(key[0])
+            if change is None:
                 raise without_settings(key[0])
             change(key[1], compute(resource), request.validate_only, broker)
             outcomes.append(AlterOutcome(*key))
@@ -103,7 +106,7 @@ def refuse_nulls(names: list[str]) -> None:
 
 def without_settings(resource_type: int) -> RefusedError:
     """The refusal of a resource type that has no settings here."""
-    return _invalid(f"{_WITHOUT.get(resource_type, f'resources of type {resource_type}')} have no settings here")
+    return _invalid(_WITHOUT.get(resource_type, f"resources of type {resource_type} have no settings here"))
 
 
 def _invalid(message: str) -> RefusedError:
@@ -138,6 +141,31 @@ def _change_broker(name: str, compute: Compute, validate_only: bool, broker: Bro
     check_broker_config(configs, current)
     if not validate_only:
         cluster.configure_broker(name, configs)
+
+
+def _change_group(name: str, compute: Compute, validate_only: bool, broker: BrokerContext) -> None:
+    """Refuse every setting. To delete one succeeds, because there is none."""
+    check_group(name)
+    configs = compute({}, {})
+    for key, text in configs.items():
+        if key not in GROUP_SETTINGS:
+            raise RefusedError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {key}")
+        try:
+            GROUP_SETTINGS[key].read(key, text)
+        except SettingError as error:
+            raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from None
+    if configs:
+        message = f"{', '.join(configs)}: this broker has groups of the classic protocol only; set it in the members"
+        raise RefusedError(ErrorCode.INVALID_CONFIG, message)
+
+
+_CHANGES = {TOPIC: _change_topic, BROKER: _change_broker, GROUP: _change_group}
+
+
+def check_group(name: str) -> None:
+    """Refuse the request if it names no group."""
+    if not name:
+        raise _invalid("Group name must not be empty")
 
 
 def check_node(name: str) -> None:

@@ -11,6 +11,7 @@ from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.runtime.cluster import EVERY_NODE, NODE
 from dualwrite.broker.settings.broker_settings import SETTINGS
 from dualwrite.broker.settings.dynamic_settings import DYNAMIC_SETTINGS
+from dualwrite.broker.settings.group_settings import GROUP_SETTINGS
 from dualwrite.broker.settings.listener_settings import LISTENER_SETTINGS, listener_key
 from dualwrite.broker.settings.setting import ConfigType, write_value
 from dualwrite.broker.settings.topic_settings import TOPIC_SETTINGS
@@ -84,6 +85,13 @@ def broker_entries(broker: BrokerContext) -> Iterator[Entry]:
         read_only = name not in DYNAMIC_SETTINGS
         yield _guarded(Entry(name, value, read_only, setting.type, setting.documentation, _synonyms(name, broker)))
     yield from _listener_entries(broker)
+
+
+def group_entries() -> Iterator[Entry]:
+    """Every setting of a group, by name. No group has a value of its own."""
+    for name, setting in sorted(GROUP_SETTINGS.items()):
+        synonyms = (Synonym(name, setting.default, Source.DEFAULT),)
+        yield Entry(name, setting.default, True, setting.type, setting.documentation, synonyms)
 
 
 def dynamic_default_entries(broker: BrokerContext) -> Iterator[Entry]:

@@ -3,8 +3,8 @@
 Answers the settings of a topic or of the broker (named by the node's id). For the broker with an empty name it answers
 the settings that clients have set for every node. The request names the settings, or asks for all. Each
 has its value, its source and, on request, its synonyms (v1) and documentation (v3). A resource that occurs twice is
-described once. The value of a password is null. Loggers, client metrics and groups have no settings here:
-INVALID_REQUEST.
+described once. The value of a password is null. A group has Kafka's defaults for the settings of KIP-848, which have no
+effect here. Loggers and client metrics have no settings: INVALID_REQUEST.
 """
 
 from collections.abc import Iterable
@@ -12,13 +12,21 @@ from collections.abc import Iterable
 from dualwrite.broker.access.acls import AclOperation
 from dualwrite.broker.api.configs.altering import (
     BROKER,
+    GROUP,
     TOPIC,
+    check_group,
     check_node,
     needs_of_resources,
     refuse_without,
     without_settings,
 )
-from dualwrite.broker.api.configs.config_entries import Entry, broker_entries, dynamic_default_entries, topic_entries
+from dualwrite.broker.api.configs.config_entries import (
+    Entry,
+    broker_entries,
+    dynamic_default_entries,
+    group_entries,
+    topic_entries,
+)
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.api.turns import in_turns
 from dualwrite.broker.core.cluster import RefusedError
@@ -68,6 +76,9 @@ def _entries(resource: Message, broker: BrokerContext) -> Iterable[Entry]:
     if kind == BROKER:
         check_node(name)
         return broker_entries(broker) if name else dynamic_default_entries(broker)
+    if kind == GROUP:
+        check_group(name)
+        return group_entries()
     raise without_settings(kind)
 
 

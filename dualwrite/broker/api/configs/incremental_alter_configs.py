@@ -3,8 +3,8 @@
 Sets, deletes, appends to or subtracts from settings of a topic or of the broker (named by the node's id, or empty for
 every node); validate_only changes none. A topic's new settings take effect at once, on its log too, and are durable
 before the answer. A client may change the broker's settings that are defaults of topic settings, and a few others; they
-take effect at once, too. The other broker settings need a restart: INVALID_REQUEST, as for loggers, groups and client
-metrics. The settings of internal topics cannot be changed.
+take effect at once, too. The other broker settings need a restart: INVALID_REQUEST, as for loggers and client metrics.
+The settings of groups (KIP-848) and of internal topics cannot be changed: INVALID_CONFIG.
 """
 
 from collections.abc import Mapping
