@@ -107,3 +107,23 @@ def test_kafka_acls_adds_lists_and_removes_what_a_transactional_producer_needs(s
     left = kafka_acls(servers, "--list")
     assert "operation=TWO_PHASE_COMMIT" in left
     assert "operation=WRITE" not in left
+
+
+@pytest.mark.slow
+@pytest.mark.jvm
+def test_kafka_acls_finds_what_matches_a_name_and_what_is_a_principals(servers: str) -> None:
+    consumer = ("--consumer", "--topic", "shipments", "--group", "readers", "--resource-pattern-type", "prefixed")
+    kafka_acls(servers, "--add", "--allow-principal", "User:dave", *consumer)
+    kafka_acls(
+        servers, "--add", "--deny-principal", "User:eve", "--deny-host", "10.0.0.1", "--operation", "All", "--cluster"
+    )
+    matching = kafka_acls(servers, "--list", "--topic", "shipments-1", "--resource-pattern-type", "match")
+    assert "resourceType=TOPIC, name=shipments, patternType=PREFIXED" in matching
+    assert "User:eve" not in matching
+    assert "resourceType=TOPIC" not in kafka_acls(servers, "--list", "--topic", "ship")
+    denied = kafka_acls(servers, "--list", "--principal", "User:eve")
+    assert "principal=User:eve, host=10.0.0.1, operation=ALL, permissionType=DENY" in denied
+    kafka_acls(servers, "--remove", "--force", "--topic", "shipments", "--resource-pattern-type", "any")
+    left = kafka_acls(servers, "--list", "--principal", "User:dave")
+    assert "resourceType=GROUP, name=readers" in left
+    assert "resourceType=TOPIC" not in left

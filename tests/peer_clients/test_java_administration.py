@@ -134,3 +134,35 @@ def test_kafka_configs_finds_no_quotas_and_sets_none(broker: EmbeddedBroker) -> 
     quota = ("--entity-type", "clients", "--entity-name", "app", "--add-config", "producer_byte_rate=1000")
     said = configs(broker, "--alter", *quota, fails=True)
     assert "this broker enforces no quotas: producer_byte_rate" in said
+
+
+def test_kafka_configs_changes_the_broker_while_it_runs(broker: EmbeddedBroker) -> None:
+    node, everywhere = (
+        ("--entity-type", "brokers", "--entity-name", "0"),
+        ("--entity-type", "brokers", "--entity-default"),
+    )
+    configs(broker, "--alter", *node, "--add-config", "log.cleaner.backoff.ms=5000,log.retention.ms=7000")
+    configs(broker, "--alter", *everywhere, "--add-config", "max.connections=500")
+    said = configs(broker, "--describe", *node)
+    assert "log.cleaner.backoff.ms=5000" in said
+    assert "log.retention.ms=7000" in said
+    assert "max.connections=500" in configs(broker, "--describe", *everywhere)
+    configs(broker, "--alter", *node, "--delete-config", "log.cleaner.backoff.ms,log.retention.ms")
+    assert "log.cleaner.backoff.ms" not in configs(broker, "--describe", *node)
+    said = configs(broker, "--alter", *node, "--add-config", "num.io.threads=9", fails=True)
+    assert "Cannot update these configs dynamically: num.io.threads" in said
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "setting", "words"),
+    [
+        ("groups", "g", "consumer.session.timeout.ms=50000", "this broker has groups of the classic protocol only"),
+        ("broker-loggers", "0", "root=DEBUG", "this broker has no loggers whose level can be changed"),
+        ("client-metrics", "m", "interval.ms=1000", "this broker takes no metrics of clients"),
+    ],
+)
+def test_kafka_configs_is_refused_what_this_broker_lacks(
+    broker: EmbeddedBroker, kind: str, name: str, setting: str, words: str
+) -> None:
+    said = configs(broker, "--alter", "--entity-type", kind, "--entity-name", name, "--add-config", setting, fails=True)
+    assert words in said
