@@ -175,8 +175,7 @@ class Cluster:
             self.record(topic)
             self._add(topic.name, added)
             self._apply_config(topic.name)
-            if self._partitions[topic.name][0].has_flush_limits:
-                self._flusher.sync(self._journal)  # a record on disk is lost without its topic
+            self._sync_topics(topic.name)
         return decision
 
     async def delete_topic(self, name: str) -> None:
@@ -211,8 +210,15 @@ class Cluster:
         self._configs.clear()
         for name in self._partitions:
             self._apply_config(name)
+        self._sync_topics(*self._partitions)
         for listener in self.configuration_listeners:
             listener()
+
+    def _sync_topics(self, *names: str) -> None:
+        """Sync the journal if flush.messages or flush.ms of one of the topics has an effect: a record on disk is lost
+        without its topic."""
+        if any(self._partitions[name][0].has_flush_limits for name in names):
+            self._flusher.sync(self._journal)
 
     @property
     def defaults(self) -> Mapping[str, str]:

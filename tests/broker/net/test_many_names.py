@@ -8,12 +8,17 @@ import pytest
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.wire.apis import (
     AddPartitionsToTxnRequest,
+    AlterClientQuotasRequest,
+    AlterPartitionReassignmentsRequest,
+    AlterReplicaLogDirsRequest,
     CreatePartitionsRequest,
     DeleteTopicsRequest,
     DescribeConfigsRequest,
     DescribeGroupsRequest,
     DescribeProducersRequest,
+    DescribeQuorumRequest,
     DescribeTransactionsRequest,
+    ElectLeadersRequest,
     FindCoordinatorRequest,
     IncrementalAlterConfigsRequest,
     ListOffsetsRequest,
@@ -77,13 +82,50 @@ def describe_producers(indexes: list[int], topic: str = "none") -> Message:
     return DescribeProducersRequest(topics=[entry])
 
 
+def elect_leaders() -> Message:
+    topic = ElectLeadersRequest.TopicPartitions(topic="none", partitions=list(range(MANY)))
+    return ElectLeadersRequest(election_type=0, topic_partitions=[topic], timeout_ms=1000)
+
+
+def reassign() -> Message:
+    kind = AlterPartitionReassignmentsRequest.ReassignableTopic
+    partitions = [kind.ReassignablePartition(partition_index=index, replicas=[0]) for index in range(MANY)]
+    return AlterPartitionReassignmentsRequest(timeout_ms=1000, topics=[kind(name="none", partitions=partitions)])
+
+
+def move() -> Message:
+    kind = AlterReplicaLogDirsRequest.AlterReplicaLogDir
+    topic = kind.AlterReplicaLogDirTopic(name="none", partitions=list(range(MANY)))
+    return AlterReplicaLogDirsRequest(dirs=[kind(path="/nowhere", topics=[topic])])
+
+
+def describe_quorum() -> Message:
+    kind = DescribeQuorumRequest.TopicData
+    partitions = [kind.PartitionData(partition_index=index) for index in range(MANY)]
+    return DescribeQuorumRequest(topics=[kind(topic_name="none", partitions=partitions)])
+
+
+def alter_quotas() -> Message:
+    kind = AlterClientQuotasRequest.EntryData
+    operation = kind.OpData(key="producer_byte_rate", value=1.0, remove=False)
+    entries = [
+        kind(entity=[kind.EntityData(entity_type="user", entity_name=n)], ops=[operation]) for n in NAMES[:20_000]
+    ]
+    return AlterClientQuotasRequest(entries=entries, validate_only=True)
+
+
 REQUESTS: dict[str, tuple[int, Callable[[], Message]]] = {
     "AddPartitionsToTxn": (3, add_partitions),
+    "AlterClientQuotas": (1, alter_quotas),
+    "AlterPartitionReassignments": (1, reassign),
+    "AlterReplicaLogDirs": (2, move),
     "CreatePartitions": (3, create_partitions),
     "DeleteTopics": (5, lambda: DeleteTopicsRequest(topic_names=NAMES, timeout_ms=1000)),
     "DescribeConfigs": (4, lambda: describe_configs(NAMES)),
     "DescribeGroups": (5, lambda: DescribeGroupsRequest(groups=NAMES, include_authorized_operations=False)),
     "DescribeProducers": (0, lambda: describe_producers(list(range(MANY)))),
+    "DescribeQuorum": (2, describe_quorum),
+    "ElectLeaders": (2, elect_leaders),
     "DescribeTransactions": (0, lambda: DescribeTransactionsRequest(transactional_ids=NAMES)),
     "FindCoordinator": (6, lambda: FindCoordinatorRequest(key_type=0, coordinator_keys=NAMES)),
     "IncrementalAlterConfigs": (1, alter_configs),

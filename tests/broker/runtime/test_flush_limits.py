@@ -209,6 +209,17 @@ def left_after_a_power_cut(files: MemoryFiles, seed: int) -> list[bytes | None]:
     return found
 
 
+def test_the_brokers_setting_syncs_the_topics_that_exist() -> None:
+    async def test(rooms: Rooms, partition: Partition) -> None:
+        rooms.cluster.configure_broker("", {"log.flush.interval.messages": "1"})
+        await rooms.flusher.barrier()
+        append(partition, b"v")
+        await rooms.flusher.barrier()
+
+    files = with_topic(test)
+    assert [left_after_a_power_cut(files, seed) for seed in range(50)] == [[b"v"]] * 50
+
+
 @pytest.mark.parametrize("configs", [{"flush_messages": 1}, {"flush_ms": 1}])
 def test_a_record_that_was_synced_survives_every_power_cut(configs: dict[str, int]) -> None:
     async def test(rooms: Rooms, partition: Partition) -> None:

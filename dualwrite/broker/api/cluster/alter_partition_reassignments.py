@@ -34,10 +34,10 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
             raise RefusedError(_ALTER.error, _ALTER.message)
         _check(topic, partition, broker)
 
-    topics = [
-        _Topic(name=topic.name, partitions=[_answer(topic.name, partition, check) for partition in topic.partitions])
-        async for topic in in_turns(request.topics)
-    ]
+    topics = []
+    async for topic in in_turns(request.topics):
+        partitions = [_answer(topic.name, partition, check) async for partition in in_turns(topic.partitions)]
+        topics.append(_Topic(name=topic.name, partitions=partitions))
     await broker.flusher.barrier()
     return AlterPartitionReassignmentsResponse(
         throttle_time_ms=0,

@@ -24,9 +24,9 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     """Answer for each partition whether it is in the requested directory."""
     is_allowed = broker.may(_ALTER)
     results: dict[str, list[Message]] = {}
-    for directory in request.dirs:
+    async for directory in in_turns(request.dirs):
         async for topic in in_turns(directory.topics):
-            for index in topic.partitions:
+            async for index in in_turns(topic.partitions):
                 error = _move(directory.path, TopicPartition(topic.name, index), broker) if is_allowed else _ALTER.error
                 result = _Topic.AlterReplicaLogDirPartitionResult(partition_index=index, error_code=error)
                 results.setdefault(topic.name, []).append(result)

@@ -11,6 +11,7 @@ from typing import Any
 from dualwrite.broker.access.acls import AclOperation
 from dualwrite.broker.access.needs import on_cluster
 from dualwrite.broker.api.context import NODE_ID, BrokerContext
+from dualwrite.broker.api.turns import in_turns
 from dualwrite.broker.core.cluster import CLUSTER_METADATA
 from dualwrite.broker.runtime.partition import LEADER_EPOCH
 from dualwrite.wire.apis import ApiKey, DescribeQuorumResponse, Message
@@ -33,9 +34,9 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
         return DescribeQuorumResponse(error_code=_DESCRIBE.error, error_message=_DESCRIBE.message, topics=[], nodes=[])
     requested = [(topic.topic_name, [entry.partition_index for entry in topic.partitions]) for topic in request.topics]
     if requested != _QUORUM:
-        topics = [
-            _Topic(topic_name=name, partitions=[_unknown(index) for index in indexes]) for name, indexes in requested
-        ]
+        topics = []
+        async for name, indexes in in_turns(requested):
+            topics.append(_Topic(topic_name=name, partitions=[_unknown(index) async for index in in_turns(indexes)]))
         return DescribeQuorumResponse(error_code=ErrorCode.NONE, error_message=None, topics=topics, nodes=[])
     quorum = _describe(broker)
     await broker.flusher.barrier()  # its offsets are on disk now

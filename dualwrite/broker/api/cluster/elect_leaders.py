@@ -31,14 +31,14 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     if request.topic_partitions is None:
         topics = [_Topic(topic=name, partition_result=[]) for name in broker.cluster.topics()]
     else:
-        topics = [_elect(topic, broker) async for topic in in_turns(request.topic_partitions)]
+        topics = [await _elect(topic, broker) async for topic in in_turns(request.topic_partitions)]
     await broker.flusher.barrier()
     return ElectLeadersResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, replica_election_results=topics)
 
 
-def _elect(topic: Message, broker: BrokerContext) -> Message:
+async def _elect(topic: Message, broker: BrokerContext) -> Message:
     results = []
-    for index in topic.partitions:
+    async for index in in_turns(topic.partitions):
         if broker.cluster.partition(TopicPartition(topic.topic, index)) is not None:
             error, message = ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."
         else:
@@ -49,10 +49,10 @@ def _elect(topic: Message, broker: BrokerContext) -> Message:
 
 
 async def _refuse(request: Message, error: ErrorCode, message: str) -> Message:
-    topics = [
-        _Topic(topic=topic.topic, partition_result=[_result(index, error, message) for index in topic.partitions])
-        async for topic in in_turns(request.topic_partitions or ())
-    ]
+    topics = []
+    async for topic in in_turns(request.topic_partitions or ()):
+        results = [_result(index, error, message) async for index in in_turns(topic.partitions)]
+        topics.append(_Topic(topic=topic.topic, partition_result=results))
     return ElectLeadersResponse(throttle_time_ms=0, error_code=error, replica_election_results=topics)
 
 

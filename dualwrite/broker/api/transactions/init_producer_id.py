@@ -71,9 +71,8 @@ def _refusal(request: Message, broker: BrokerContext) -> Need | None:
         return None if may_write else _IDEMPOTENT_WRITE
     if not broker.may(_WRITE, name):
         return _WRITE
-    two_phase = asks_for_two_phase_commit(
-        request.enable2_pc, request.transaction_timeout_ms, broker.options.transactions
-    )
+    settings = broker.coordinator.settings
+    two_phase = asks_for_two_phase_commit(request.enable2_pc, request.transaction_timeout_ms, settings)
     return _TWO_PHASE_COMMIT if two_phase and not broker.may(_TWO_PHASE_COMMIT, name) else None
 
 
