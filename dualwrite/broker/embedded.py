@@ -19,6 +19,8 @@ from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 
 _POLL_SECONDS = 0.01
 _LOG_NAME = "broker.log"
+_PROBLEM = "dualwrite: "
+"""The beginning of a line about what prevents the start."""
 _ANY_PORT = "127.0.0.1:0"
 
 
@@ -85,7 +87,8 @@ class EmbeddedBroker:
     def start(self) -> "EmbeddedBroker":
         """Start the process and wait until it accepts connections. Does nothing if it is already running.
 
-        :raises ConfigurationError: if the broker refuses to start. The message is the last line of its log.
+        :raises ConfigurationError: if the broker refuses to start. The message has every reason that its log
+            gives.
         :raises KafkaUnavailableError: if it does not get ready within ``start_timeout``.
         """
         if self._process is not None:
@@ -158,7 +161,8 @@ class EmbeddedBroker:
             if process.poll() is not None:
                 log.seek(began)
                 lines = log.read().decode(errors="replace").strip().splitlines() or ["its log is empty"]
-                raise ConfigurationError(f"the broker did not start: {lines[-1].removeprefix('dualwrite: ')}")
+                problems = [line.removeprefix(_PROBLEM) for line in lines if line.startswith(_PROBLEM)] or lines[-1:]
+                raise ConfigurationError(f"the broker did not start: {'; '.join(problems)}")
             if time.monotonic() > deadline:
                 raise KafkaUnavailableError(f"the broker was not ready within {self._start_timeout:g} s")
             time.sleep(_POLL_SECONDS)
