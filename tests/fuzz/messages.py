@@ -1,5 +1,6 @@
 """Random requests of every API and version, and frames that are almost requests. A seed repeats them."""
 
+import math
 import random
 import struct
 import uuid
@@ -97,6 +98,7 @@ def _simple(kind: str, rng: random.Random) -> Any:
         return rng.choice((0, 0, 1, 2, -1 if low else 5, 2**bits - 1, low, rng.randint(low, 2**bits - 1)))
     return {
         "bool": lambda: rng.random() < 0.5,
+        "float64": lambda: rng.choice((0.0, -1.0, 1.5, math.inf, math.nan)),
         "string": lambda: rng.choice(NAMES),
         "bytes": lambda: rng.randbytes(rng.randrange(30)),
         "records": lambda: _records(rng),

@@ -50,6 +50,8 @@ _SIMPLE = {
     "int16": st.integers(-(2**15), 2**15 - 1),
     "int32": st.integers(-(2**31), 2**31 - 1),
     "int64": st.integers(0, 2**63 - 1),
+    "uint16": st.integers(0, 2**16 - 1),
+    "float64": st.floats(allow_nan=False),  # which is equal to nothing
     "string": st.text(st.characters(codec="utf-8"), max_size=12),
     "bytes": st.binary(max_size=20),
     "records": st.binary(max_size=20),
