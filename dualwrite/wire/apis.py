@@ -117,6 +117,12 @@ from kafka.protocol.sasl import (
     SaslHandshakeResponse,
 )
 
+from dualwrite.wire.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from dualwrite.wire.newer import (
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -148,6 +154,10 @@ __all__ = [
     "ApiKey",
     "ApiVersionsRequest",
     "ApiVersionsResponse",
+    "ConsumerGroupDescribeRequest",
+    "ConsumerGroupDescribeResponse",
+    "ConsumerGroupHeartbeatRequest",
+    "ConsumerGroupHeartbeatResponse",
     "CreateAclsRequest",
     "CreateAclsResponse",
     "CreatePartitionsRequest",
@@ -301,6 +311,8 @@ class ApiKey(IntEnum):
     UNREGISTER_BROKER = 64
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
 
@@ -366,6 +378,8 @@ APIS: dict[ApiKey, Api] = {
     ApiKey.UNREGISTER_BROKER: Api(UnregisterBrokerRequest, UnregisterBrokerResponse),
     ApiKey.DESCRIBE_TRANSACTIONS: Api(DescribeTransactionsRequest, DescribeTransactionsResponse),
     ApiKey.LIST_TRANSACTIONS: Api(ListTransactionsRequest, ListTransactionsResponse),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: Api(ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: Api(ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse),
     ApiKey.LIST_CONFIG_RESOURCES: Api(ListConfigResourcesRequest, ListConfigResourcesResponse),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Api(DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse),
 }
