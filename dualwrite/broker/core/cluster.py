@@ -93,10 +93,14 @@ class ClusterState:
     acls: dict[uuid.UUID, Acl] = field(default_factory=dict)
     credentials: UserCredentials = field(default_factory=UserCredentials, repr=False)
     """The credentials of users."""
+    version: int = field(default=0, compare=False)
+    """Higher after each change of the topics or of the ACLs, since the broker's start."""
     _by_metric_name: dict[str, set[str]] = field(default_factory=dict, repr=False, compare=False)
 
     def apply(self, fact: ClusterFact) -> None:
         """Apply ``fact``."""
+        if isinstance(fact, TopicCreated | TopicDeleted | AclCreated | AclDeleted):
+            self.version += 1
         if isinstance(fact, ClusterCreated):
             assert not self.cluster_id, "a cluster is created once"
             self.cluster_id = fact.cluster_id

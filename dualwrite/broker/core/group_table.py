@@ -3,28 +3,38 @@
 A group exists as soon as a member has joined it or an offset was committed under its name.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
+from dualwrite.broker.core.consumer_groups.group import ConsumerGroup
 from dualwrite.broker.core.group_commands import GroupDecision
 from dualwrite.broker.core.groups import CONSUMER_PROTOCOL, Group, GroupState, IllegalGroupError, group_of
 from dualwrite.broker.core.offsets import CommittedOffsets
 from dualwrite.broker.core.subscriptions import is_subscribed, subscribed_topics
+from dualwrite.broker.facts.consumer_groups import ConsumerGroupFact, ConsumerGroupPartForgotten, RecordType
 from dualwrite.broker.facts.groups import GroupFact, GroupForgotten, GroupRecorded
 from dualwrite.broker.facts.offsets import OffsetCommitted, OffsetFact, OffsetForgotten
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.error_codes import ErrorCode
 
-ConsumerOffsetsFact = GroupFact | OffsetFact
+ConsumerOffsetsFact = GroupFact | ConsumerGroupFact | OffsetFact
 """Any fact in a record of ``__consumer_offsets``."""
 
 
 @dataclass(slots=True)
 class GroupTable:
-    """Groups and their offsets, by name."""
+    """Groups and their offsets, by name. A name is that of a classic group or of a consumer group, not of both."""
 
     groups: dict[str, Group] = field(default_factory=dict)
+    """The classic groups."""
+    consumers: dict[str, ConsumerGroup] = field(default_factory=dict)
+    """The groups of the consumer protocol (KIP-848)."""
     offsets: CommittedOffsets = field(default_factory=CommittedOffsets)
+
+    def group(self, name: str) -> Group | ConsumerGroup | None:
+        """The group called ``name``, of either protocol."""
+        return self.consumers.get(name) or self.groups.get(name)
 
     def apply(self, fact: ConsumerOffsetsFact, at: int = -1, producer_id: int = -1) -> None:
         """Apply a fact.
@@ -38,12 +48,30 @@ class GroupTable:
             self.groups.pop(fact.group, None)
         elif isinstance(fact, OffsetForgotten):
             self.offsets.apply(fact, at)
+        elif not isinstance(fact, OffsetCommitted):
+            self._apply_to_consumers(fact)
         else:
-            self.groups.setdefault(fact.group, Group(fact.group))
+            if fact.group not in self.consumers:
+                self.groups.setdefault(fact.group, Group(fact.group))
             if producer_id < 0:
                 self.offsets.apply(fact, at)
             else:
                 self.offsets.apply_pending(fact, at, producer_id)
+
+    def _apply_to_consumers(self, fact: ConsumerGroupFact) -> None:
+        name = fact.group
+        is_tombstone = isinstance(fact, ConsumerGroupPartForgotten)
+        if is_tombstone and name not in self.consumers:
+            return
+        if isinstance(fact, ConsumerGroupPartForgotten) and fact.type is RecordType.GROUP:
+            del self.consumers[name]
+            if self.offsets.known_in(name):
+                self.groups.setdefault(name, Group(name))
+            return
+        if name not in self.consumers:
+            self.groups.pop(name, None)  # it had only offsets
+            self.consumers[name] = ConsumerGroup(name)
+        self.consumers[name].apply(fact)
 
     def adopt(self, decision: GroupDecision) -> None:
         """Replace a group by the one of ``decision``.
@@ -65,15 +93,15 @@ class GroupTable:
 
     def decide_deletion(self, name: str) -> tuple[ErrorCode, tuple[ConsumerOffsetsFact, ...]]:
         """DeleteGroups: the error for ``name``, or the tombstones of the group and of all its offsets."""
-        group = self.groups.get(name)
-        if group is None:
+        group, consumers = self.groups.get(name), self.consumers.get(name)
+        if group is None and consumers is None:
             return ErrorCode.GROUP_ID_NOT_FOUND, ()
-        if group.state is not GroupState.EMPTY:
+        if (group is not None and group.state is not GroupState.EMPTY) or (consumers and consumers.subscriptions):
             return ErrorCode.NON_EMPTY_GROUP, ()
         partitions = self.offsets.known_in(name)
         return ErrorCode.NONE, (
             *(OffsetForgotten(name, partition) for partition in sorted(partitions)),
-            GroupForgotten(name),
+            *(consumers.end() if consumers else (GroupForgotten(name),)),
         )
 
     def decide_offset_deletion(
@@ -83,12 +111,16 @@ class GroupTable:
         deleted offsets. A topic to which a member is subscribed keeps its offsets."""
         if not name:
             return ErrorCode.INVALID_GROUP_ID, {}, ()
-        group = self.groups.get(name)
-        if group is None:
-            return ErrorCode.GROUP_ID_NOT_FOUND, {}, ()
-        if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL:
-            return ErrorCode.NON_EMPTY_GROUP, {}, ()
-        subscribed = {topic for topic in {partition.topic for partition in partitions} if is_subscribed(group, topic)}
+        topics = {partition.topic for partition in partitions}
+        if name in self.consumers:
+            subscribed = topics & self.consumers[name].subscribed_topics()
+        else:
+            group = self.groups.get(name)
+            if group is None:
+                return ErrorCode.GROUP_ID_NOT_FOUND, {}, ()
+            if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL:
+                return ErrorCode.NON_EMPTY_GROUP, {}, ()
+            subscribed = {topic for topic in topics if is_subscribed(group, topic)}
         errors = {
             partition: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if partition.topic in subscribed else ErrorCode.NONE
             for partition in partitions
@@ -109,27 +141,36 @@ class GroupTable:
     def expired(self, now_ms: int, retention_ms: int) -> Iterator[tuple[ConsumerOffsetsFact, ...]]:
         """The tombstones of expired offsets and groups, group by group (KIP-211).
 
-        Offsets of an empty group expire ``retention_ms`` after the group became empty. Two kinds of offsets expire
-        ``retention_ms`` after their commit: those of topics that a stable group of consumers no longer reads, and those
-        of groups that never had members. Pending offsets never expire. An empty group without offsets is forgotten too.
-        The table may change between two groups.
+        Offsets of a consumer group expire ``retention_ms`` after their commit, if no member is subscribed to the topic.
+        Offsets of an empty classic group expire ``retention_ms`` after the group became empty. Two kinds of offsets
+        expire ``retention_ms`` after their commit: those of topics that a stable classic group no longer reads, and
+        those of groups that never had members. Pending offsets never expire. An empty group without offsets is
+        forgotten too. The table may change between two groups.
         """
+        moment_ms = now_ms - retention_ms
         for name in list(self.groups):
             group = self.groups.get(name)
-            if group is None:
-                continue
-            committed = self.offsets.groups.get(name, {})
-            pending = self.offsets.pending_in(name)
-            expired_partitions = [
-                partition
-                for partition, fact in committed.items()
-                if partition not in pending and _has_expired(group, fact, now_ms - retention_ms)
-            ]
-            facts: list[ConsumerOffsetsFact] = [OffsetForgotten(name, partition) for partition in expired_partitions]
-            if group.is_vacant and not pending and len(expired_partitions) == len(committed):
-                facts.append(GroupForgotten(name))
-            if facts:
-                yield tuple(facts)
+            if group is not None:
+                end = (GroupForgotten(name),) if group.is_vacant else ()
+                yield from self._expired_in(name, end, partial(_has_expired, group, moment_ms=moment_ms))
+        for name in list(self.consumers):
+            consumers = self.consumers.get(name)
+            if consumers is not None:
+                consumers_end = () if consumers.subscriptions else consumers.end()
+                has_expired = partial(_is_unread, consumers.subscribed_topics(), moment_ms=moment_ms)
+                yield from self._expired_in(name, consumers_end, has_expired)
+
+    def _expired_in(
+        self, name: str, end: tuple[ConsumerOffsetsFact, ...], has_expired: Callable[[OffsetCommitted], bool]
+    ) -> Iterator[tuple[ConsumerOffsetsFact, ...]]:
+        """The tombstones of one group's expired offsets, with ``end`` if no offset is left."""
+        committed, pending = self.offsets.groups.get(name, {}), self.offsets.pending_in(name)
+        expired = [partition for partition, fact in committed.items() if partition not in pending and has_expired(fact)]
+        facts: tuple[ConsumerOffsetsFact, ...] = tuple(OffsetForgotten(name, partition) for partition in expired)
+        if not pending and len(expired) == len(committed):
+            facts += end
+        if facts:
+            yield facts
 
 
 def _has_expired(group: Group, fact: OffsetCommitted, moment_ms: int) -> bool:
@@ -141,3 +182,7 @@ def _has_expired(group: Group, fact: OffsetCommitted, moment_ms: int) -> bool:
         topics = subscribed_topics(group)
         return topics is not None and fact.partition.topic not in topics and fact.committed_ms <= moment_ms
     return False
+
+
+def _is_unread(topics: Container[str], fact: OffsetCommitted, moment_ms: int) -> bool:
+    return fact.partition.topic not in topics and fact.committed_ms <= moment_ms

@@ -1,16 +1,20 @@
-"""The committed offsets of consumer groups, and the rules of a commit (KIP-98, KIP-345, KIP-447).
+"""The committed offsets of groups, and the rules of a commit (KIP-98, KIP-345, KIP-447, KIP-848, KIP-1251).
 
-Members of the current generation may commit, clients outside any generation while the group is empty, and transactions.
-A transaction's commit is pending until its marker. Between a pending and a plain offset, the one later in the log wins,
-in whichever order they become valid. (Kafka: OffsetMetadataManager, ClassicGroup.validateOffsetCommit.)
+Who may commit: members of the current generation, members of a consumer group in their epoch, clients outside any
+generation while the group is empty, and transactions. A transaction's commit is pending until its marker. Between a
+pending and a plain offset, the one later in the log wins, in whichever order they become valid. (Kafka:
+OffsetMetadataManager, and validateOffsetCommit of ClassicGroup and of ConsumerGroup.)
 """
 
-from collections.abc import Container, Mapping
+import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
+from dualwrite.broker.core.consumer_groups.group import ConsumerGroup
 from dualwrite.broker.core.group_rules import identity_error
 from dualwrite.broker.core.groups import Group, GroupState
+from dualwrite.broker.facts.assignments import TopicIdPartition
 from dualwrite.broker.facts.fields import LONGEST_STRING
 from dualwrite.broker.facts.offsets import OffsetCommitted, OffsetFact
 from dualwrite.ids import TopicPartition
@@ -35,8 +39,9 @@ class CommittedPosition:
 class CommitOffsets:
     """Store a consumer's positions under its group's name (OffsetCommit, TxnOffsetCommit).
 
-    :param generation: the generation that the client expects to be in; negative outside any.
+    :param generation: the generation, or the member epoch, that the client expects to be in; negative outside any.
     :param is_transactional: True if the positions become valid with the commit of a transaction.
+    :param knows_epochs: False for versions of OffsetCommit in which no member of a consumer group may commit.
     """
 
     group: str
@@ -45,6 +50,7 @@ class CommitOffsets:
     member_id: str = ""
     instance_id: str | None = None
     is_transactional: bool = False
+    knows_epochs: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,19 +117,22 @@ class CommittedOffsets:
 
 
 def decide_commit(
-    group: Group | None,
+    group: Group | ConsumerGroup | None,
     command: CommitOffsets,
-    known: Container[TopicPartition],
+    known: Mapping[TopicPartition, uuid.UUID],
     now_ms: int,
     longest_metadata: int = LONGEST_METADATA,
 ) -> CommitDecision:
     """Decide each of the command's positions separately.
 
     :param group: the group, None if it is unknown.
-    :param known: the partitions that exist in the cluster.
+    :param known: the partitions of the command that exist in the cluster, with their topics' ids.
     :param longest_metadata: offset.metadata.max.bytes.
     """
-    refusal = commit_error(group, command)
+    if isinstance(group, ConsumerGroup):
+        refusal = consumer_commit_error(group, command, known)
+    else:
+        refusal = commit_error(group, command)
     errors = {
         partition: _partition_error(position, refusal, longest_metadata)
         if partition in known
@@ -162,6 +171,45 @@ def commit_error(group: Group | None, command: CommitOffsets) -> ErrorCode:
     if group.state is GroupState.COMPLETING_REBALANCE and not command.is_transactional:
         return ErrorCode.REBALANCE_IN_PROGRESS
     return ErrorCode.NONE
+
+
+def consumer_commit_error(
+    group: ConsumerGroup, command: CommitOffsets, known: Mapping[TopicPartition, uuid.UUID]
+) -> ErrorCode:
+    """The error of a whole command for a consumer group; NONE if it may commit.
+
+    A member may be late: it may commit in an older epoch for partitions that it held in that epoch, and has not given
+    up since (KIP-1251).
+    """
+    if command.generation < 0 and not group.subscriptions:
+        return ErrorCode.NONE
+    is_outside = command.generation == NO_GENERATION and not command.member_id and command.instance_id is None
+    if command.is_transactional and is_outside:
+        return ErrorCode.NONE
+    if command.member_id not in group.subscriptions:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if not command.knows_epochs:
+        return ErrorCode.UNSUPPORTED_VERSION
+    current = group.current(command.member_id)
+    if command.generation == current.epoch:
+        return ErrorCode.NONE
+    held = {**current.revoking, **current.assigned}
+    names = (
+        TopicIdPartition(known[partition], partition.partition) for partition in command.positions if partition in known
+    )
+    may_be_late = command.generation < current.epoch and all(
+        name in held and command.generation >= held[name] for name in names
+    )
+    return ErrorCode.NONE if may_be_late else ErrorCode.STALE_MEMBER_EPOCH
+
+
+def fetch_error(group: Group | ConsumerGroup | None, member_id: str | None, epoch: int) -> ErrorCode:
+    """The error of an OffsetFetch by a member of a consumer group (v9, KIP-848). Other clients name no member."""
+    if not isinstance(group, ConsumerGroup) or (member_id is None and epoch < 0):
+        return ErrorCode.NONE
+    if member_id is None or member_id not in group.subscriptions:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    return ErrorCode.NONE if epoch == group.current(member_id).epoch else ErrorCode.STALE_MEMBER_EPOCH
 
 
 def _partition_error(position: CommittedPosition, refusal: ErrorCode, longest_metadata: int) -> ErrorCode:

@@ -7,8 +7,9 @@ from pathlib import Path
 from dualwrite.broker.core.cluster import CONSUMER_OFFSETS
 from dualwrite.broker.core.group_commands import GroupDecision
 from dualwrite.broker.core.group_table import ConsumerOffsetsFact, GroupTable
-from dualwrite.broker.facts import groups, offsets
+from dualwrite.broker.facts import consumer_groups, groups, offsets
 from dualwrite.broker.facts.groups import GroupForgotten, GroupRecorded
+from dualwrite.broker.facts.offsets import OffsetCommitted, OffsetForgotten
 from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.internal_topics import InternalTopic
@@ -89,7 +90,9 @@ def encode(fact: ConsumerOffsetsFact) -> tuple[bytes, bytes | None]:
     """Key and value of the record that stores ``fact``."""
     if isinstance(fact, GroupRecorded | GroupForgotten):
         return groups.encode_fact(fact)
-    return offsets.encode_fact(fact)
+    if isinstance(fact, OffsetCommitted | OffsetForgotten):
+        return offsets.encode_fact(fact)
+    return consumer_groups.encode_fact(fact)
 
 
 def decode(key: bytes, value: bytes | None) -> ConsumerOffsetsFact:
@@ -99,4 +102,6 @@ def decode(key: bytes, value: bytes | None) -> ConsumerOffsetsFact:
     """
     if key[: _TYPE.size] == _TYPE.pack(groups.KEY_TYPE):
         return groups.decode_fact(key, value)
+    if consumer_groups.is_consumer_group_key(key):
+        return consumer_groups.decode_fact(key, value)
     return offsets.decode_fact(key, value)

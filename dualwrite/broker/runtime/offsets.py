@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from dualwrite.broker.core.group_table import ConsumerOffsetsFact
-from dualwrite.broker.core.offsets import LONGEST_METADATA, CommitDecision, CommitOffsets, decide_commit
+from dualwrite.broker.core.offsets import LONGEST_METADATA, CommitDecision, CommitOffsets, decide_commit, fetch_error
 from dualwrite.broker.facts.cluster import TopicCreated
 from dualwrite.broker.facts.offsets import OffsetCommitted
 from dualwrite.broker.runtime.cluster import Cluster
@@ -81,8 +81,13 @@ class GroupOffsets:
         return decision.errors
 
     def _decide(self, command: CommitOffsets) -> CommitDecision:
-        known = {partition for partition in command.positions if self._cluster.partition(partition) is not None}
-        group = self._log.table.groups.get(command.group)
+        found = ((partition, self._cluster.topic(partition.topic)) for partition in command.positions)
+        known = {
+            partition: topic.topic_id
+            for partition, topic in found
+            if topic is not None and self._cluster.partition(partition) is not None
+        }
+        group = self._log.table.group(command.group)
         return decide_commit(group, command, known, self._clock.wall_ms(), self._settings.metadata_max_bytes)
 
     async def committed(
@@ -94,6 +99,10 @@ class GroupOffsets:
         result = {partition: offsets[partition] for partition in requested if partition in offsets}
         await self._flusher.barrier()
         return result
+
+    def fetch_error(self, group: str, member_id: str | None, epoch: int) -> ErrorCode:
+        """The error of a client that asks for the offsets of ``group`` as this member; NONE if it may."""
+        return fetch_error(self._log.table.group(group), member_id, epoch)
 
     def pending(self, group: str) -> set[TopicPartition]:
         """The partitions in which an open transaction has committed an offset of ``group`` (KIP-447)."""

@@ -148,7 +148,7 @@ def test_expired_offsets_are_forgotten_for_good() -> None:
     ("record", "message"),
     [
         (Record(None, b""), "has a key"),
-        (Record(b"\x00\x07", b""), "unknown type"),
+        (Record(b"\x00\x10", b""), "unknown type"),
         (Record(b"\x00\x02", b""), "without a size"),
     ],
 )

@@ -9,7 +9,7 @@ from dualwrite.broker.core.groups import GroupState
 from dualwrite.broker.facts.fields import LONGEST_STRING
 from dualwrite.broker.facts.groups import GroupRecorded
 from dualwrite.wire.error_codes import ErrorCode
-from tests.support.broker.groups import BOTH, GROUP, RANGE, REBALANCE_MS, SESSION_MS, GroupWorld, join
+from tests.support.broker.group_worlds.classic import BOTH, GROUP, RANGE, REBALANCE_MS, SESSION_MS, GroupWorld, join
 
 EMPTY, PREPARING = GroupState.EMPTY, GroupState.PREPARING_REBALANCE
 COMPLETING, STABLE = GroupState.COMPLETING_REBALANCE, GroupState.STABLE

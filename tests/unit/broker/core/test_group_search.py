@@ -16,7 +16,7 @@ from dualwrite.broker.core.group_table import GroupTable
 from dualwrite.broker.core.groups import GroupState
 from dualwrite.broker.facts.groups import GroupRecorded
 from dualwrite.wire.error_codes import ErrorCode
-from tests.support.broker.groups import BOTH, GROUP, RANGE, GroupWorld, join
+from tests.support.broker.group_worlds.classic import BOTH, GROUP, RANGE, GroupWorld, join
 
 members = st.integers(0, 9)
 protocols = st.sampled_from([RANGE, BOTH])

@@ -14,7 +14,7 @@ from dualwrite.broker.facts.groups import GroupForgotten
 from dualwrite.broker.facts.offsets import OffsetCommitted, OffsetForgotten
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.error_codes import ErrorCode
-from tests.support.broker.groups import GROUP, GroupWorld, join
+from tests.support.broker.group_worlds.classic import GROUP, GroupWorld, join
 
 P0, P1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 DAY_MS = 86_400_000
