@@ -118,13 +118,12 @@ PARTIAL = {
 
 _ONE_NODE = "it only makes sense in a cluster"
 _SHARES, _STREAMS = "no share groups", "no streams groups"
-_NEXT_PROTOCOL, _TELEMETRY, _TOKENS = "classic groups only", "no client telemetry", "no delegation tokens"
+_TELEMETRY, _TOKENS = "no client telemetry", "no delegation tokens"
 
 # Why an API is missing.
 NOT_HERE = {
     **dict.fromkeys((38, 39, 40, 41), _TOKENS),
     **dict.fromkeys((80, 81, 94), _ONE_NODE),
-    **dict.fromkeys((68, 69), _NEXT_PROTOCOL),
     **dict.fromkeys((71, 72), _TELEMETRY),
     **dict.fromkeys((76, 77, 78, 79, 83, 84, 85, 86, 87, 90, 91, 92), _SHARES),
     **dict.fromkeys((88, 89, 93), _STREAMS),
@@ -189,18 +188,26 @@ KIPS = [
     ("768", "OAUTHBEARER with an issuer's public keys", "the broker's side; tokens must be JWTs"),
     ("814", "a static leader that comes back skips the assignment", "all"),
     ("827", "sizes of volumes in DescribeLogDirs", "all"),
-    ("848", "the next consumer protocol", "no: classic groups only. The topic ids for offsets work"),
+    (
+        "848",
+        "the consumer protocol",
+        "all but a group with members of both protocols; topics of a pattern are found at once, and on one node there "
+        "are no racks",
+    ),
     ("890", "part 1: no hanging transactions; part 2: an epoch for each transaction", "all"),
     ("919", "endpoints of controllers", "there are none; DescribeCluster says so"),
     ("932", "share groups", "no"),
     ("939", "two-phase commit", "all, including the ACL operation TWO_PHASE_COMMIT"),
     ("966", "DescribeTopicPartitions", "all; there are no further replicas, so the list of eligible leaders is empty"),
     ("994", "ListTransactions by duration", "all"),
+    ("1082", "the client chooses its member id", "all"),
+    ("1099", "ConsumerGroupDescribe has the type of a member", "all"),
     ("1030", "new lower bounds of settings", "all"),
     ("1142", "ListConfigResources", "all"),
     ("1152", "ListTransactions by pattern", "all"),
     ("1228", "WriteTxnMarkers has the transaction version", "all"),
     ("1242", "ApiVersions v5: the client names the cluster that it expects", "all"),
+    ("1251", "a member's late commit for a partition that it still holds", "all"),
     ("1319", "topic ids in TxnOffsetCommit", "all"),
 ]
 
@@ -250,9 +257,9 @@ def _transactions() -> Iterator[str]:
 
 
 def _groups() -> Iterator[str]:
-    yield "## A consumer group (`broker/core/groups.py`)"
+    yield "## A classic group (`broker/core/groups.py`)"
     yield ""
-    yield "The classic protocol. An arrow's label is the cause of the transition."
+    yield "An arrow's label is the cause of the transition."
     yield ""
     yield "```mermaid"
     yield "stateDiagram-v2"

@@ -33,6 +33,7 @@ from dualwrite.broker.process.system import SystemClock, SystemEntropy, sync_thr
 from dualwrite.broker.runtime.access_control import AccessControl
 from dualwrite.broker.runtime.cluster import JOURNAL_DIRECTORY, Cluster
 from dualwrite.broker.runtime.compaction import Compaction
+from dualwrite.broker.runtime.consumer_groups import ConsumerGroupCoordinator
 from dualwrite.broker.runtime.coordinator import TransactionCoordinator
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.group_log import GroupLog
@@ -115,6 +116,7 @@ async def _serve(options: BrokerOptions) -> None:
     _warn_if_readable(options.data_dir)
     finished = await context.coordinator.finish_decided()
     context.groups.start()
+    context.consumer_groups.start()
     server = Server(
         context, options.number("socket.request.max.bytes"), options.connections(open_files // 4), sasl.authentications
     )
@@ -234,11 +236,13 @@ def _build_context(
     segment_bytes = options.number("offsets.topic.segment.bytes")
     group_log = GroupLog(files, options.data_dir, cluster, flusher, clock, segment_bytes)
     groups = GroupCoordinator(group_log, flusher, clock, entropy, options.groups)
+    consumer_groups = ConsumerGroupCoordinator(group_log, cluster, flusher, entropy, options.consumer_groups)
     offsets = GroupOffsets(group_log, cluster, flusher, clock, options.offsets)
     access = AccessControl(cluster, options.access, clock)
     gc.freeze()  # a full collection would look at every partition again, for tenths of a second if there are thousands
     return BrokerContext(
-        cluster, access, coordinator, groups, offsets, flusher, clock, first.advertised_host, first.advertised_port,
+        cluster, access, coordinator, groups, consumer_groups, offsets, flusher, clock,
+        first.advertised_host, first.advertised_port,
         options.is_on("auto.create.topics.enable"), options, ConnectionMemory(options.memory_bytes), meters,
     )  # fmt: skip
 

@@ -16,6 +16,7 @@ from dualwrite.broker.clients.listeners import (
     parse_listeners,
     unprotected,
 )
+from dualwrite.broker.core.consumer_groups.commands import ConsumerGroupSettings
 from dualwrite.broker.core.group_rules import GroupSettings
 from dualwrite.broker.core.transaction_rules import TransactionSettings
 from dualwrite.broker.runtime.access_control import AccessSettings
@@ -196,6 +197,16 @@ class BrokerOptions:
         )
 
     @property
+    def consumer_groups(self) -> ConsumerGroupSettings:
+        """The settings of the consumer groups' coordinator."""
+        return ConsumerGroupSettings(
+            session_timeout_ms=self.number("group.consumer.session.timeout.ms"),
+            heartbeat_interval_ms=self.number("group.consumer.heartbeat.interval.ms"),
+            max_size=self.number("group.consumer.max.size"),
+            assignors=tuple(self._items("group.consumer.assignors") or ()),
+        )
+
+    @property
     def offsets(self) -> OffsetSettings:
         """The settings of committed offsets."""
         return OffsetSettings(
@@ -225,6 +236,12 @@ class BrokerOptions:
             raise ConfigurationError(
                 f"broker setting {lowest}={self.number(lowest)}: no member could join,"
                 f" because {highest} is {self.number(highest)}"
+            )
+        interval, session = "group.consumer.heartbeat.interval.ms", "group.consumer.session.timeout.ms"
+        if self.number(interval) >= self.number(session):
+            raise ConfigurationError(
+                f"broker setting {interval}={self.number(interval)}: it must be less than {session},"
+                f" which is {self.number(session)}"
             )
         largest = "socket.request.max.bytes"
         if self.memory_bytes < self.number(largest):

@@ -88,6 +88,7 @@ class Server:
             server.close()
         self._broker.stopping.begin()
         self._broker.groups.close()
+        self._broker.consumer_groups.close()
         for connection in self._connections.values():
             connection.finish()
         if self._connections:

@@ -15,8 +15,14 @@ from tests.support.conformance.subject import Subject, warm_up
 
 Transcript = dict[str, str]
 
-SETTINGS = {"log.initial.task.delay.ms": "3600000", "transaction.two.phase.commit.enable": "true"}
-"""What Apache Kafka has otherwise than by default: two-phase commit, as the bundled broker has it, and no retention."""
+SETTINGS = {
+    "group.consumer.assignment.interval.ms": "0",
+    "group.consumer.migration.policy": "disabled",
+    "log.initial.task.delay.ms": "3600000",
+    "transaction.two.phase.commit.enable": "true",
+}
+"""What Apache Kafka has otherwise than by default: two-phase commit, and consumer groups that assign at once and do not
+mix protocols, as the bundled broker has them, and no retention."""
 
 _DIRECTORY = Path(__file__).parent / "recorded"
 

@@ -1,7 +1,8 @@
 """ApiVersions (18), v0-v5.
 
 The answer is the routing table itself, so the broker advertises exactly the versions that work. It also has the
-finalized feature ``transaction.version=2`` (KIP-890), which stands for Produce 12, AddPartitionsToTxn 5 and EndTxn 5.
+finalized features ``transaction.version=2`` (KIP-890), which stands for Produce 12, AddPartitionsToTxn 5 and EndTxn 5,
+and ``group.version=1`` (KIP-848), which stands for the consumer protocol.
 Below v4 the supported features are empty, because those clients reject a feature that begins at version 0.
 
 From v5 on (KIP-1242) a client names the cluster and the node that it expects. Errors: REBOOTSTRAP_REQUIRED for another
@@ -21,7 +22,9 @@ KEY = ApiKey.API_VERSIONS
 VERSIONS = range(6)
 
 TRANSACTION_VERSION = 2
-TRANSACTION_FEATURE = "transaction.version"
+GROUP_VERSION = 1
+FEATURES = {"group.version": GROUP_VERSION, "transaction.version": TRANSACTION_VERSION}
+"""Name -> the level of each finalized feature, which is also the highest that is supported."""
 _FEATURES_EPOCH = 0
 _FIRST_WITH_SOFTWARE = 3
 _FIRST_WITH_FEATURES_FROM_0 = 4
@@ -36,16 +39,17 @@ def respond(request: Message, version: int, broker: BrokerContext, table: Iterab
     if error is not ErrorCode.NONE:
         return ApiVersionsResponse(error_code=error, api_keys=[], throttle_time_ms=0)
     response = ApiVersionsResponse
-    supported = response.SupportedFeatureKey(name=TRANSACTION_FEATURE, min_version=0, max_version=TRANSACTION_VERSION)
+    supported = [
+        response.SupportedFeatureKey(name=name, min_version=0, max_version=level) for name, level in FEATURES.items()
+    ]
     return response(
         error_code=ErrorCode.NONE,
         api_keys=_api_keys(table),
-        supported_features=[supported] if version >= _FIRST_WITH_FEATURES_FROM_0 else [],
+        supported_features=supported if version >= _FIRST_WITH_FEATURES_FROM_0 else [],
         finalized_features_epoch=_FEATURES_EPOCH,
         finalized_features=[
-            response.FinalizedFeatureKey(
-                name=TRANSACTION_FEATURE, max_version_level=TRANSACTION_VERSION, min_version_level=TRANSACTION_VERSION
-            )
+            response.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in FEATURES.items()
         ],
     )
 

@@ -8,6 +8,7 @@ from dualwrite.broker.access.needs import Need
 from dualwrite.broker.api.operations import OPERATIONS
 from dualwrite.broker.runtime.access_control import AccessControl
 from dualwrite.broker.runtime.cluster import Cluster
+from dualwrite.broker.runtime.consumer_groups import ConsumerGroupCoordinator
 from dualwrite.broker.runtime.coordinator import TransactionCoordinator
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.groups import GroupCoordinator
@@ -52,6 +53,7 @@ class BrokerContext:
     access: AccessControl
     coordinator: TransactionCoordinator
     groups: GroupCoordinator
+    consumer_groups: ConsumerGroupCoordinator
     offsets: GroupOffsets
     flusher: Flusher
     clock: Clock

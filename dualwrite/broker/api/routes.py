@@ -30,6 +30,8 @@ from dualwrite.broker.api.configs import (
 )
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.api.groups import (
+    consumer_group_describe,
+    consumer_group_heartbeat,
     delete_groups,
     describe_groups,
     heartbeat,
@@ -92,6 +94,8 @@ MODULES: tuple[ModuleType, ...] = (
     list_groups,
     describe_groups,
     delete_groups,
+    consumer_group_heartbeat,
+    consumer_group_describe,
     create_topics,
     init_producer_id,
     add_partitions_to_txn,

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.core.consumer_groups.group import ConsumerGroupState
 from dualwrite.broker.core.groups import GroupState
 from dualwrite.broker.metrics.metric import BrokerMetric, Value, metrics_into
 
@@ -31,14 +32,18 @@ def _lags(broker: BrokerContext) -> Iterator[_Lag]:
 @_metric("gauge", "state")
 def groups(broker: BrokerContext) -> Value:
     """Consumer groups by their state, under ListGroups' names."""
-    counts = Counter(group.state for group in broker.groups.groups())
-    return [((state.value,), counts[state]) for state in GroupState if state is not GroupState.DEAD]
+    counts = Counter(group.state.value for group in broker.groups.groups())
+    counts.update(group.state.value for group in broker.consumer_groups.groups())
+    states = dict.fromkeys(state.value for state in GroupState if state is not GroupState.DEAD)
+    states.update(dict.fromkeys(state.value for state in ConsumerGroupState))
+    return [((state,), counts[state]) for state in states]
 
 
 @_metric("gauge")
 def group_members(broker: BrokerContext) -> Value:
     """Members of all consumer groups."""
-    return sum(len(group.members) for group in broker.groups.groups())
+    consumers = sum(len(group.subscriptions) for group in broker.consumer_groups.groups())
+    return consumers + sum(len(group.members) for group in broker.groups.groups())
 
 
 @_metric("gauge", "group", "topic", "partition")

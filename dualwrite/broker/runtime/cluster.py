@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import uuid
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -80,6 +81,8 @@ class Cluster:
         """How many partitions there are, of all topics."""
         self._configs: dict[str, TopicConfig] = {}
         self._internal: dict[str, TopicCreated] = {}
+        self.topics_by_name: Mapping[str, TopicCreated] = ChainMap(self.state.topics, self._internal)
+        """Every topic, as :meth:`topics` has it, but as it changes."""
         self._directories = TopicDirectories(files, data_dir)
         self._leaving: set[str] = set()
         self.deletion_listeners: list[Callable[[TopicCreated], None]] = []
@@ -274,7 +277,7 @@ class Cluster:
 
     def topics(self) -> Mapping[str, TopicCreated]:
         """Every topic by name, including the broker's own (``core.cluster.INTERNAL_TOPICS``)."""
-        return {**self.state.topics, **self._internal}
+        return dict(self.topics_by_name)
 
     def partition(self, name: TopicPartition) -> Partition | None:
         """The partition ``name``, if it exists."""

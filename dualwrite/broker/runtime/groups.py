@@ -11,6 +11,7 @@ from itertools import count
 from typing import Protocol, TypeVar
 
 from dualwrite.broker.clients.shown_text import shown
+from dualwrite.broker.core.consumer_groups.classic_commands import refuse_classic
 from dualwrite.broker.core.group_commands import (
     GroupAnswer,
     GroupCommand,
@@ -149,6 +150,8 @@ class GroupCoordinator:
             _settle(reply, at_stop)
 
     def _step(self, command: GroupCommand, ticket: int) -> None:
+        if self._log.table.consumers.get(command.group) is not None and not self._convert(command, ticket):
+            return
         fresh = self._new_id() if isinstance(command, JoinGroup) else ""
         moment = GroupMoment(self._clock.wall_ms(), ticket, fresh)
         before = self._log.table.groups.get(command.group)
@@ -160,6 +163,17 @@ class GroupCoordinator:
             self._set_timer(timer)
         for answer in decision.answers:
             self._release(answer)
+
+    def _convert(self, command: GroupCommand, ticket: int) -> bool:
+        """Turn an empty consumer group into a classic group, for its first member. Refuse all other commands, and
+        return False."""
+        group = self._log.table.consumers[command.group]
+        refusal = refuse_classic(group, command)
+        if refusal is None:
+            self._log.record(group.end())
+            return True
+        self._release(GroupAnswer(ticket, refusal))
+        return False
 
     def _new_id(self) -> str:
         return str(uuid.UUID(bytes=self._entropy.random_bytes(16), version=4))

@@ -17,7 +17,7 @@ from dualwrite.broker.clients.listeners import (
 from dualwrite.broker.settings.cluster_settings import CLUSTER_SETTINGS
 from dualwrite.broker.settings.listener_settings import LISTENER_SETTINGS
 from dualwrite.broker.settings.sasl_settings import FAILURE_DELAY_MS
-from dualwrite.broker.settings.setting import Allowed, ConfigType, Setting, at_least, between, one_of, only
+from dualwrite.broker.settings.setting import Allowed, ConfigType, Setting, at_least, between, one_of, only, some_of
 from dualwrite.broker.settings.topic_settings import TOPIC_SETTINGS
 
 BOOLEAN, INT, SHORT = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.SHORT
@@ -115,6 +115,23 @@ SETTINGS: Mapping[str, Setting] = {
     "default.replication.factor": _setting(
         INT, "1", _ONE_NODE,
         "The number of replicas of a topic that is created without one."),
+    "group.consumer.assignors": _setting(
+        LIST, "uniform,range", (some_of("uniform", "range"), Allowed("at least one", bool)),
+        "The assignors of consumer groups (group.protocol=consumer). A group has the one that most of its members "
+        "prefer, or else the first."),
+    "group.consumer.heartbeat.interval.ms": _setting(
+        INT, "5000", at_least(1),
+        "How often the members of consumer groups send heartbeats."),
+    "group.consumer.max.size": _setting(
+        INT, "2147483647", at_least(1),
+        "The maximum number of members of a consumer group."),
+    "group.consumer.migration.policy": _setting(
+        STRING, "disabled", only("disabled", "a group with members does not mix the two protocols"),
+        "Whether members of the classic protocol and of the consumer protocol may be in one group. An empty group "
+        "changes its protocol in any case."),
+    "group.consumer.session.timeout.ms": _setting(
+        INT, "45000", at_least(1),
+        "How long a consumer group waits for a heartbeat of a member before it removes the member."),
     "group.initial.rebalance.delay.ms": _setting(
         INT, "3000", at_least(0),
         "How long the first member of an empty group waits for more members; 0 (useful in tests): not at all."),
@@ -197,5 +214,6 @@ SETTINGS: Mapping[str, Setting] = {
         "How long the broker remembers an idle transactional id."),
 }  # fmt: skip
 """Defaults are Kafka's, but for listeners (docs/decisions/0023), sasl.enabled.mechanisms (0024),
-queued.max.request.bytes (0025), those of sockets and threads (0035), transaction.two.phase.commit.enable (0004),
-offsets.topic.segment.bytes and transaction.state.log.segment.bytes (0007), and numbers that are 1 on one node."""
+group.consumer.migration.policy (0034), queued.max.request.bytes (0025), those of sockets and threads (0035),
+transaction.two.phase.commit.enable (0004), offsets.topic.segment.bytes and transaction.state.log.segment.bytes (0007),
+and numbers that are 1 on one node."""

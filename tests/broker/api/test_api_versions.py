@@ -39,6 +39,8 @@ EXPECTED = {
     ApiKey.DESCRIBE_PRODUCERS: (0, 0),
     ApiKey.DESCRIBE_TRANSACTIONS: (0, 0),
     ApiKey.LIST_TRANSACTIONS: (0, 2),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: (0, 1),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: (0, 1),
     ApiKey.WRITE_TXN_MARKERS: (1, 2),
     ApiKey.DELETE_TOPICS: (1, 6),
     ApiKey.DELETE_RECORDS: (0, 2),
@@ -103,16 +105,17 @@ def test_every_version_that_is_advertised_is_answered_in_its_own_form(client: Ra
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
-def test_transactions_of_the_second_kind_are_finalized(client: RawClient, version: int) -> None:
+def test_transactions_of_the_second_kind_and_consumer_groups_are_finalized(client: RawClient, version: int) -> None:
     answer = client.ask(request(), version)
     assert answer.finalized_features_epoch >= 0
-    (finalized,) = answer.finalized_features
+    finalized = [(feature.name, feature.max_version_level) for feature in answer.finalized_features]
     supported = [
         (supported_feature.name, supported_feature.min_version, supported_feature.max_version)
         for supported_feature in answer.supported_features
     ]
-    assert supported == ([("transaction.version", 0, 2)] if version >= 4 else [])
-    assert (finalized.name, finalized.max_version_level) == ("transaction.version", 2)
+    both = [("group.version", 0, 1), ("transaction.version", 0, 2)]
+    assert supported == (both if version >= 4 else [])
+    assert finalized == [("group.version", 1), ("transaction.version", 2)]
 
 
 @pytest.mark.parametrize("version", [6, 99, 32767])

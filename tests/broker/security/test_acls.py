@@ -13,6 +13,7 @@ from dualwrite.wire.apis import CreateAclsRequest
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.requests import calls
 from tests.support.requests.acl_calls import EVERY_ACL, acl, create, creation, delete, describe_request, described
+from tests.support.requests.consumer_group_calls import ConsumerClient, describe
 from tests.support.requests.raw_client import RawClient
 
 AUTHORIZER = {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer"}
@@ -149,3 +150,22 @@ def test_a_host_acl_applies_to_a_client_with_an_empty_client_id(start: Callable[
 def test_a_wrong_setting_ends_the_start(start: Callable[..., EmbeddedBroker], setting: str, value: str) -> None:
     with pytest.raises(ConfigurationError, match=setting):
         start({setting: value})
+
+
+def test_a_pattern_of_a_consumer_group_matches_no_topic_that_the_client_may_not_describe(
+    open_client: RawClient,
+) -> None:
+    secret, shown = calls.new_topic(open_client), calls.new_topic(open_client)
+    by_name, by_pattern = (ConsumerClient(open_client, calls.unique("group")) for _ in range(2))
+    assert by_name.join(secret).error_code == ErrorCode.NONE
+    by_pattern.join(subscribed_topic_names=None, subscribed_topic_regex=f"{secret}|{shown}")
+    assert len(by_pattern.owned) == 2
+    denied = acl(AclOperation.DESCRIBE, TOPIC, secret, permission=Permission.DENY)
+    shown_id = calls.topic_id(open_client, shown)
+    create(open_client, [denied])
+    assert by_name.join(secret).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    by_pattern.beat()
+    assert by_pattern.owned == {shown_id: [0]}
+    hidden, seen = describe(open_client, by_name.group, by_pattern.group)
+    assert (hidden.error_code, hidden.members) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, [])
+    assert (seen.error_code, len(seen.members)) == (ErrorCode.NONE, 1)

@@ -292,6 +292,19 @@ REQUESTS: dict[str, Callable[[RoundResources], AskedRequest]] = {
     "DescribeGroups": lambda resources: AskedRequest(
         apis.DescribeGroupsRequest(groups=[resources.group], include_authorized_operations=True), 5
     ),
+    "ConsumerGroupHeartbeat": lambda resources: AskedRequest(
+        apis.ConsumerGroupHeartbeatRequest(
+            group_id=f"{resources.group}-other",
+            member_id="unknown",
+            member_epoch=5,
+            rebalance_timeout_ms=-1,
+            subscribed_topic_names=[resources.topic],
+        ),
+        1,
+    ),
+    "ConsumerGroupDescribe": lambda resources: AskedRequest(
+        apis.ConsumerGroupDescribeRequest(group_ids=[resources.group], include_authorized_operations=True), 1
+    ),
     "ListGroups": lambda resources: AskedRequest(apis.ListGroupsRequest(), 4),
     "AddPartitionsToTxn": lambda resources: _add_partitions(resources, several=False),
     "AddPartitionsToTxn of a broker": lambda resources: _add_partitions(resources, several=True),

@@ -35,8 +35,8 @@ class InProcessBroker:
         options = BrokerOptions(Path("/data"))
         access = AccessControl(rooms.cluster, options.access, rooms.clock)
         self.context = BrokerContext(
-            rooms.cluster, access, rooms.coordinator, rooms.groups, rooms.offsets, rooms.flusher, rooms.clock,
-            "127.0.0.1", 9092, True, options, self.memory,
+            rooms.cluster, access, rooms.coordinator, rooms.groups, rooms.consumer_groups, rooms.offsets,
+            rooms.flusher, rooms.clock, "127.0.0.1", 9092, True, options, self.memory,
         )  # fmt: skip
         self._clients: list[ScriptedClient] = []
 

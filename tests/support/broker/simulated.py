@@ -13,6 +13,7 @@ from dualwrite.broker.core.group_rules import GroupSettings
 from dualwrite.broker.core.transaction_rules import TransactionSettings
 from dualwrite.broker.log.cleaner import Cleaned
 from dualwrite.broker.runtime.cluster import Cluster, TopicSettings
+from dualwrite.broker.runtime.consumer_groups import ConsumerGroupCoordinator
 from dualwrite.broker.runtime.coordinator import TransactionCoordinator
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.group_log import GroupLog
@@ -287,6 +288,9 @@ class Rooms:
         self.group_log = GroupLog(files, DATA_DIR, self.cluster, self.flusher, self.clock)
         self.groups = GroupCoordinator(
             self.group_log, self.flusher, self.clock, entropy, group_settings or GroupSettings(), self.clock.call_later
+        )
+        self.consumer_groups = ConsumerGroupCoordinator(
+            self.group_log, self.cluster, self.flusher, entropy, later=self.clock.call_later
         )
         self.offsets = GroupOffsets(self.group_log, self.cluster, self.flusher, self.clock)
 

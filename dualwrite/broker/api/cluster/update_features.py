@@ -1,13 +1,13 @@
 """UpdateFeatures (57), v0-v2 (KIP-584, KIP-1022).
 
-The one feature, ``transaction.version``, is always at level 2. So a request for that level succeeds and changes
+Each feature (``api_versions.FEATURES``) is always at its one level. So a request for that level succeeds and changes
 nothing; any other level and any other feature, such as metadata.version, is refused with INVALID_UPDATE_VERSION, also
 with validate_only. Either all updates of a request succeed or none. Up to v1 the answer has an entry for each feature.
 """
 
 from dualwrite.broker.access.acls import AclOperation
 from dualwrite.broker.access.needs import on_cluster
-from dualwrite.broker.api.api_versions import TRANSACTION_FEATURE, TRANSACTION_VERSION
+from dualwrite.broker.api.api_versions import FEATURES
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.wire.apis import ApiKey, Message, UpdateFeaturesResponse
 from dualwrite.wire.error_codes import ErrorCode
@@ -49,10 +49,10 @@ def _refusal(update: Message) -> str | None:
         return "The controller does not support the given upgrade type."
     if level < 0:
         return "A feature version cannot be less than 0."
-    if update.feature != TRANSACTION_FEATURE:
-        return f"This broker does not support this feature; it has {TRANSACTION_FEATURE} only."
-    if level != TRANSACTION_VERSION:
-        return f"This broker is always at level {TRANSACTION_VERSION}, which serves clients of the older protocol, too."
+    if update.feature not in FEATURES:
+        return f"This broker does not support this feature; it has {', '.join(FEATURES)} only."
+    if level != FEATURES[update.feature]:
+        return f"This broker is always at level {FEATURES[update.feature]}, which serves older clients, too."
     return None
 
 

@@ -21,14 +21,18 @@ class CommittingVersions:
 
     :param topic_ids: the first version that names topics by id.
     :param unknown_groups: the first version with GROUP_ID_NOT_FOUND.
+    :param stale_epochs: the first version with STALE_MEMBER_EPOCH.
     """
 
     topic_ids: int
     unknown_groups: int
+    stale_epochs: int
 
     def error(self, error: ErrorCode, version: int) -> ErrorCode:
         """``error``, or the error that stands for it in ``version``."""
         if error is ErrorCode.GROUP_ID_NOT_FOUND and version < self.unknown_groups:
+            return ErrorCode.ILLEGAL_GENERATION
+        if error is ErrorCode.STALE_MEMBER_EPOCH and version < self.stale_epochs:
             return ErrorCode.ILLEGAL_GENERATION
         return error
 

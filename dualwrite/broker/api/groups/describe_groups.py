@@ -2,8 +2,8 @@
 
 Answers the state and the members of groups. Only for a stable group does the answer have the members' metadata and
 assignments. A group that occurs twice is described once. An unknown group is Dead: with GROUP_ID_NOT_FOUND from v6 on,
-without an error before that. From v3 on the answer has, on request, the operations that the client may perform
-(KIP-430).
+without an error before that. So is a consumer group (KIP-848), which ConsumerGroupDescribe describes. From v3 on the
+answer has, on request, the operations that the client may perform (KIP-430).
 """
 
 from dualwrite.broker.access.acls import AclOperation, ResourceType
@@ -30,7 +30,8 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
         if not broker.may(_DESCRIBE, name):
             groups.append(_refused(name))
             continue
-        group = _describe(name, broker.groups.group(name), version)
+        missing = "is not a classic group." if broker.consumer_groups.group(name) else "not found."
+        group = _describe(name, broker.groups.group(name), version, missing)
         if request.include_authorized_operations and group.error_code is ErrorCode.NONE:
             group.authorized_operations = broker.operations(ResourceType.GROUP, name)
         groups.append(group)
@@ -44,14 +45,14 @@ def _refused(name: str) -> Message:
     )
 
 
-def _describe(name: str, group: Group | None, version: int) -> Message:
+def _describe(name: str, group: Group | None, version: int, missing: str) -> Message:
     response = DescribeGroupsResponse.DescribedGroup
     if group is None:
         error, message = ErrorCode.NONE, None
         if not name:
             error = ErrorCode.INVALID_GROUP_ID
         elif version >= _FIRST_WITH_MISSING_GROUPS:
-            error, message = ErrorCode.GROUP_ID_NOT_FOUND, f"Group {name} not found."
+            error, message = ErrorCode.GROUP_ID_NOT_FOUND, f"Group {name} {missing}"
         return response(
             error_code=error,
             error_message=message,

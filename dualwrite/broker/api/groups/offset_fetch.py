@@ -3,8 +3,8 @@
 Answers the committed offsets of groups in the partitions of the request, or in all partitions if topics is null (v2).
 The offset is -1 where the group has committed none, and everywhere for an unknown group. From v8 on a request may have
 several groups (KIP-709); from v10 on topics are named by id. With RequireStable (v7, KIP-447) a partition in which an
-open transaction has committed an offset gets UNSTABLE_OFFSET_COMMIT, and the client asks again. The broker ignores v9's
-member, which belongs to the next group protocol (KIP-848).
+open transaction has committed an offset gets UNSTABLE_OFFSET_COMMIT, and the client asks again. From v9 on a member of
+a consumer group (KIP-848) names itself: UNKNOWN_MEMBER_ID or STALE_MEMBER_EPOCH if it is not in its current epoch.
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -58,6 +58,10 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     for group in request.groups:
         if not broker.may(_DESCRIBE_GROUP, group.group_id):
             groups.append(response(group_id=group.group_id, topics=[], error_code=_DESCRIBE_GROUP.error))
+            continue
+        error = broker.offsets.fetch_error(group.group_id, group.member_id, group.member_epoch)
+        if error is not ErrorCode.NONE:
+            groups.append(response(group_id=group.group_id, topics=[], error_code=error))
             continue
         topics = await _look_up(
             group, kind, kind.OffsetFetchResponsePartitions, version, request.require_stable, broker

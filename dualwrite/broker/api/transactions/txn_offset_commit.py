@@ -5,7 +5,8 @@ them (KIP-98). From v3 on the broker compares the consumer's generation, member 
 that a zombie cannot commit (KIP-447): ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID. From v5 on (KIP-890,
 TV2) the partition of the offsets joins the transaction implicitly; before that AddOffsetsToTxn must have added it. From
 v6 on (KIP-1319) topics are named by id, and a generation of an unknown group gets GROUP_ID_NOT_FOUND
-(ILLEGAL_GENERATION before that).
+(ILLEGAL_GENERATION before that). A member of a consumer group (KIP-848) sends its epoch as the generation, and gets
+STALE_MEMBER_EPOCH for another epoch (ILLEGAL_GENERATION before v6).
 """
 
 from collections.abc import Mapping
@@ -28,7 +29,7 @@ _READ_GROUP = on_group(AclOperation.READ)
 _READ = on_topic(AclOperation.READ)
 NEEDS = (_WRITE_ID, _READ_GROUP, _READ)
 
-_VERSIONS = CommittingVersions(topic_ids=6, unknown_groups=6)
+_VERSIONS = CommittingVersions(topic_ids=6, unknown_groups=6, stale_epochs=6)
 
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
