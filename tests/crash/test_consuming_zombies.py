@@ -23,7 +23,12 @@ pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.postgresql]
 STEPS = ["OFFSETS", "PREPARE_KAFKA", "STORE_STATE", "COMMIT_DATABASE", "COMMIT_KAFKA"]
 RECORDS = 30
 PATIENCE = 60.0
-BROKER = {"group.min.session.timeout.ms": "100", "group.initial.rebalance.delay.ms": "0"}
+BROKER = {
+    "group.min.session.timeout.ms": "100",
+    "group.initial.rebalance.delay.ms": "0",
+    "group.consumer.session.timeout.ms": "1000",
+    "group.consumer.heartbeat.interval.ms": "200",
+}
 
 
 @pytest.fixture
@@ -112,9 +117,10 @@ def pause(broker: KafkaBroker, reading: Reading) -> None:
     assert sorted((record.value or b"").decode() for record in broker.read(reading.target)) == expected, told
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 @pytest.mark.parametrize(("variant", "producer"), [("send", "native"), ("store", "librdkafka")])
 def test_a_zombie_that_goes_on_at_any_step_uses_no_record_that_another_has_used(
-    broker: KafkaBroker, postgresql_url: str, variant: str, producer: str
+    broker: KafkaBroker, postgresql_url: str, variant: str, producer: str, protocol: str
 ) -> None:
     upgrade(postgresql_url)
     engine = create_engine(postgresql_url)
@@ -124,7 +130,7 @@ def test_a_zombie_that_goes_on_at_any_step_uses_no_record_that_another_has_used(
     def pause_at(step: str) -> None:
         source = f"{variant}.{step.lower()}"
         there = (postgresql_url, broker.bootstrap_servers, source, f"{source}.out")
-        pause(broker, Reading(*there, variant, producer, step))
+        pause(broker, Reading(*there, variant, producer, step, protocol))
 
     with ThreadPoolExecutor() as threads:  # each with a group and an application of its own; most of it is waiting
         assert len(list(threads.map(pause_at, STEPS))) == len(STEPS)

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from tests.support.requests.calls import (
     tx_batch,
     unique,
 )
+from tests.support.requests.consumer_group_calls import ConsumerClient
 from tests.support.requests.group_calls import joined_member
 from tests.support.requests.offset_calls import commit, txn_commit
 from tests.support.requests.raw_client import RawClient
@@ -310,3 +312,30 @@ def test_groups_and_offsets_in_transactions_are_dumped_with_their_decoder(
     ]
     assert (position["offset"], position["leaderEpoch"], position["metadata"]) == (5, 3, "m")
     assert "endTxnMarker: COMMIT" in said
+
+
+def test_consumer_groups_are_dumped_with_their_decoder(
+    data_dir: Path, broker: EmbeddedBroker, client: RawClient
+) -> None:
+    member = ConsumerClient(client, unique("group"), instance_id="static")
+    topic = new_topic(client, 2)
+    member.join(topic, server_assignor="range")
+    member.leave()
+    said = dump(data_dir, "__consumer_offsets-0", "--offsets-decoder")
+    mine = [line for line in said.splitlines() if f'"groupId":"{member.group}"' in line]
+    written: dict[str, list[dict[str, Any]]] = {}
+    for key, payload in (re.findall(r"key: (\{.*\}) payload: (.*)", line)[0] for line in mine):
+        fact = {} if payload == "<DELETE>" else json.loads(payload)["data"]
+        written.setdefault(json.loads(key)["type"], []).append(fact)
+    (epochs, (subscribed, unsubscribed), targets) = (written[kind] for kind in "357")
+    assert [fact["epoch"] for fact in epochs] == [2, 3]
+    assert (subscribed["instanceId"], subscribed["subscribedTopicNames"], subscribed["serverAssignor"]) == (
+        "static",
+        [topic],
+        "range",
+    )
+    assert (unsubscribed, len(targets)) == ({}, 2)
+    held, released = written["8"]
+    assert (held["memberEpoch"], held["state"], released) == (2, 0, {})
+    (assigned,) = held["assignedPartitions"]
+    assert (assigned["partitions"], assigned["assignmentEpochs"]) == ([0, 1], [2, 2])

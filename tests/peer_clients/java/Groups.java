@@ -12,7 +12,10 @@ import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.TopicPartition;
 
-/** Consume, transform, produce: offsets in transactions, fenced by the group (KIP-447), and two cooperating members. */
+/**
+ * Consume, transform, produce: offsets in transactions, fenced by the group (KIP-447), and two cooperating members.
+ * The last argument is the group's protocol.
+ */
 public class Groups {
     private static final String STRING = "org.apache.kafka.common.serialization.String";
     private static final Duration TICK = Duration.ofMillis(50);
@@ -22,8 +25,9 @@ public class Groups {
         String source = arguments[1];
         String target = arguments[2];
         String group = arguments[3];
+        String protocol = arguments[4];
         var places = Set.of(new TopicPartition(source, 0), new TopicPartition(source, 1));
-        try (var producer = producer(bootstrap, group); var first = consumer(bootstrap, group, source)) {
+        try (var producer = producer(bootstrap, group); var first = consumer(bootstrap, group, source, protocol)) {
             producer.initTransactions();
             copy(producer, first, target, 10);
             producer.abortTransaction();
@@ -39,7 +43,7 @@ public class Groups {
             var offsets = first.committed(places);
             System.out.println("committed: 10 records, offsets " + offsets.get(new TopicPartition(source, 0)).offset()
                 + " and " + offsets.get(new TopicPartition(source, 1)).offset());
-            try (var second = consumer(bootstrap, group, source)) {
+            try (var second = consumer(bootstrap, group, source, protocol)) {
                 while (first.assignment().size() != 1 || second.assignment().size() != 1) {
                     first.poll(TICK);
                     second.poll(TICK);
@@ -49,7 +53,7 @@ public class Groups {
             producer.beginTransaction();
             producer.send(new ProducerRecord<>(target, "never"));
             try {
-                var back = Map.of(new TopicPartition(source, 0), new OffsetAndMetadata(1));
+                var back = Map.of(new TopicPartition(source, 1), new OffsetAndMetadata(1));
                 producer.sendOffsetsToTransaction(back, metadata);
                 producer.commitTransaction();
                 System.out.println("the zombie got through");
@@ -88,17 +92,23 @@ public class Groups {
             "value.serializer", STRING + "Serializer"));
     }
 
-    private static KafkaConsumer<String, String> consumer(String bootstrap, String group, String topic) {
-        var consumer = new KafkaConsumer<String, String>(Map.of(
+    private static KafkaConsumer<String, String> consumer(
+            String bootstrap, String group, String topic, String protocol) {
+        var settings = new HashMap<String, Object>(Map.of(
+            "group.protocol", protocol,
             "bootstrap.servers", bootstrap,
             "group.id", group,
             "enable.auto.commit", "false",
             "auto.offset.reset", "earliest",
             "isolation.level", "read_committed",
-            "heartbeat.interval.ms", "100",
-            "partition.assignment.strategy", "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
             "key.deserializer", STRING + "Deserializer",
             "value.deserializer", STRING + "Deserializer"));
+        if (protocol.equals("classic")) {
+            settings.put("heartbeat.interval.ms", "100");
+            settings.put(
+                "partition.assignment.strategy", "org.apache.kafka.clients.consumer.CooperativeStickyAssignor");
+        }
+        var consumer = new KafkaConsumer<String, String>(settings);
         consumer.subscribe(List.of(topic));
         return consumer;
     }

@@ -36,6 +36,8 @@ class Reading:
     producer: str = "native"
     pause_step: str = ""
     """Where its second unit of work stops: OFFSETS, before they are sent or stored, or a step of the recipe."""
+    protocol: str = "classic"
+    """group.protocol. With "consumer" the broker has the session's timeout."""
 
     def command(self) -> list[str]:
         """The command line for it."""
@@ -56,6 +58,7 @@ class ReadingWorker:
         self._stopping = threading.Event()
         signal.signal(signal.SIGTERM, lambda _signal, _frame: self._stopping.set())
         kafka = {"bootstrap.servers": reading.bootstrap_servers}
+        session = {"session.timeout.ms": 1000, "heartbeat.interval.ms": 200} if reading.protocol == "classic" else {}
         self._consumer: Any = Consumer(
             {
                 **kafka,
@@ -63,8 +66,8 @@ class ReadingWorker:
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
                 "auto.offset.reset": "earliest",
-                "session.timeout.ms": 1000,
-                "heartbeat.interval.ms": 200,
+                "group.protocol": reading.protocol,
+                **session,
                 "fetch.wait.max.ms": 50,
             }
         )
