@@ -19,7 +19,7 @@ from dualwrite.client.protocol.topic_requests import topic_creation
 from dualwrite.errors import KafkaRefusedError, KafkaUnavailableError
 from dualwrite.wire.error_codes import ErrorCode, error_name
 
-_IN_TESTS = {"group.initial.rebalance.delay.ms": "0"}
+_IN_TESTS = {"group.initial.rebalance.delay.ms": "0", "group.consumer.heartbeat.interval.ms": "100"}
 _REQUEST_SECONDS = 10.0
 _PAUSE_SECONDS = 0.02
 _FETCH_WAIT_MS = 5  # the broker waits this long at the end of a partition before it answers
@@ -42,7 +42,8 @@ class KafkaBroker(EmbeddedBroker):
     """``with KafkaBroker(data_dir) as broker``: an EmbeddedBroker with additions for tests.
 
     It acknowledges records once the operating system has them (``durability="os"``), and the first consumer of a group
-    does not wait for others. Started again after ``stop()`` or ``kill()``, it has the same data and the same address.
+    does not wait for others. With ``group.protocol=consumer``, members hear of a rebalance within 100 ms. Started again
+    after ``stop()`` or ``kill()``, it has the same data and the same address.
 
     :param data_dir: the directory of its data; it must not be used for anything else.
     :param config: broker settings by Kafka's names.

@@ -27,7 +27,8 @@ producers = pytest.mark.parametrize("producer", ["native", "librdkafka"])
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[KafkaBroker]:
-    with KafkaBroker(tmp_path / "broker", config={"group.consumer.heartbeat.interval.ms": "1000"}) as broker:
+    unnoticed = {"group.consumer.heartbeat.interval.ms": "30000"}  # a member that was removed is not told
+    with KafkaBroker(tmp_path / "broker", config=unnoticed) as broker:
         broker.create_topic("in")
         fill(broker.bootstrap_servers, 0, 6)
         yield broker
