@@ -46,7 +46,9 @@ def unit_of_work(dual_write: Units | Callable[[HTTPConnection], Units]) -> Any:
     the unit.
 
     :param dual_write: a DualWrite, for plain handlers (``def``); an AsyncDualWrite, for ``async def`` handlers; or a
-        function of the request that returns one of them, like ``lambda request: request.app.state.dual_write``.
+        function of the request that returns one of them, like ``lambda request: request.app.state.dual_write``. In an
+        ``async def`` handler the ``tx`` of a DualWrite, which would block the event loop, raises
+        InvalidTransactionStateError.
     :raises ConfigurationError: for any other argument; if FastAPI is older than 0.121 and would send the response
         first; or for a DualWrite whose ``session_factory`` is a scoped_session, at the first request: a handler runs in
         another thread than the beginning of its unit, so it would find another session.

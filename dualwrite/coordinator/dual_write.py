@@ -228,8 +228,8 @@ class DualWrite(SeekingConsumers):
         first unit of work does the same in the background, and so does every heartbeat.
 
         :param wait: False to return at once, so that a service starts while Kafka or the database is down: recovery
-            goes on in the background until it has succeeded (:attr:`is_recovered`), and logs each failure. The result
-            is empty then.
+            goes on in the background until it has succeeded (:attr:`is_recovered`), and logs each change of its
+            error. A ConfigurationError ends it; the next unit of work raises that, too. The result is empty then.
 
         Returns the outcome of each slot by transactional id: what was open and how it ended; mostly Outcome.NOTHING.
         Raises the same errors as entering ``transaction()``, after trying every slot that it can.

@@ -13,7 +13,9 @@ import pytest
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
+    from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
     from dualwrite.coordinator.dual_write import DualWrite
     from dualwrite.testing.kafka import KafkaBroker
 
@@ -118,3 +120,35 @@ def dualwrite_factory(
 def dualwrite_fixture(dualwrite_factory: "Callable[..., DualWrite]") -> "DualWrite":
     """A DualWrite on dualwrite_engine and kafka_broker, with an application name that is unique to this test."""
     return dualwrite_factory()
+
+
+@pytest.fixture
+def async_dualwrite_engine(dualwrite_engine: "Engine") -> "AsyncEngine":
+    """The database of ``async_dualwrite``: that of ``dualwrite_engine``, by aiosqlite if it is SQLite, and by the same
+    driver otherwise. It keeps no connection open, which would belong to one event loop. Override it for another
+    driver."""
+    from sqlalchemy import NullPool
+    from sqlalchemy.ext.asyncio import create_async_engine
+
+    url = dualwrite_engine.url
+    driver = "sqlite+aiosqlite" if url.get_backend_name() == "sqlite" else url.drivername
+    return create_async_engine(url.set(drivername=driver), poolclass=NullPool)
+
+
+@pytest.fixture
+def async_dualwrite(
+    dualwrite_engine: "Engine",
+    async_dualwrite_engine: "AsyncEngine",
+    kafka_broker: "KafkaBroker",
+    dualwrite_application: str,
+) -> "Iterator[AsyncDualWrite]":
+    """An AsyncDualWrite like ``dualwrite``, for the event loop of one test; the fixture closes it."""
+    import asyncio
+
+    from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
+    from dualwrite.schema import upgrade_engine
+
+    upgrade_engine(dualwrite_engine)
+    made = AsyncDualWrite(async_dualwrite_engine, kafka_broker.client_config, application=dualwrite_application)
+    yield made
+    asyncio.run(made.close())

@@ -150,6 +150,8 @@ def test_the_plugins_fixtures_have_docstrings(suite: pytest.Pytester) -> None:
         "kafka_broker_config",
         "kafka_broker_factory",
         "kafka_topic",
+        "async_dualwrite",
+        "async_dualwrite_engine",
         "dualwrite",
         "dualwrite_application",
         "dualwrite_engine",
@@ -164,3 +166,37 @@ def test_loading_the_plugin_imports_no_library() -> None:
         "print(sorted({'sqlalchemy', 'alembic', 'confluent_kafka', 'kafka', 'crc32c', 'asyncio'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_an_async_dualwrite_is_for_the_event_loop_of_a_test(suite: pytest.Pytester) -> None:
+    suite.makepyfile(shop=ORDERS)
+    suite.makepyfile(
+        """
+        import asyncio
+        import pytest
+        from shop import insert, orders, select
+
+        async def place(dual_write, topic, item):
+            async with dual_write.transaction() as tx:
+                await tx.execute(insert(orders).values(item=item))
+                await tx.produce(topic, item)
+
+        @pytest.mark.parametrize("run", [1, 2])
+        def test_both_sides(run, async_dualwrite, dualwrite_engine, kafka_broker, kafka_topic):
+            orders.create(dualwrite_engine)
+            asyncio.run(place(async_dualwrite, kafka_topic, "tea"))
+            with dualwrite_engine.connect() as connection:
+                assert connection.scalars(select(orders.c.item)).all() == ["tea"]
+            assert [record.value for record in kafka_broker.read(kafka_topic)] == [b"tea"]
+
+        def test_it_is_closed_already(async_dualwrite, dualwrite_engine, kafka_topic):
+            orders.create(dualwrite_engine)
+
+            async def all_of_it():
+                async with async_dualwrite as dual_write:
+                    await place(dual_write, kafka_topic, "tea")
+
+            asyncio.run(all_of_it())
+        """
+    )
+    suite.runpytest_subprocess("-W", "error").assert_outcomes(passed=3)

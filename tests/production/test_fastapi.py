@@ -275,3 +275,15 @@ def test_a_fastapi_that_sends_the_answer_first_is_refused(dualwrite: DualWrite, 
     monkeypatch.setattr("fastapi.Depends", depends)
     with pytest.raises(ConfigurationError, match="sends the answer before the commit"):
         unit_of_work(dualwrite)
+
+
+def test_a_blocking_unit_is_refused_in_an_async_handler(world: FastApiWorld, dualwrite: DualWrite) -> None:
+    @world.app.post("/")
+    async def handle(tx: Annotated[Transaction, unit_of_work(dualwrite)]) -> str:
+        with pytest.raises(InvalidTransactionStateError, match="use AsyncDualWrite there"):
+            tx.execute(insert(events).values(value="one"))
+        await asyncio.to_thread(world.write, tx, "two")
+        return "done"
+
+    assert world.post() == (200, "done")
+    assert world.both() == (["two"], ["two"])

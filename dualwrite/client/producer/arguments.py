@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from dualwrite.client.protocol.requests import CommittedOffset, GroupMember
+from dualwrite.records.outgoing import OnDelivery
 
 _MAGIC = b"CGMDv2:"
 _GENERATION = struct.Struct("<i" if sys.byteorder == "little" else ">i")
@@ -61,3 +62,10 @@ def member_of(group_metadata: Any) -> GroupMember:
         f"group_metadata of type {type(group_metadata).__name__}: give consumer.consumer_group_metadata(), the group's"
         " name, or a GroupMember"
     )
+
+
+def one_callback(on_delivery: OnDelivery | None, callback: OnDelivery | None) -> OnDelivery | None:
+    """The delivery callback, which confluent-kafka's produce() takes under two names."""
+    if on_delivery is not None and callback is not None:
+        raise TypeError("on_delivery and callback are two names of one argument: give one of them")
+    return callback if on_delivery is None else on_delivery

@@ -15,7 +15,6 @@ from dualwrite.client.fate.transaction_fate import ongoing_transaction
 from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.errors import InvalidTransactionStateError, PrepareFailedError
 from dualwrite.ids import PreparedTxnState
-from dualwrite.records.outgoing import OnDelivery
 
 REFUSED = (InvalidTransactionStateError,)
 """Raised by a call that did nothing because another task's call is still in progress."""
@@ -203,10 +202,3 @@ class BaseProducer:
 def deadline_of(timeout: float | None) -> float:
     """When a call that may wait ``timeout`` seconds must return, in monotonic seconds; None and -1 mean for ever."""
     return NEVER if timeout is None or timeout < 0 else time.monotonic() + timeout
-
-
-def one_callback(on_delivery: OnDelivery | None, callback: OnDelivery | None) -> OnDelivery | None:
-    """The delivery callback, which confluent-kafka's produce() takes under two names."""
-    if on_delivery is not None and callback is not None:
-        raise TypeError("on_delivery and callback are two names of one argument: give one of them")
-    return callback if on_delivery is None else on_delivery

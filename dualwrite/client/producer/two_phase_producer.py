@@ -15,8 +15,8 @@ from dualwrite.client.drivers.blocking import BlockingDriver
 from dualwrite.client.engine.contract import NEVER, Driver, Operation
 from dualwrite.client.engine.engine import Engine
 from dualwrite.client.engine.transaction_state import TransactionResult
-from dualwrite.client.producer.arguments import member_of, offsets_of
-from dualwrite.client.producer.base_producer import REFUSED, BaseProducer, deadline_of, one_callback
+from dualwrite.client.producer.arguments import member_of, offsets_of, one_callback
+from dualwrite.client.producer.base_producer import REFUSED, BaseProducer, deadline_of
 from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.errors import InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState, require_prepared_state

@@ -18,6 +18,7 @@ from sqlalchemy import CursorResult, Executable, ScalarResult
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
+from dualwrite.client.producer.arguments import one_callback
 from dualwrite.coordinator.aio.session import UnitAsyncSession
 from dualwrite.coordinator.offsets.consumers import KafkaConsumer
 from dualwrite.coordinator.process.greenlets import current_task, greenlet_spawn
@@ -135,6 +136,8 @@ class AsyncTransaction(BaseTransaction):
         timestamp: int = 0,
         headers: HeadersGiven | None = None,
         on_delivery: OnDelivery | None = None,
+        *,
+        callback: OnDelivery | None = None,
     ) -> None:
         """Add a record to this unit's Kafka transaction; see Transaction.produce.
 
@@ -142,7 +145,10 @@ class AsyncTransaction(BaseTransaction):
 
         :param on_delivery: called as ``on_delivery(error, message)``, in the event loop, when the record is
             acknowledged, which is before the unit of work is committed.
+        :param callback: another name of ``on_delivery``, as in confluent-kafka.
         """
+        if callback is not None:
+            on_delivery = await self._one_callback(on_delivery, callback)
         if (serializers := self._unit.serializers) is not None:
             given = RecordGiven(topic, value, key, partition, timestamp, headers, on_delivery)
             await self._produce_serialized(serializers, given)
@@ -158,6 +164,14 @@ class AsyncTransaction(BaseTransaction):
             return
         async with self._alone("produce()"):
             await greenlet_spawn(self._driver.produce, record)
+
+    async def _one_callback(self, on_delivery: OnDelivery | None, callback: OnDelivery) -> OnDelivery | None:
+        try:
+            return one_callback(on_delivery, callback)
+        except TypeError:
+            async with self._alone("produce()"):
+                await greenlet_spawn(self._driver.refuse_record)
+            raise
 
     async def _produce_serialized(self, serializers: Serializers, given: RecordGiven) -> None:
         async with self._alone("produce()"):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dualwrite.coordinator.concurrency.waiting import Flag, TaskThread
 from dualwrite.coordinator.ports.runtime import Runtime
 from dualwrite.coordinator.rules.lease import LeaseLostError
+from dualwrite.errors import DualWriteError
 
 _LOG = logging.getLogger("dualwrite")
 _FIRST_DELAY = 0.05
@@ -13,12 +14,14 @@ _LONGEST_DELAY = 5.0
 
 
 class Background:
-    """Runs ``act`` in a daemon thread until it succeeds, raises LeaseLostError, or :meth:`close` is called.
+    """Runs ``act`` in a daemon thread until it succeeds, raises a lasting error, or :meth:`close` is called. Logs an
+    error if the attempt before raised another one.
 
     :param act: returns when the work is done. This class never runs it twice at the same time.
     :param name: name of the thread, also for the log.
     :param when_idle: called each time that no work is left.
     :param first_delay: seconds before the second attempt; each further delay is twice as long, up to five seconds.
+    :param lasting: classes of errors that do not pass.
     """
 
     def __init__(
@@ -28,11 +31,13 @@ class Background:
         name: str,
         when_idle: Callable[[], None] = lambda: None,
         first_delay: float = _FIRST_DELAY,
+        lasting: tuple[type[Exception], ...] = (LeaseLostError,),
     ) -> None:
         self._now = runtime.monotonic
         self._act = act
         self._name = name
         self._first_delay = first_delay
+        self._lasting = lasting
         self._hurry = Flag(runtime)
         self._closed = False
         self._requested = False
@@ -93,16 +98,25 @@ class Background:
         while not self._closed:
             try:
                 self._act()
-            except LeaseLostError as error:
+            except self._lasting as error:
                 self.last_error = error
                 _LOG.error("%s: %s", self._name, error)
                 return
             except Exception as error:  # noqa: BLE001 - every error is logged, kept, and tried again
+                self._log(error, self.last_error)
                 self.last_error = error
-                _LOG.warning("%s: %s; trying again in %.2f s", self._name, error, delay, exc_info=True)
             else:
+                if self.last_error is not None:
+                    _LOG.info("%s: done, after errors", self._name)
                 self.last_error = None
                 return
             self._hurry.wait(delay)
             self._hurry.clear()
             delay = min(2 * delay, _LONGEST_DELAY)
+
+    def _log(self, error: Exception, before: Exception | None) -> None:
+        """Log ``error``, which will be tried again, unless the attempt before raised the same."""
+        if repr(error) != repr(before):
+            message = "%s: %s; trying again until it succeeds, at intervals of up to %g s"
+            is_known = isinstance(error, DualWriteError)
+            _LOG.warning(message, self._name, error, _LONGEST_DELAY, exc_info=None if is_known else error)

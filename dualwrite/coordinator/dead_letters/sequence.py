@@ -7,7 +7,7 @@ between two of them reads the record again.
 
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -81,8 +81,8 @@ class DeadLetterSequence:
             raise ConfigurationError(f"topic={topic!r}: name the dead-letter topic")
         if not isinstance(attempts, int) or isinstance(attempts, bool) or attempts < 1:
             raise ConfigurationError(f"attempts={attempts!r}: say how often a record is tried, 1 or more")
-        if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in may_pass):
-            raise ConfigurationError(f"may_pass={may_pass!r:.100}: give classes of exceptions")
+        if not (isinstance(may_pass, Collection) and all(_is_exception(kind) for kind in may_pass)):
+            raise ConfigurationError(f"may_pass={may_pass!r:.100}: give a tuple of classes of exceptions")
         self._manager, self._units = manager, units
         self._topic, self._attempts, self._may_pass = topic, attempts, tuple(may_pass)
         self._dialect = manager.engine.dialect
@@ -187,3 +187,7 @@ def _shown(error: BaseException) -> str:
     """The class and the first line of ``error``."""
     line = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {line:.200}" if line else type(error).__name__
+
+
+def _is_exception(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Exception)

@@ -6,7 +6,8 @@ librdkafka. If the user has not chosen a producer, librdkafka is used where the 
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from dualwrite.client.admin.control_plane import ControlPlane
@@ -64,21 +65,29 @@ class ProducerChoice:
             return NativeProducer(config)
         from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
 
-        try:
+        with self._naming_setting():
             return LibrdkafkaProducer(config)
-        except ConfigurationError as error:
-            if not self._objection:
-                raise
-            # librdkafka may know the setting by an alias of the user's name.
-            raise ConfigurationError(f"{error}; the native producer: {self._objection}") from error
 
     def require_known_settings(self) -> None:
-        """Refuse settings that no producer knows, without a request to Kafka.
+        """Refuse settings that no producer takes, without a request to Kafka.
 
         :raises ConfigurationError: naming the setting.
         """
-        if self.chosen == LIBRDKAFKA:  # it reports the setting when a producer is made
-            self.participant(self._config["transactional.id"]).close()
+        if self.chosen == LIBRDKAFKA:  # the native producer's are checked already
+            from dualwrite.coordinator.kafka.librdkafka import require_valid_settings
+
+            with self._naming_setting():
+                require_valid_settings(self._config)
+
+    @contextmanager
+    def _naming_setting(self) -> Iterator[None]:
+        """Let librdkafka's refusal name the setting as the user does: librdkafka may know it by an alias."""
+        try:
+            yield
+        except ConfigurationError as error:
+            if not self._objection:
+                raise
+            raise ConfigurationError(f"{error}; the native producer: {self._objection}") from error
 
     def _probe(self) -> None:
         control = ControlPlane(

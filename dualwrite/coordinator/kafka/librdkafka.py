@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.config.librdkafka_settings import LibrdkafkaSettings
-from dualwrite.client.config.reading import step_timeout
+from dualwrite.client.config.reading import BOOTSTRAP_KEY, names_of, step_timeout
 from dualwrite.client.fate.transaction_fate import TopicIds, started_ms
 from dualwrite.client.librdkafka.deadline_calls import DeadlineCalls, HeldCallbacks
 from dualwrite.client.librdkafka.errors import ConnectionWatch, translated, translating
@@ -103,12 +103,8 @@ class LibrdkafkaProducer:
         self._session = LibrdkafkaSession(self._control, made.transactional_id)
         self._topic_ids = TopicIds(self._control, THIS_PROCESS.monotonic)
         self._before = PreviousTransaction(self._control, self._timeout, THIS_PROCESS)
-        try:
-            self._connections = ConnectionWatch(made.librdkafka.get("logger", _log))
-            self._producer: Any = make_producer({**made.librdkafka, "logger": self._connections})
-        except (KafkaException, TypeError, ValueError) as error:
-            reason = error.args[0].str() if isinstance(error, KafkaException) else error
-            raise ConfigurationError(f"Kafka configuration: {reason}") from error
+        self._connections = ConnectionWatch(made.librdkafka.get("logger", _log))
+        self._producer: Any = _made(make_producer, {**made.librdkafka, "logger": self._connections})
         _participants.add(self)
 
     def init_transactions(self, keep_prepared_txn: bool = False) -> None:
@@ -320,3 +316,23 @@ class LibrdkafkaProducer:
     def _abort(self) -> None:
         self._call(Verb.ABORT, self._producer.abort_transaction)
         self._session.look_up()  # librdkafka bumps its epoch in the abort if it had lost track of a sequence
+
+
+def require_valid_settings(config: Mapping[str, Any]) -> None:
+    """Refuse settings that librdkafka refuses, without a request: a producer that knows no broker takes them, and ends.
+    Settings with an ``oauth_cb`` are not checked, as such a producer would ask for a token.
+
+    :raises ConfigurationError: naming the setting.
+    """
+    settings = LibrdkafkaSettings.of(config).librdkafka
+    if "oauth_cb" not in settings:
+        others = {name: value for name, value in settings.items() if name not in (*names_of(BOOTSTRAP_KEY), "logger")}
+        _made(Producer, {**others, "log_level": 0})
+
+
+def _made(make_producer: Callable[[dict[str, Any]], Any], settings: dict[str, Any]) -> Any:
+    try:
+        return make_producer(settings)
+    except (KafkaException, TypeError, ValueError) as error:
+        reason = error.args[0].str() if isinstance(error, KafkaException) else error
+        raise ConfigurationError(f"Kafka configuration: {reason}") from error

@@ -40,7 +40,7 @@ from dualwrite.coordinator.unit.transaction import BaseTransaction, unit_of
 from dualwrite.coordinator.unit.unit_database import unit_driver
 from dualwrite.coordinator.unit.unit_of_work import Unit
 from dualwrite.coordinator.unit.unit_transaction import watch_statements
-from dualwrite.errors import InvalidTransactionStateError, KafkaUnavailableError
+from dualwrite.errors import ConfigurationError, InvalidTransactionStateError, KafkaUnavailableError
 
 R = TypeVar("R")
 
@@ -73,6 +73,8 @@ class UnitManager:
         )
         self.store = self._make_store(self._own_engine)
         self._begin_process()
+        if self.process.choice is not None:
+            self.process.choice.require_known_settings()
 
     def _make_store(self, engine: Engine) -> SqlDecisionStore:
         """A store whose transactions use ``engine``."""
@@ -92,7 +94,9 @@ class UnitManager:
         self.is_recovered = False
         """True once a recovery has succeeded."""
         name = f"{self.settings.application}-recovery"
-        self._recovery = Background(THIS_PROCESS, lambda: self.store.in_thread(self._recover), name)
+        self._recovery = Background(
+            THIS_PROCESS, lambda: self.store.in_thread(self._recover), name, lasting=(ConfigurationError,)
+        )
 
     @staticmethod
     def _worker() -> object:
@@ -149,10 +153,7 @@ class UnitManager:
         assert driver is not None
         if self._keep_inherited(driver):
             if error is None:
-                raise InvalidTransactionStateError(
-                    f"this unit of work was begun in process {driver.process}, which alone can end it: begin one after "
-                    "the fork"
-                )
+                raise driver.inherited_error()
             return
         driver.finish(error)
         self._release(unit)
@@ -204,13 +205,16 @@ class UnitManager:
     def recover(self) -> dict[str, Outcome]:
         """Complete or abort the transactions of processes that ended or are silent; see DualWrite.recover."""
         self.require_outside()
+        return self._recover()
+
+    def _recover(self) -> dict[str, Outcome]:
         try:
-            return self._recover()
+            return self._recover_all()
         except Exception as error:
             raise_as_library_error(error, self.engine.dialect)
             raise
 
-    def _recover(self) -> dict[str, Outcome]:
+    def _recover_all(self) -> dict[str, Outcome]:
         pool, sweeper = self.process.pool, self.process.sweeper
         with sweeper.alone:
             outcomes = {}
@@ -226,7 +230,8 @@ class UnitManager:
             return outcomes
 
     def recover_in_background(self) -> None:
-        """Recover in a background thread, again and again until that succeeds; see DualWrite.recover."""
+        """Recover in a background thread, again and again until that succeeds, or a setting is found to be wrong; see
+        DualWrite.recover."""
         self.require_outside()
         self._recovery.start()
 
@@ -316,7 +321,7 @@ class UnitManager:
 
     def _keep_inherited(self, driver: UnitDriver) -> bool:
         """True in a child forked inside the block. The driver is kept: a rollback here would be the parent's."""
-        if driver.process == os.getpid():
+        if not driver.is_inherited:
             return False
         INHERITED.append(driver)
         return True
@@ -331,7 +336,7 @@ class UnitManager:
         self.process.pool.release(unit)
         unit.is_over = True
         if unit.offsets is not None and (unit.has_run or not unit.is_repeated):
-            unit.offsets.ended(succeeded=driver is not None and driver.machine.result is Result.SUCCEEDED)
+            unit.offsets.ended(None if driver is None else driver.machine.result)
         if driver is not None:
             self.process.counters.add(_COUNTED.get(driver.machine.result, "in_doubt"))
             if driver.is_on_record:

@@ -4,7 +4,7 @@ This module keeps no state. The calls that need librdkafka load it: an applicati
 """
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -88,7 +88,8 @@ def identity_of(consumer: KafkaConsumer) -> int:
 
 def tracked_consumer(consumer: KafkaConsumer, member: GroupMember) -> Consumer:
     """``consumer`` as :class:`Positions` knows it."""
-    return Consumer(identity_of(consumer), member.member_id or None, member.group_instance_id is not None)
+    is_static = member.group_instance_id is not None
+    return Consumer(identity_of(consumer), member.member_id or None, is_static, member.generation_id)
 
 
 def offsets_of(positions: Iterable[Any]) -> dict[TopicPartition, int]:
@@ -113,13 +114,16 @@ def require_positions(positions: Any, name: str) -> list[Any]:
     raise TypeError(f"{name}: {invalid!r:.100}: give a list of confluent_kafka.TopicPartition")
 
 
-def start_offsets(consumer: KafkaConsumer, partitions: list[Any], reset: OffsetReset) -> dict[TopicPartition, int]:
+def with_beginnings(
+    consumer: KafkaConsumer, partitions: list[Any], committed: Mapping[TopicPartition, int], reset: OffsetReset
+) -> dict[TopicPartition, int]:
     """The offset at which the group continues or begins each of ``partitions``, according to Kafka.
 
+    :param committed: see :func:`committed_offsets`.
     :param reset: where the group begins a partition without a committed offset.
     :raises KafkaUnavailableError: if the cluster does not answer.
     """
-    offsets = committed_offsets(consumer, partitions)
+    offsets = dict(committed)
     for partition in partitions:
         key = partition_of(partition)
         if key not in offsets:

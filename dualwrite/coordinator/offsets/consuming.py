@@ -16,6 +16,7 @@ from dualwrite.coordinator.offsets.consumers import (
     KafkaConsumer,
     OffsetReset,
     assign,
+    committed_offsets,
     identity_of,
     member_of_consumer,
     offsets_of,
@@ -23,8 +24,8 @@ from dualwrite.coordinator.offsets.consumers import (
     require_consumer,
     require_positions,
     seek_again,
-    start_offsets,
     tracked_consumer,
+    with_beginnings,
 )
 from dualwrite.coordinator.rules.positions import Consumer, Positions
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
@@ -77,7 +78,14 @@ class Consuming:
         positions = require_positions(consumer.assignment() if partitions is None else partitions, "partitions")
         stored = self._stored(consumer, member.group_id, positions, reset)
         starts = {partition_of(position): stored[partition_of(position)].offset for position in positions}
-        self._put(consumer, tracked_consumer(consumer, member), positions, starts, is_assigned=partitions is None)
+        self._put(
+            consumer,
+            tracked_consumer(consumer, member),
+            positions,
+            starts,
+            is_assigned=partitions is None,
+            is_stored=True,
+        )
 
     def seek_to_committed(
         self, consumer: KafkaConsumer, partitions: Sequence[Any] | None, auto_offset_reset: OffsetReset
@@ -94,13 +102,16 @@ class Consuming:
     def _seek_to_committed(self, consumer: KafkaConsumer, partitions: Sequence[Any] | None, reset: OffsetReset) -> None:
         tracked = tracked_consumer(consumer, member_of_consumer(consumer))
         positions = require_positions(consumer.assignment() if partitions is None else partitions, "partitions")
+        committed = committed_offsets(consumer, positions)
+        if partitions is None:
+            self.positions.require_own_commits(tracked, committed)
         done = self.positions.done(tracked)
         # The last unit of work may be committed in the database and not yet complete in Kafka.
         starts = {
             partition: max(offset, done.get(partition, 0))
-            for partition, offset in start_offsets(consumer, positions, reset).items()
+            for partition, offset in with_beginnings(consumer, positions, committed, reset).items()
         }
-        self._put(consumer, tracked, positions, starts, is_assigned=partitions is None)
+        self._put(consumer, tracked, positions, starts, is_assigned=partitions is None, is_stored=False)
 
     def warn_unless_put(self, tracked: Consumer, positions: Iterable[Any]) -> None:
         """Warn once about an assignment without a seek: librdkafka may go back by itself, and its positions do not show
@@ -120,10 +131,12 @@ class Consuming:
         starts: Mapping[TopicPartition, int],
         *,
         is_assigned: bool,
+        is_stored: bool,
     ) -> None:
         """Let ``consumer`` read the partitions of ``positions`` from ``starts``.
 
         :param is_assigned: True if these are the consumer's partitions already, and all of them.
+        :param is_stored: True if ``starts`` are the offsets in the database.
         """
         for position in positions:
             position.offset = starts[partition_of(position)]
@@ -131,7 +144,7 @@ class Consuming:
             seek_again(consumer, positions)
         is_whole = is_assigned or assign(consumer, positions)
         worker = self.worker() if is_assigned else None  # a callback runs in the thread that polls
-        self.positions.sought(tracked, starts, worker, is_whole=is_whole)
+        self.positions.sought(tracked, starts, worker, is_whole=is_whole, is_stored=is_stored)
 
     def _stored(
         self, consumer: KafkaConsumer, group: str, positions: Iterable[Any], reset: OffsetReset
@@ -142,7 +155,8 @@ class Consuming:
         missing = [position for position in positions if partition_of(position) not in stored]
         if not missing:
             return stored
-        for partition, offset in start_offsets(consumer, missing, reset).items():
+        committed = committed_offsets(consumer, missing)
+        for partition, offset in with_beginnings(consumer, missing, committed, reset).items():
             self.table.begin(group, partition, offset)
         return self.table.read(group)
 

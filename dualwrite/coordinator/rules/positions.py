@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dualwrite.errors import InvalidTransactionStateError, RebalancedError
+from dualwrite.errors import ConfigurationError, InvalidTransactionStateError, RebalancedError
 from dualwrite.ids import TopicPartition
 
 MOST_CONSUMERS = 1000
@@ -38,6 +38,8 @@ class Consumer(NamedTuple):
     """Its member id, which it loses when it is removed from its group; None without a group."""
     is_static: bool = False
     """True if it has a group.instance.id."""
+    generation: int = -1
+    """Of the group, as the member knows it; negative without a group."""
 
 
 @dataclass
@@ -47,10 +49,16 @@ class _Progress:
     member: str | None
     worker: "weakref.ref[object] | None" = None
     """The worker that claimed or positioned it last; None for a callback, which may be called anywhere."""
+    is_stored: bool = False
+    """True if its position is from the database, and not from Kafka."""
+    generation: int = -1
+    """The group's when it was positioned last."""
     done: dict[TopicPartition, int] = field(default_factory=dict)
     """Where it was positioned, advanced by its committed units of work since."""
     claimed: dict[TopicPartition, int] = field(default_factory=dict)
     """The offsets that units of work have claimed as read, committed or not."""
+    in_doubt: dict[TopicPartition, int] = field(default_factory=dict)
+    """The offsets of units of work whose outcome was not known at their end: recovery may commit them."""
     has_failed: bool = False
     failed_workers: "weakref.WeakSet[object]" = field(default_factory=weakref.WeakSet)
     """The workers of which a unit of work has failed since it was positioned."""
@@ -87,10 +95,12 @@ class Positions:
         worker: object | None,
         *,
         is_whole: bool = True,
+        is_stored: bool = True,
     ) -> None:
         """Note that ``consumer`` continues from ``starts``.
 
         :param worker: runs its units of work; None if not known.
+        :param is_stored: these are the offsets in the database, and not Kafka's.
         :param is_whole: these are all of its partitions, so that earlier reads no longer count.
         """
         progress = self._of(consumer, worker)
@@ -98,8 +108,28 @@ class Positions:
             progress.done, progress.claimed = {}, {}
             progress.worker = None if worker is None else weakref.ref(worker)
             progress.put_right()
+        progress.is_stored, progress.generation = is_stored, consumer.generation
         progress.done.update(starts)
         progress.claimed.update(starts)
+
+    def require_own_commits(self, consumer: Consumer, committed: Mapping[TopicPartition, int]) -> None:
+        """Require that only units of work have moved the offsets ``committed`` of the group, in Kafka, since
+        ``consumer`` was positioned. Another member may have, unless the generation is the same.
+
+        :raises ConfigurationError: if the consumer itself or another program commits offsets.
+        """
+        progress = self._known(consumer)
+        if progress is None or consumer.generation < 0 or consumer.generation != progress.generation:
+            return
+        for partition, offset in committed.items():
+            own = progress.done.get(partition)
+            if own is not None and offset > max(own, progress.in_doubt.get(partition, own)):
+                raise ConfigurationError(
+                    f"{partition}: the group's committed offset is {offset}, and this consumer's units of work have "
+                    f"committed {own}: the records in between count as used, and no unit has used them. Set "
+                    "enable.auto.commit=false; if it is set, find the commit() of your own, or the other program with "
+                    "the same group.id or group.instance.id"
+                )
 
     def forget(self, identity: int) -> None:
         """Forget a consumer's position: it can store no offsets before it is positioned again."""
@@ -117,7 +147,7 @@ class Positions:
         :raises RebalancedError: if a static member has another membership than when it was last seen. A static member
             can rejoin without notice to its application; a dynamic one cannot (KIP-394).
         :raises InvalidTransactionStateError: if records may have been skipped: a unit of work has failed since the
-            consumer was last positioned, and it has read on.
+            consumer was last positioned, and ``offsets`` are beyond those of the units before.
         """
         last, known = self._consumers.get(consumer.identity), self._known(consumer)
         if last is not None and known is None and consumer.is_static:
@@ -127,8 +157,9 @@ class Positions:
         may_be_behind = worker in self._failed_workers if last is None else last.may_be_behind(worker)
         if may_be_behind and any(offset > claimed.get(partition, -1) for partition, offset in offsets.items()):
             raise InvalidTransactionStateError(
-                "a unit of work has failed since, and the consumer has read on: the records in between would count as "
-                f"used; call {remedy}(consumer) after every failure, and poll again"
+                "a unit of work has failed since this consumer was last positioned, and these offsets are beyond those "
+                f"of the units before, so records that were not used would count as used: call {remedy}(consumer) "
+                "after every failure, and poll again"
             )
         progress = self._of(consumer, worker)
         for partition, offset in offsets.items():
@@ -146,17 +177,15 @@ class Positions:
         known = self._known(consumer)
         if known is None and consumer.identity in self._consumers:
             raise _of_another_membership("seek_to_stored")
+        is_stored = known is None or known.is_stored
         done = {**self.done(consumer), **within}
         moves = []
         for partition, offset in sorted(offsets.items()):
             stored = done.get(partition)
-            if stored is None and known is not None and consumer.is_static:
+            if stored is None and known is not None and is_stored and consumer.is_static:
                 raise _of_another_membership("seek_to_stored")  # and had that partition before
-            if stored is None:
-                raise InvalidTransactionStateError(
-                    f"{partition}: this consumer was not set to the offset in the database: call seek_to_stored("
-                    "consumer, partitions) in the on_assign callback of subscribe()"
-                )
+            if stored is None or not is_stored:
+                raise _not_positioned(partition)
             if offset < stored:
                 raise InvalidTransactionStateError(
                     f"{partition}: the consumer is at {offset}, and the database at {stored}, so these records were "
@@ -173,6 +202,12 @@ class Positions:
             progress.done.update(offsets)
             if all(progress.done.get(partition) == offset for partition, offset in progress.claimed.items()):
                 progress.put_right()
+
+    def may_be_committed(self, consumer: Consumer, offsets: Mapping[TopicPartition, int]) -> None:
+        """Note that the outcome of a unit of work with ``offsets`` is not known."""
+        progress = self._known(consumer)
+        if progress is not None:
+            progress.in_doubt.update(offsets)
 
     def failed(self, worker: object | None) -> None:
         """Note that a unit of work of ``worker`` has failed: the records that its consumers have read since the
@@ -199,6 +234,13 @@ class Positions:
         if len(self._consumers) > MOST_CONSUMERS:
             self._consumers.popitem(last=False)
         return progress
+
+
+def _not_positioned(partition: TopicPartition) -> InvalidTransactionStateError:
+    return InvalidTransactionStateError(
+        f"{partition}: this consumer was not set to the offset in the database: subscribe(topics, on_assign="
+        "dw.seek_to_stored); with an AsyncDualWrite and a confluent_kafka.Consumer, on_assign=dw.on_assign()"
+    )
 
 
 def _of_another_membership(remedy: str) -> RebalancedError:

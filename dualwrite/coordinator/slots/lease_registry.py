@@ -233,7 +233,8 @@ class LeaseRegistry:
         self.seen, self._seen_in = self._leases.rows(self._application, cluster), cluster
 
     def _limit(self) -> AbstractContextManager[object]:
-        return self._leases.limited(self._patience, f"the leases of {self._application}", "a third of lease_timeout")
+        setting = f"a third of lease_timeout, at least {_SHORTEST_LIMIT:g} s"
+        return self._leases.limited(self._patience, f"the leases of {self._application}", setting)
 
     def _take(self, candidates: Sequence[Candidate]) -> list[Lease]:
         began = self._runtime.monotonic()

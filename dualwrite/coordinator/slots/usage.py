@@ -65,7 +65,7 @@ class PoolSettings:
         if not isinstance(self.application, str):
             raise ConfigurationError(f"application {self.application!r}: name this application by a text")
         if not _is(Integral, self.size) or self.size < 1:
-            raise ConfigurationError(f"pool_size {self.size!r}: use 1 or more")
+            raise ConfigurationError(f"pool_size {self.size!r}: use an int, 1 or more")
         validated_transactional_id(slot_id(self.application, self.size - 1))
         if not (_is(Real, self.acquire_timeout) and self.acquire_timeout >= 0):
             raise ConfigurationError(f"acquire_timeout {self.acquire_timeout!r}: use 0 seconds or more")

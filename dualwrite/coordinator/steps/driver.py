@@ -4,6 +4,7 @@ It decides nothing. It reports every step that raises to the machine as failed, 
 """
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -22,7 +23,14 @@ from dualwrite.coordinator.rules.lease import LeaseLostError
 from dualwrite.coordinator.rules.machine import DualWriteMachine, Event, Result, Step, UnitState
 from dualwrite.coordinator.slots.lent_slot import LentSlot
 from dualwrite.coordinator.steps.observers import UnitObservers, no_observer
-from dualwrite.errors import FencedError, InvalidTransactionStateError, PrepareFailedError
+from dualwrite.errors import (
+    AnswerLostError,
+    FencedError,
+    InvalidTransactionStateError,
+    KafkaRefusedError,
+    KafkaUnavailableError,
+    PrepareFailedError,
+)
 from dualwrite.ids import PreparedTxnState
 from dualwrite.records.outgoing import OutgoingRecord
 
@@ -248,7 +256,15 @@ class UnitDriver:
         return Event.DONE
 
     def _begin_kafka(self) -> Event:
-        self._participant.begin_transaction()
+        try:
+            self._participant.begin_transaction()
+        except (AnswerLostError, KafkaRefusedError) as error:
+            if self._sender is None or not self._sender.is_committing:
+                raise
+            raise KafkaUnavailableError(
+                f"{self.slot.transactional_id}: the commit of the slot's earlier unit of work was not confirmed "
+                f"({error}), and recovery completes that one. This unit is rolled back on both sides; run it again"
+            ) from error
         self.slot.lease.memory.completed()  # the slot's earlier unit, whose commit may have been sent only
         return Event.DONE
 
@@ -337,11 +353,25 @@ class UnitDriver:
             return error
         return None
 
+    @property
+    def is_inherited(self) -> bool:
+        """True in a child that was forked inside the block."""
+        return self.process != os.getpid()
+
+    def inherited_error(self) -> InvalidTransactionStateError:
+        """The error of using or ending the unit in such a child."""
+        return InvalidTransactionStateError(
+            f"this unit of work was begun in process {self.process}, which alone can use and end it: begin one after "
+            "the fork"
+        )
+
     def require_user_code(self) -> None:
         """Pass inside the block.
 
-        :raises InvalidTransactionStateError: before it, after it, and while it is being left.
+        :raises InvalidTransactionStateError: before it, after it, while it is being left, and in a forked child.
         """
+        if self.is_inherited:
+            raise self.inherited_error()
         if not self.machine.in_user_code:
             state, result = f"is {self.machine.state.value!r}", self.machine.result
             if result is not None:

@@ -1,7 +1,5 @@
 """``with dw.transaction() as tx``: the block that begins a unit of work, and ends it in every case."""
 
-import asyncio
-import os
 import sys
 import threading
 import weakref
@@ -12,7 +10,7 @@ from traceback import walk_tb
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
-from dualwrite.coordinator.unit.transaction import BaseTransaction, Transaction, driver_of
+from dualwrite.coordinator.unit.transaction import BaseTransaction, Transaction, driver_of, require_no_loop
 from dualwrite.coordinator.unit.unit_of_work import Unit, UnitLifecycle
 from dualwrite.errors import InvalidTransactionStateError
 
@@ -91,7 +89,7 @@ class BaseBlock(Generic[T]):
         if self._units is not units or unit is None or unit.owner != self._current_context():
             return None
         driver = unit.driver
-        if driver is None or driver.process != os.getpid() or driver.is_released:
+        if driver is None or driver.is_inherited or driver.is_released:
             return None
         if self._was_left():
             self._units.force_end(unit, InvalidTransactionStateError("the block was never left"))
@@ -142,7 +140,7 @@ class Block(BaseBlock[Transaction]):
         joined = self._join()
         if joined is not None:
             return joined
-        _require_no_loop()
+        require_no_loop()
         self._unit = unit = Unit(self._current_context(), is_repeated=self._is_repeated)
         try:
             self._units.enter(unit)
@@ -222,20 +220,6 @@ class Block(BaseBlock[Transaction]):
                     return True
             error = error.__context__
         return False
-
-
-def _require_no_loop() -> None:
-    """Refuse a thread that runs an event loop: every task of the loop would wait for the database and for Kafka.
-
-    A notebook's cells run inside the kernel's own loop, which has nothing else to do meanwhile.
-
-    :raises InvalidTransactionStateError: naming what to use instead.
-    """
-    if asyncio._get_running_loop() is not None and "ipykernel" not in sys.modules:
-        raise InvalidTransactionStateError(
-            "a DualWrite's unit of work blocks this thread, which runs an event loop: use AsyncDualWrite there, or run "
-            "the unit in another thread (asyncio.to_thread)"
-        )
 
 
 def open_unit(units: UnitLifecycle) -> Any:

@@ -15,6 +15,7 @@ from dualwrite.coordinator.offsets.consumers import (
     tracked_consumer,
 )
 from dualwrite.coordinator.offsets.consuming import Consuming
+from dualwrite.coordinator.rules.machine import Result
 from dualwrite.coordinator.rules.positions import Consumer
 from dualwrite.coordinator.steps.driver import UnitDriver
 from dualwrite.errors import InvalidTransactionStateError, KafkaRefusedError, RebalancedError
@@ -103,14 +104,19 @@ class UnitOffsets:
                 self._consuming.table.move(connection, group, moves, epochs)
         self._stored.update({(group, move.partition): move.offset for move in moves})
 
-    def ended(self, *, succeeded: bool) -> None:
-        """The unit of work has ended."""
+    def ended(self, result: Result | None) -> None:
+        """The unit of work has ended.
+
+        :param result: None if it did not begin, or was left in the middle.
+        """
         positions = self._consuming.positions
-        if not succeeded:
+        if result is not Result.SUCCEEDED:
             positions.failed(self._worker())
-            return
         for consumer, offsets in self._claimed.items():
-            positions.committed(consumer, offsets)
+            if result is Result.SUCCEEDED:
+                positions.committed(consumer, offsets)
+            elif result is not Result.ROLLED_BACK:
+                positions.may_be_committed(consumer, offsets)
 
     def _claim(self, known: Consumer, positions: Iterable[Any], remedy: str) -> None:
         offsets = offsets_of(positions)

@@ -68,6 +68,11 @@ class UnitSession(Session):
 
         :raises InvalidTransactionStateError: always.
         """
+        if self.is_over:
+            raise InvalidTransactionStateError(
+                "commit() of tx.session changed nothing: its unit of work is over, and the end of the block has "
+                "committed or rolled back; begin another unit of work"
+            )
         raise InvalidTransactionStateError(
             f"commit() of tx.session is refused inside a unit of work, and changed nothing: {LEAVE_TO_END}"
         )

@@ -1,5 +1,7 @@
 """``tx``: a unit of work inside its block, with the database connection and the Kafka transaction."""
 
+import asyncio
+import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -7,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, CursorResult, Executable, ScalarResult
 from sqlalchemy.orm import Session
 
+from dualwrite.client.producer.arguments import one_callback
 from dualwrite.coordinator.offsets.consumers import KafkaConsumer
 from dualwrite.coordinator.steps.driver import UnitDriver
 from dualwrite.coordinator.unit.offsets import UnitOffsets
@@ -16,6 +19,20 @@ from dualwrite.errors import InvalidTransactionStateError
 from dualwrite.records.outgoing import HeadersGiven, OnDelivery, OutgoingRecord
 
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
+
+
+def require_no_loop() -> None:
+    """Refuse a thread that runs an event loop: every task of the loop would wait for the database and for Kafka.
+
+    A notebook's cells run inside the kernel's own loop, which has nothing else to do meanwhile.
+
+    :raises InvalidTransactionStateError: naming what to use instead.
+    """
+    if asyncio._get_running_loop() is not None and "ipykernel" not in sys.modules:
+        raise InvalidTransactionStateError(
+            "a DualWrite's unit of work blocks this thread, which runs an event loop: use AsyncDualWrite there, or run "
+            "the unit in another thread (asyncio.to_thread)"
+        )
 
 
 class BaseTransaction:
@@ -45,7 +62,9 @@ class Transaction(BaseTransaction):
     @property
     def _driver(self) -> UnitDriver:
         owner = self._unit.owner
-        if type(owner) is int and owner != threading.get_ident():  # a request's unit moves from thread to thread
+        if type(owner) is not int:  # a request's unit, which moves from thread to thread
+            require_no_loop()
+        elif owner != threading.get_ident():
             raise InvalidTransactionStateError(
                 "tx belongs to the thread that began its unit of work, and another thread uses it: begin a unit in "
                 "each thread"
@@ -86,6 +105,8 @@ class Transaction(BaseTransaction):
         timestamp: int = 0,
         headers: HeadersGiven | None = None,
         on_delivery: OnDelivery | None = None,
+        *,
+        callback: OnDelivery | None = None,
     ) -> None:
         """Add a record to this unit's Kafka transaction, like confluent-kafka's ``Producer.produce``.
 
@@ -95,11 +116,14 @@ class Transaction(BaseTransaction):
         :param timestamp: milliseconds since the epoch; 0 is now.
         :param on_delivery: called as ``on_delivery(error, message)`` when the record is acknowledged, which is before
             the unit of work is committed.
+        :param callback: another name of ``on_delivery``, as in confluent-kafka.
         :raises TypeError: if an argument has a wrong type; ValueError, if no record can have a value that is given.
         :raises KafkaUnavailableError: and every other error of the participant. A record that raised is not part of the
             unit of work; if you catch the error, the rest may still be committed.
         """
         try:
+            if callback is not None:
+                on_delivery = one_callback(on_delivery, callback)
             if (serializers := self._unit.serializers) is None:
                 record = OutgoingRecord(topic, value, key, partition, timestamp, headers, on_delivery)
             else:
@@ -122,7 +146,7 @@ class Transaction(BaseTransaction):
             positions in all assigned partitions that it has read from.
         :raises RebalancedError: if the group has given the partitions to another member. The unit is rolled back, even
             if the error is caught.
-        :raises InvalidTransactionStateError: if a unit of work has failed, and the consumer has read on without
+        :raises InvalidTransactionStateError: if a unit of work has failed, and the consumer's offsets go on without
             ``seek_to_committed(consumer)``: the records in between would be lost.
         :raises KafkaUnavailableError: and other errors of the participant; the unit is rolled back then, too.
         """
@@ -141,7 +165,7 @@ class Transaction(BaseTransaction):
         :raises RebalancedError: if another member has advanced one of the partitions since this consumer's
             ``seek_to_stored``. The unit is rolled back, even if the error is caught.
         :raises InvalidTransactionStateError: inside a savepoint; if the consumer was not positioned by
-            ``seek_to_stored``; or if a unit of work has failed, and the consumer has read on without
+            ``seek_to_stored``; or if a unit of work has failed, and the consumer's offsets go on without
             ``seek_to_stored(consumer)``.
         :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
         """

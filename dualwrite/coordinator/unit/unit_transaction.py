@@ -18,7 +18,8 @@ LEAVE_TO_END = "leave commit and rollback to the block's end"
 _HARMLESS = frozenset(
     word for name in ("SELECT", "INSERT", "UPDATE", "DELETE") for word in (name, name.lower(), name.capitalize())
 )
-"""The first six letters of most statements, and of no statement that ends a transaction."""
+"""The first six letters of most statements, and of none that ends a transaction; another one may follow it in the same
+text."""
 
 
 class SessionInUnit(Protocol):
@@ -159,19 +160,20 @@ def _check(statement: str, context: ExecutionContext | None) -> None:
     if ends_transaction(database_of(context.dialect).grammar, statement):
         raise transaction.refuse(
             InvalidTransactionStateError(
-                f"{statement.strip()[:60]!r} is refused inside a unit of work, and was not run: the end of its block "
-                "commits or rolls back. This unit is rolled back on both sides"
+                f"{statement.strip()[:60]!r} is refused inside a unit of work, and was not run: it would end the "
+                "unit's transaction or reset its settings, and the end of the block commits or rolls back. This unit "
+                "is rolled back on both sides"
             )
         )
 
 
 def _before_statement(_: Any, statement: str, __: Any, context: ExecutionContext | None) -> None:
-    if statement[:6] not in _HARMLESS:
+    if statement[:6] not in _HARMLESS or ";" in statement:
         _check(statement, context)
 
 
 def _before_plain_statement(_: Any, statement: str, context: ExecutionContext | None) -> None:
-    if statement[:6] not in _HARMLESS:
+    if statement[:6] not in _HARMLESS or ";" in statement:
         _check(statement, context)
 
 

@@ -95,7 +95,7 @@ def test_offsets_are_stored_with_what_the_records_were_used_for(place: AsyncPlac
             await use(dual_write, consumer, inner.poll(P, 2))
             with pytest.raises(KeyError):
                 await use(dual_write, consumer, inner.poll(P, 2), fail="after")
-            with pytest.raises(InvalidTransactionStateError, match="read on"):
+            with pytest.raises(InvalidTransactionStateError, match="has failed since"):
                 await use(dual_write, consumer, inner.poll(P, 1))
             await dual_write.seek_to_stored(consumer)
             assert inner.next == {P: 2, Q: 0}
@@ -291,7 +291,7 @@ def test_a_failure_before_anything_was_claimed_leaves_nothing_to_claim(
             with pytest.raises(KeyError):
                 await use(dual_write, consumer, consumer.poll(P, 2), fail="before")
             consumer.poll(P, 1)
-            with pytest.raises(InvalidTransactionStateError, match="read on"):
+            with pytest.raises(InvalidTransactionStateError, match="has failed since"):
                 await use(dual_write, consumer, [2])
 
     run(main())
@@ -368,7 +368,7 @@ def test_a_unit_that_failed_for_good_before_it_began_counts(
                 await handle()
             monkeypatch.setattr(AsyncUnitManager, "acquire", acquire)
             consumer.poll(P, 1)
-            with pytest.raises(InvalidTransactionStateError, match="read on"):
+            with pytest.raises(InvalidTransactionStateError, match="has failed since"):
                 await handle()
 
     run(main())

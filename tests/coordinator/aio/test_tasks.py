@@ -368,3 +368,22 @@ def test_nothing_waits_for_the_loops_own_threads_which_may_all_be_busy(sqlite_pl
     finally:
         ends.set()
     assert sqlite_place.in_both("one")
+
+
+def test_a_delivery_callback_has_the_two_names_of_confluent_kafka(sqlite_place: AsyncPlace) -> None:
+    told: list[object] = []
+
+    async def main() -> None:
+        async with sqlite_place.dual_write() as dual_write:
+            async with dual_write.transaction() as tx:
+                await tx.produce("events", "one", callback=lambda error, _: told.append(error))
+            with pytest.raises(InvalidTransactionStateError, match="there is no record to commit"):
+                await two_callbacks(dual_write)
+
+    async def two_callbacks(dual_write: AsyncDualWrite) -> None:
+        async with dual_write.transaction() as tx:
+            with pytest.raises(TypeError, match="two names of one argument"):
+                await tx.produce("events", "two", on_delivery=print, callback=print)
+
+    run(main())
+    assert (told, sqlite_place.kafka.committed) == ([None], ["one"])

@@ -203,6 +203,6 @@ def test_the_pattern_without_the_helper(start_broker: Callable[..., KafkaBroker]
         first, second, third = batch_of(consumer, 3)
         use(first)
         use(second)
-        with pytest.raises(InvalidTransactionStateError, match="read on"):
+        with pytest.raises(InvalidTransactionStateError, match="has failed since"):
             use(third, is_last=True)
     assert [record.value for record in broker.read("in.dlq", minimum=1)] == [b"1"]

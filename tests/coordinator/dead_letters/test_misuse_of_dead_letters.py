@@ -51,6 +51,7 @@ async def awaited(tx: Any, message: Any) -> None:
         ({"offsets": "here"}, "offsets='here': use 'stored' or 'committed'"),
         ({"may_pass": [3]}, "may_pass="),
         ({"may_pass": [KeyboardInterrupt]}, "may_pass="),
+        ({"may_pass": ValueError}, "may_pass=<class 'ValueError'>: give a tuple of classes of exceptions"),
     ],
 )
 def test_a_wrong_setting_is_named(

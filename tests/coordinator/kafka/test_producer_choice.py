@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.ext.asyncio import create_async_engine
 
+from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.kafka import choice as producers
 from dualwrite.coordinator.kafka.choice import ProducerChoice
@@ -15,6 +17,7 @@ from dualwrite.coordinator.kafka.native import NativeProducer
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 from dualwrite.wire.apis import APIS, ApiKey
 from tests.support.client.scripted_broker import ScriptedBroker, scripted
+from tests.support.coordinator.aio.async_dual_writes import async_url
 from tests.support.coordinator.event_table import CONFIG
 from tests.support.coordinator.fake_kafka import FakeKafka
 
@@ -202,3 +205,44 @@ def test_a_dual_write_names_its_producer(sqlite_engine: Engine, broker: Scripted
         assert told.producer == "librdkafka"
     with DualWrite(sqlite_engine, config, application="a", participant=FakeKafka().participant) as own:
         assert own.producer is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"acks": "1"}, "acks '1': allowed: "),
+        ({"lingr.ms": 5}, "lingr.ms: unknown setting; did you mean linger.ms?"),
+        ({"linger.ms": "abc"}, "linger.ms 'abc': allowed"),
+    ],
+)
+@pytest.mark.parametrize("producer", [None, "native"])
+@pytest.mark.parametrize("cls", [DualWrite, AsyncDualWrite])
+def test_a_wrong_setting_is_refused_at_construction_without_a_request(
+    sqlite_url: str,
+    cls: Any,
+    producer: str | None,
+    settings: dict[str, Any],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: pytest.fail("asked"))
+    engine = create_engine(sqlite_url) if cls is DualWrite else create_async_engine(async_url(sqlite_url, "aiosqlite"))
+    with pytest.raises(ConfigurationError) as raised:
+        cls(engine, {**CONFIG, **settings}, application="a", producer=producer)
+    assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"), [({"acks": "1"}, "acks"), ({"lingr.ms": 5}, "lingr.ms"), ({"batch.size": -1}, "batch.size")]
+)
+def test_a_setting_that_librdkafka_refuses_is_refused_at_construction(
+    sqlite_engine: Engine, settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        DualWrite(sqlite_engine, {**CONFIG, **settings}, application="a", producer="librdkafka")
+    DualWrite(sqlite_engine, {**CONFIG, "stats_cb": print}, application="a").close()
+
+
+def test_a_token_is_not_asked_for_at_construction(sqlite_engine: Engine) -> None:
+    config = {**CONFIG, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER", "stats_cb": print}
+    DualWrite(sqlite_engine, {**config, "oauth_cb": lambda _: pytest.fail("asked")}, application="a").close()

@@ -6,12 +6,21 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from sqlalchemy import Engine
+from sqlalchemy.exc import OperationalError
 
 from dualwrite.client.protocol.requests import GroupMember
 from dualwrite.coordinator.aio.awaited_slot import AwaitedParticipant
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.unit.transaction import Transaction
-from dualwrite.errors import InvalidTransactionStateError, KafkaRefusedError, KafkaUnavailableError, RebalancedError
+from dualwrite.coordinator.unit.unit_transaction import UnitTransaction
+from dualwrite.errors import (
+    ConfigurationError,
+    InDoubtError,
+    InvalidTransactionStateError,
+    KafkaRefusedError,
+    KafkaUnavailableError,
+    RebalancedError,
+)
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.coordinator.event_table import stored_values
@@ -304,3 +313,55 @@ def test_offsets_are_sent_inside_the_block_only(dual_write: DualWrite) -> None:
     for method in (tx.send_offsets, tx.store_offsets):
         with pytest.raises(InvalidTransactionStateError, match="only inside its own block"):
             method(consumer)
+
+
+# Offsets that were committed past the units of work.
+
+
+def fail(dw: DualWrite, consumer: FakeConsumer, kafka: FakeKafka, request: str = "prepare") -> None:
+    """Poll three records, of which a unit of work is rolled back."""
+    consumer.poll(P, 3)
+    fail_at(kafka, request)
+    with pytest.raises(KafkaUnavailableError):
+        use(dw, consumer, "failed")
+
+
+def test_an_offset_of_the_consumers_own_auto_commit_is_refused(dual_write: DualWrite, kafka: FakeKafka) -> None:
+    consumer = reading()
+    dual_write.seek_to_committed(consumer, positions(P))
+    fail(dual_write, consumer, kafka)
+    consumer.group.committed[P] = 3  # with enable.auto.commit=true, the default, librdkafka commits what was polled
+    for _ in range(2):
+        with pytest.raises(
+            ConfigurationError, match=r"in-0: .* offset is 3, .* committed 0: .*enable.auto.commit=false"
+        ):
+            dual_write.seek_to_committed(consumer)
+    assert consumer.next == {P: 3}, "it has not moved"
+
+
+def test_offsets_of_another_member_are_accepted_after_a_rebalance_and_back(
+    dual_write: DualWrite, kafka: FakeKafka
+) -> None:
+    consumer = reading()
+    dual_write.seek_to_committed(consumer, positions(P))
+    fail(dual_write, consumer, kafka)
+    consumer.member, consumer.group.committed[P] = MEMBER._replace(generation_id=2), 3
+    dual_write.seek_to_committed(consumer)
+    assert consumer.next == {P: 3}
+
+
+def test_the_offsets_of_a_unit_in_doubt_are_accepted_when_recovery_has_committed_it(
+    dual_write: DualWrite, kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = reading()
+    dual_write.seek_to_committed(consumer, positions(P))
+    consumer.poll(P, 3)
+    with monkeypatch.context() as silent:
+        lost = OperationalError("", {}, Exception("lost"))
+        silent.setattr(UnitTransaction, "commit", lambda *_: (_ for _ in ()).throw(lost))
+        silent.setattr("dualwrite.coordinator.steps.driver.was_committed", lambda *_: (_ for _ in ()).throw(lost))
+        with pytest.raises(InDoubtError):
+            use(dual_write, consumer, "one")
+    consumer.group.committed[P] = 3
+    dual_write.seek_to_committed(consumer)
+    assert consumer.next == {P: 3}

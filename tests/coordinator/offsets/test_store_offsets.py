@@ -567,3 +567,20 @@ def test_records_that_have_moved_are_not_used_again(lite: DualWrite, sqlite_engi
     with pytest.raises(RebalancedError):
         use_all(consumer.poll(P, 2))
     assert len(attempts) == 1
+
+
+def test_a_consumer_that_was_positioned_from_kafka_is_told_to_be_positioned_from_the_database(
+    dw: DualWrite, group: FakeGroup
+) -> None:
+    consumer = FakeConsumer(group)
+    dw.seek_to_committed(consumer, positions(P))
+    consumer.poll(P, 3)
+    with (
+        pytest.raises(InvalidTransactionStateError, match=r"was not set to the offset in the database: .*stored"),
+        dw.transaction() as tx,
+    ):
+        tx.store_offsets(consumer)
+    dw.seek_to_stored(consumer)
+    consumer.poll(P, 3)
+    with dw.transaction() as tx:
+        tx.store_offsets(consumer)

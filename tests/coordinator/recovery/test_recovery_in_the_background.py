@@ -8,14 +8,16 @@ import pytest
 from sqlalchemy import Engine, insert
 
 from dualwrite.broker.embedded import EmbeddedBroker
+from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
 from dualwrite.coordinator.dual_write import DualWrite
-from dualwrite.errors import InvalidTransactionStateError
+from dualwrite.errors import ConfigurationError, InvalidTransactionStateError
 from tests.support.coordinator.aio.async_dual_writes import LONG, AsyncPlace, run
 from tests.support.coordinator.event_table import events, stored_values
 from tests.support.coordinator.usual_unit import write
 from tests.support.crash.world import free_port
 from tests.support.peer_clients.kafka_helpers import create_topic, visible
+from tests.support.waiting import eventually
 
 
 def dual_write_on(engine: Engine, address: str) -> DualWrite:
@@ -92,3 +94,22 @@ def test_it_goes_on_beside_an_event_loop(sqlite_place: AsyncPlace, broker: Embed
                 await asyncio.to_thread(await_recovered, dual_write)
 
     run(main())
+
+
+def test_a_wrong_setting_ends_it_and_is_the_error_of_the_next_unit(
+    sqlite_engine: Engine, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Which only the cluster can tell: it is too old for the producer that was asked for."""
+    monkeypatch.setattr(ControlPlane, "transaction_version", lambda _: 1)
+    config = {"bootstrap.servers": broker.bootstrap_servers}
+    with DualWrite(sqlite_engine, config, application="orders", pool_size=1, producer="native") as dual_write:
+        dual_write.recover(wait=False)
+        assert eventually(lambda: "orders-recovery: " in caplog.text, bool)
+        assert eventually(lambda: dual_write.wait_idle(0), bool)
+        assert not dual_write.is_recovered
+        lines = [line for line in caplog.records if line.levelname in ("WARNING", "ERROR")]
+        assert [(line.getMessage()[:64], line.exc_info) for line in lines] == [
+            ("orders-recovery: the cluster's transaction.version is 1, and the", None)
+        ]
+        with pytest.raises(ConfigurationError, match=r"transaction\.version is 1"), dual_write.transaction():
+            raise AssertionError

@@ -409,3 +409,12 @@ def test_the_engine_of_the_dual_write_stands_for_the_units_connection(
         tx.session.execute(insert(events).values(value="one"), bind_arguments={"bind": sqlite_engine})
 
     assert unit(write) == ["there", "one"]
+
+
+def test_a_commit_after_the_block_is_told_that_the_unit_is_over(dual_write: DualWrite) -> None:
+    with dual_write.transaction() as tx:
+        session = tx.session
+        with pytest.raises(InvalidTransactionStateError, match="is refused inside a unit of work"):
+            session.commit()
+    with pytest.raises(InvalidTransactionStateError, match="its unit of work is over"):
+        session.commit()

@@ -8,7 +8,7 @@ import pytest
 from dualwrite.coordinator.concurrency.background import Background
 from dualwrite.coordinator.process.this_process import THIS_PROCESS
 from dualwrite.coordinator.rules.lease import Lease, LeaseLostError
-from dualwrite.errors import KafkaUnavailableError
+from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 
 LONG = 20.0
 
@@ -143,3 +143,37 @@ def test_the_idle_callback_is_called_when_no_work_is_left() -> None:
     )
     background.start()
     assert told.wait(LONG)
+
+
+def test_an_error_that_lasts_ends_it_and_is_logged_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    act, calls = failing(9, ConfigurationError("acks '1'"))
+    background = Background(THIS_PROCESS, act, "orders-recovery", lasting=(ConfigurationError,))
+    background.start()
+    assert background.wait(LONG)
+    assert (len(calls), background.is_running) == (1, False)
+    assert [(line.levelname, line.getMessage(), line.exc_info) for line in caplog.records] == [
+        ("ERROR", "orders-recovery: acks '1'", None)
+    ]
+
+
+def test_an_error_is_logged_once_as_long_as_it_stays_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    errors = [KafkaUnavailableError(text) for text in ("down", "down", "down", "refused", "refused", "down")]
+
+    def act() -> None:
+        if errors:
+            raise errors.pop(0)
+
+    background = Background(THIS_PROCESS, act, "orders-recovery", first_delay=0.001)
+    with caplog.at_level("INFO", "dualwrite"):
+        background.start()
+        assert background.wait(LONG)
+        for _ in range(6):
+            background.wait(LONG)
+    again = "; trying again until it succeeds, at intervals of up to 5 s"
+    assert [line.getMessage() for line in caplog.records] == [
+        f"orders-recovery: down{again}",
+        f"orders-recovery: refused{again}",
+        f"orders-recovery: down{again}",
+        "orders-recovery: done, after errors",
+    ]
+    assert not any(line.exc_info for line in caplog.records)

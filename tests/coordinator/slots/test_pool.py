@@ -11,6 +11,7 @@ from dualwrite.coordinator.process.this_process import THIS_PROCESS
 from dualwrite.coordinator.slots import pool as pools
 from dualwrite.coordinator.slots.slot import Slot
 from dualwrite.coordinator.slots.usage import PoolSettings
+from dualwrite.coordinator.sql.lease_store import SqlLeases
 from dualwrite.errors import (
     ConfigurationError,
     FencedError,
@@ -389,7 +390,7 @@ def test_a_failed_give_back_is_logged_and_the_lease_expires(
         ({"application": ""}, "application is empty"),
         ({"application": 5}, "application 5: name this application by a text"),
         ({"size": 0}, "pool_size 0"),
-        *(({"size": value}, f"pool_size {value!r}: use 1 or more") for value in ("4", 1.5, True, None)),
+        *(({"size": value}, f"pool_size {value!r}: use an int, 1 or more") for value in ("4", 1.5, True, None)),
         *(({"acquire_timeout": value}, f"acquire_timeout {value!r}: use 0") for value in ("1", None, float("nan"))),
         *(({"lease_timeout": value}, f"lease_timeout {value!r}: use more") for value in ("1", None, float("nan"))),
         ({"application": "a" * 252, "size": 1001}, "255 characters"),
@@ -401,3 +402,17 @@ def test_senseless_settings_are_refused_by_name(change: dict[str, Any], message:
     settings = PoolSettings(**{"application": "a", "size": 1, "acquire_timeout": 1, "lease_timeout": 1, **change})
     with pytest.raises(ConfigurationError, match=message):
         settings.check()
+
+
+def test_the_limit_of_a_heartbeats_requests_is_described_with_its_least_value(
+    make_dual_write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described, limited = [], SqlLeases.limited
+
+    def note(leases: SqlLeases, seconds: float, name: str, setting: str) -> Any:
+        described.append((seconds, setting))
+        return limited(leases, seconds, name, setting)
+
+    monkeypatch.setattr(SqlLeases, "limited", note)
+    make_dual_write(lease_timeout=4).recover()
+    assert set(described) == {(5.0, "a third of lease_timeout, at least 5 s")}

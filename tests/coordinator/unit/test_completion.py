@@ -14,7 +14,7 @@ from dualwrite import AsyncDualWrite, EmbeddedBroker
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as state_table
-from dualwrite.errors import ConfigurationError, KafkaUnavailableError
+from dualwrite.errors import AnswerLostError, ConfigurationError, KafkaRefusedError, KafkaUnavailableError
 from dualwrite.wire.apis import ApiKey
 from tests.support.coordinator.aio.async_dual_writes import LONG, AsyncPlace, run
 from tests.support.coordinator.aio.async_dual_writes import write_unit as write_async_unit
@@ -143,14 +143,24 @@ def test_a_lost_commit_known_before_the_next_unit_does_not_affect_that_unit(
     assert dual_write.counters.rolled_back == 0
 
 
+@pytest.mark.parametrize(
+    "lost", [AnswerLostError("EndTxn (commit): no answer in 2 s"), KafkaRefusedError("EndTxn (commit)", 48, "REFUSED")]
+)
 def test_a_lost_commit_found_in_the_next_unit_rolls_it_back_and_is_completed(
-    dual_write: DualWrite, kafka: FakeKafka, sqlite_engine: Engine
+    dual_write: DualWrite, kafka: FakeKafka, sqlite_engine: Engine, lost: Exception
 ) -> None:
     write_unit(dual_write, "one")
-    kafka.fault = failing("collect")
+    left = [lost]
+
+    def lose(request: str) -> None:
+        if request == "collect" and left:
+            raise left.pop()
+
+    kafka.before_effect = lose
     with pytest.raises(KafkaUnavailableError) as raised:
         write_unit(dual_write, "two")
-    assert raised.value.retriable
+    assert (type(raised.value), raised.value.retriable) == (KafkaUnavailableError, True)
+    assert "orders-0: the commit of the slot's earlier unit of work was not confirmed (EndTxn" in str(raised.value)
     assert dual_write.wait_idle(20)
     assert kafka.committed == stored_values(sqlite_engine) == ["one"]
     write_unit(dual_write, "two")
@@ -359,3 +369,20 @@ def test_a_task_that_is_cancelled_while_its_unit_waits_for_an_answer_loses_nothi
 
     run(units())
     assert kafka.committed == stored_values(sqlite_place.seen) == ["one"]
+
+
+def test_an_asyncio_unit_that_meets_an_earlier_lost_answer_may_be_run_again(sqlite_place: AsyncPlace) -> None:
+    kafka = sqlite_place.kafka
+    kafka.is_slow = lambda: True
+
+    async def units() -> None:
+        async with sqlite_place.dual_write(completion="background", lease_timeout=QUIET) as dual_write:
+            await write_async_unit(dual_write, "one")
+            kafka.fault = failing("collect")
+            with pytest.raises(KafkaUnavailableError, match="commit of the slot's earlier unit of work") as raised:
+                await write_async_unit(dual_write, "two")
+            assert raised.value.retriable
+            await write_async_unit(dual_write, "two")
+
+    run(units())
+    assert kafka.committed == stored_values(sqlite_place.seen) == ["one", "two"]

@@ -282,9 +282,10 @@ REFUSED = [
     "rollback and chain",
     "BEGIN",
     "START TRANSACTION",
+    "SELECT 1; COMMIT; SELECT 2",
 ]
 REFUSED_ON = {
-    "psycopg": ["ABORT", "COMMIT AND CHAIN", "PREPARE TRANSACTION 'other'"],
+    "psycopg": ["RESET ALL", "DISCARD ALL", "ABORT", "COMMIT AND CHAIN", "PREPARE TRANSACTION 'other'"],
     "psycopg2": ["ABORT", "PREPARE TRANSACTION 'other'"],
     "pysqlite": ["BEGIN IMMEDIATE", "END TRANSACTION"],
     "pymysql": [

@@ -138,3 +138,18 @@ def test_a_tx_after_its_block_says_how_the_unit_ended(tmp_path: Path) -> None:
 def test_the_name_of_a_setting_with_an_underscore_is_recognised() -> None:
     with pytest.raises(ConfigurationError, match=r'"bootstrap_servers" is not a setting: write "bootstrap\.servers"'):
         DualWrite(create_engine("sqlite:///x.db"), {"bootstrap_servers": "b:1"}, application="a")
+
+
+def test_a_delivery_callback_has_the_two_names_of_confluent_kafka(make_dual_write: Any, kafka: FakeKafka) -> None:
+    told: list[object] = []
+    dual_write = make_dual_write()
+    with dual_write.transaction() as tx:
+        tx.produce("events", "one", callback=lambda error, _: told.append(error))
+    assert told == [None]
+    with (
+        pytest.raises(InvalidTransactionStateError, match="there is no record to commit"),
+        dual_write.transaction() as tx,
+        pytest.raises(TypeError, match="two names of one argument"),
+    ):
+        tx.produce("events", "two", on_delivery=print, callback=print)
+    assert kafka.committed == ["one"]

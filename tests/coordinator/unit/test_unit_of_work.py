@@ -845,8 +845,16 @@ def test_a_child_that_is_forked_inside_a_unit_leaves_its_parents_transaction_alo
         with monkeypatch.context() as child:  # a real one would share the connection just so
             child.setattr(os, "getpid", lambda: manager_of(dual_write).process.pid + 1)
             block.__exit__(None, RuntimeError("the child's"), None)
-            with pytest.raises(InvalidTransactionStateError, match="which alone can end it"):
-                block.__exit__(None, None, None)
+            for use in (
+                lambda: block.__exit__(None, None, None),
+                lambda: write(tx, "the child's"),
+                lambda: tx.connection,
+                lambda: tx.session,
+                lambda: tx.scalar(select(1)),
+                lambda: tx.produce("events", "the child's"),
+            ):
+                with pytest.raises(InvalidTransactionStateError, match="which alone can use and end it"):
+                    use()
         write(tx, "after")
     assert in_both(engine, kafka, "before", "after")
     engine.dispose()

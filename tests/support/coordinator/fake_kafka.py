@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision, outcome_in_log, verdict
-from dualwrite.errors import FencedError, KafkaUnavailableError, PrepareFailedError
+from dualwrite.errors import AnswerLostError, FencedError, KafkaUnavailableError, PrepareFailedError
 from dualwrite.ids import (
     Anchor,
     EndedTransaction,
@@ -25,6 +25,7 @@ from dualwrite.records.outgoing import OutgoingRecord
 T = TypeVar("T")
 PARTITION = TopicPartition("events", 0)
 PRODUCER_ID = 4711
+_DECIDING = ("commit", "send commit", "collect")
 
 
 class Crash(BaseException):
@@ -81,12 +82,13 @@ class FakeKafka:
         self.requests.append(name)
         self.before_effect(name)
         fault = self.fault(name)
+        silence = AnswerLostError if name in _DECIDING else KafkaUnavailableError
         if fault is Fault.BEFORE:
-            raise KafkaUnavailableError(f"{name}: no answer, and it never arrived")
+            raise silence(f"{name}: no answer, and it never arrived")
         answer = effect()
         self.after_effect(name)
         if fault is Fault.AFTER:
-            raise KafkaUnavailableError(f"{name}: no answer, but it arrived")
+            raise silence(f"{name}: no answer, but it arrived")
         if fault is Fault.CRASH:
             raise Crash(name)
         return answer

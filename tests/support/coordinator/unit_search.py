@@ -9,7 +9,7 @@ from sqlalchemy.orm import registry
 
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.sql.outcome_store import outcomes
-from dualwrite.errors import DualWriteError, InDoubtError
+from dualwrite.errors import AnswerLostError, DualWriteError, InDoubtError
 from tests.support.coordinator.event_table import events, stored_values
 from tests.support.coordinator.fake_kafka import Crash, FakeKafka, Fault
 from tests.support.state_search import Chooser
@@ -131,6 +131,8 @@ def run_unit(dual_write: DualWrite, value: str, *, in_session: bool = False) -> 
         return "in doubt"
     except Crash:
         return "killed"
+    except AnswerLostError as error:
+        raise AssertionError(f"{value}: the lost answer of another unit reads as its own") from error
     except (DualWriteError, UserError, sqlite3.Error):
         return "rolled back"
     except Exception as error:

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from dualwrite.coordinator.rules import positions
 from dualwrite.coordinator.rules.positions import Consumer, Move, Positions
-from dualwrite.errors import InvalidTransactionStateError, RebalancedError
+from dualwrite.errors import ConfigurationError, InvalidTransactionStateError, RebalancedError
 from dualwrite.ids import TopicPartition
 
 ONE, OTHER = Consumer(1, "one"), Consumer(2, "other")
@@ -77,6 +77,64 @@ def test_another_member_of_the_same_consumer_has_lost_its_partitions() -> None:
     assert known.moves(ONE._replace(member="new"), {P: 8}, {}) == [Move(P, 7, 8)]
 
 
+@pytest.mark.parametrize("is_static", [False, True])
+def test_a_consumer_that_was_positioned_from_kafka_stores_no_offset(is_static: bool) -> None:
+    known, consumer = Positions(), ONE._replace(is_static=is_static)
+    known.sought(consumer, {P: 5}, HERE, is_stored=False)
+    with pytest.raises(InvalidTransactionStateError, match=r"in-0: .* on_assign=dw.seek_to_stored.*dw.on_assign\(\)"):
+        known.moves(consumer, {P: 8}, {})
+    known.sought(consumer, {P: 5}, HERE)
+    assert known.moves(consumer, {P: 8}, {}) == [Move(P, 5, 8)]
+
+
+# Offsets that others have committed.
+
+MEMBER = ONE._replace(generation=3)
+
+
+def from_kafka(consumer: Consumer = MEMBER) -> Positions:
+    known = Positions()
+    known.sought(consumer, {P: 5}, HERE, is_stored=False)
+    return known
+
+
+def test_an_offset_that_no_unit_has_committed_in_the_same_generation_is_refused() -> None:
+    known = from_kafka()
+    claim(known, {P: 7}, MEMBER)
+    known.failed(HERE)
+    with pytest.raises(ConfigurationError, match=r"in-0: .* offset is 7, .* committed 5: .* enable.auto.commit=false"):
+        known.require_own_commits(MEMBER, {P: 7})
+    known.require_own_commits(MEMBER, {P: 5, Q: 9})  # it never had Q
+
+
+def test_the_offsets_of_units_that_were_committed_or_are_in_doubt_are_the_consumers_own() -> None:
+    known = from_kafka()
+    known.committed(MEMBER, {P: 7})
+    known.require_own_commits(MEMBER, {P: 7})
+    known.may_be_committed(MEMBER, {P: 9})
+    known.sought(MEMBER, {P: 7}, HERE, is_stored=False)
+    known.require_own_commits(MEMBER, {P: 9})
+    with pytest.raises(ConfigurationError):
+        known.require_own_commits(MEMBER, {P: 10})
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        MEMBER._replace(generation=4),  # a rebalance and back: another member may have had the partition
+        MEMBER._replace(member="new"),
+        OTHER._replace(generation=3),
+    ],
+)
+def test_another_member_may_have_committed_in_another_generation(later: Consumer) -> None:
+    from_kafka().require_own_commits(later, {P: 7})
+
+
+def test_without_a_group_any_program_may_commit() -> None:
+    alone = ONE._replace(member=None)
+    from_kafka(alone).require_own_commits(alone, {P: 7})
+
+
 # After a failure.
 
 
@@ -88,14 +146,14 @@ def test_after_a_failure_the_same_records_may_be_claimed_again_and_no_later_ones
     claim(known, {P: 6})
     with pytest.raises(InvalidTransactionStateError, match=r"call seek_to_stored\(consumer\)"):
         claim(known, {P: 9})
-    with pytest.raises(InvalidTransactionStateError, match="read on"):
+    with pytest.raises(InvalidTransactionStateError, match="has failed since"):
         claim(known, {P: 8, Q: 6})
 
 
 def test_a_failure_before_anything_was_claimed_leaves_nothing_to_claim() -> None:
     known = put(ONE)
     known.failed(HERE)
-    with pytest.raises(InvalidTransactionStateError, match="read on"):
+    with pytest.raises(InvalidTransactionStateError, match="has failed since"):
         claim(known, {P: 8})
     claim(known, {P: 5, Q: 5})
 
@@ -114,7 +172,7 @@ def test_a_partition_that_is_added_puts_no_other_back() -> None:
     claim(known, {P: 8})
     known.failed(HERE)
     known.sought(ONE, {Q: 7}, HERE, is_whole=False)
-    with pytest.raises(InvalidTransactionStateError, match="read on"):
+    with pytest.raises(InvalidTransactionStateError, match="has failed since"):
         claim(known, {P: 9})
     assert known.moves(ONE, {P: 8, Q: 8}, {}) == [Move(P, 5, 8), Move(Q, 7, 8)]
 
@@ -127,7 +185,7 @@ def test_records_in_hand_that_are_used_one_by_one_end_a_failure() -> None:
         claim(known, {P: offset})
         known.committed(ONE, {P: offset})
         if offset < 8:
-            with pytest.raises(InvalidTransactionStateError, match="read on"):
+            with pytest.raises(InvalidTransactionStateError, match="has failed since"):
                 claim(known, {P: 9})
     claim(known, {P: 9})
 
@@ -138,7 +196,7 @@ def test_one_partition_that_was_stored_after_all_does_not_end_the_failure_of_ano
     known.failed(HERE)
     claim(known, {P: 8})
     known.committed(ONE, {P: 8})
-    with pytest.raises(InvalidTransactionStateError, match="read on"):
+    with pytest.raises(InvalidTransactionStateError, match="has failed since"):
         claim(known, {Q: 7})
 
 
@@ -147,14 +205,14 @@ def test_a_failure_is_of_the_consumers_of_its_thread() -> None:
     claim(known, {P: 6}, OTHER, THERE)
     known.failed(HERE)
     claim(known, {P: 9}, OTHER, THERE)
-    with pytest.raises(InvalidTransactionStateError, match="read on"):
+    with pytest.raises(InvalidTransactionStateError, match="has failed since"):
         claim(known, {P: 9})
 
 
 def test_a_consumer_that_is_new_to_a_thread_with_a_failure_must_be_put_back_first() -> None:
     known = Positions()
     known.failed(HERE)
-    with pytest.raises(InvalidTransactionStateError, match="read on"):
+    with pytest.raises(InvalidTransactionStateError, match="has failed since"):
         claim(known, {P: 8})
     claim(known, {P: 8}, OTHER, THERE)
     known.sought(ONE, {}, HERE)
@@ -171,7 +229,7 @@ def test_a_member_that_has_joined_again_is_put_back_after_a_failure_too(fails_be
     else:
         claim(known, {P: 8}, again)
         known.failed(HERE)
-    with pytest.raises(InvalidTransactionStateError, match="read on"):
+    with pytest.raises(InvalidTransactionStateError, match="has failed since"):
         claim(known, {P: 9}, again)
     known.sought(again, {P: 8}, HERE)
     claim(known, {P: 9}, again)
@@ -183,7 +241,7 @@ def test_a_failure_under_a_membership_of_which_nothing_was_claimed_counts() -> N
     known.committed(ONE, {P: 8})
     # It joins again, and reads 8 and 9. The unit with these fails before it comes to claim them. Then it reads 10.
     known.failed(HERE)
-    with pytest.raises(InvalidTransactionStateError, match="read on"):
+    with pytest.raises(InvalidTransactionStateError, match="has failed since"):
         claim(known, {P: 11}, again)
 
 
@@ -225,7 +283,7 @@ def test_a_consumer_without_a_known_worker_takes_on_the_claimants_failures(is_kn
     del gone
     gc.collect()
     known.failed(HERE)
-    with pytest.raises(InvalidTransactionStateError, match="read on"):
+    with pytest.raises(InvalidTransactionStateError, match="has failed since"):
         claim(known, {P: 6})
     claim(known, {P: 6}, worker=THERE)
     claim(known, {P: 7})  # it is known to be worked by THERE: HERE's failure was another's

@@ -16,5 +16,10 @@ _COMMITS = re.compile(
 )
 """Statements that commit implicitly: https://mariadb.com/kb/en/sql-statements-that-cause-an-implicit-commit/."""
 
-GRAMMAR = TransactionGrammar(_SKIPPED, _COMMITS)
+_TOKENS = re.compile(
+    r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|--(?=\s|$)[^\n]*|#[^\n]*|/\*(?!M?!).*?\*/|;""", re.DOTALL
+)
+"""A semicolon, and the text in which it separates nothing. A backslash escapes in a string."""
+
+GRAMMAR = TransactionGrammar(_SKIPPED, _COMMITS, _TOKENS)
 """The statements that a unit of work refuses."""

@@ -38,6 +38,7 @@ from dualwrite.coordinator.sql.dialects.interface.bulk_load import BulkInserts, 
 from dualwrite.coordinator.sql.dialects.interface.server import DurabilityGap, MissingTimeout
 from dualwrite.coordinator.sql.dialects.postgresql import settings
 from dualwrite.coordinator.sql.dialects.postgresql.copying import CopyInserts
+from dualwrite.coordinator.sql.dialects.postgresql.refused_statements import GRAMMAR
 from dualwrite.coordinator.sql.dialects.postgresql.timeouts import missing_timeouts
 from dualwrite.coordinator.sql.dialects.unit_transactions import (
     Fate,
@@ -144,6 +145,7 @@ class Postgresql(Database):
     keeps_time_zones = True
     keeps_infinities = True
     keeps_negative_zeros = True
+    grammar = GRAMMAR
     how_to_identify = "GRANT EXECUTE ON FUNCTION pg_control_system() TO the user that the application logs in as"
 
     def exact_connections(self, url: URL, patience: float) -> Mapping[str, Any]:
