@@ -124,15 +124,16 @@ def dualwrite_fixture(dualwrite_factory: "Callable[..., DualWrite]") -> "DualWri
 
 @pytest.fixture
 def async_dualwrite_engine(dualwrite_engine: "Engine") -> "AsyncEngine":
-    """The database of ``async_dualwrite``: that of ``dualwrite_engine``, by aiosqlite if it is SQLite, and by the same
-    driver otherwise. It keeps no connection open, which would belong to one event loop. Override it for another
-    driver."""
+    """The database of ``async_dualwrite``: that of ``dualwrite_engine``, by aiosqlite, asyncpg or aiomysql. It keeps no
+    connection open, which would belong to one event loop. Override it for another driver."""
     from sqlalchemy import NullPool
     from sqlalchemy.ext.asyncio import create_async_engine
 
+    from dualwrite.coordinator.sql.dialects.supported import database_of
+
+    driver = next(iter(database_of(dualwrite_engine.dialect).blocking_drivers))
     url = dualwrite_engine.url
-    driver = "sqlite+aiosqlite" if url.get_backend_name() == "sqlite" else url.drivername
-    return create_async_engine(url.set(drivername=driver), poolclass=NullPool)
+    return create_async_engine(url.set(drivername=f"{url.drivername.partition('+')[0]}+{driver}"), poolclass=NullPool)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ It decides nothing. It reports every step that raises to the machine as failed, 
 """
 
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -53,7 +52,7 @@ class UnitDriver:
     :param database: the unit's database transaction.
     :param slot: ready, and used by this unit alone.
     :param observe: called before each step with its name; an exception of it counts as the step's failure.
-    :param process: the process that the unit belongs to, and not a forked child.
+    :param process_id: returns the id of the running process. The unit belongs to this one, and not to a forked child.
     :param sends_commit: do not wait for the answer to Kafka's commit. The participant is a CommitsInBackground then.
     """
 
@@ -63,7 +62,7 @@ class UnitDriver:
         database: UnitDatabase,
         slot: LentSlot,
         observe: Callable[[str], None],
-        process: int,
+        process_id: Callable[[], int],
         *,
         sends_commit: bool = False,
     ) -> None:
@@ -71,7 +70,8 @@ class UnitDriver:
         self.slot = slot
         self.watch: UnitObservers | None = None
         """The observers of each step; None if there are none."""
-        self.process = process
+        self._process_id = process_id
+        self._process = process_id()
         self.is_released = False
         """True once the unit of work has ended, and gives back its connection and its participant."""
         self.interrupt: BaseException | None = None
@@ -356,12 +356,12 @@ class UnitDriver:
     @property
     def is_inherited(self) -> bool:
         """True in a child that was forked inside the block."""
-        return self.process != os.getpid()
+        return self._process != self._process_id()
 
     def inherited_error(self) -> InvalidTransactionStateError:
         """The error of using or ending the unit in such a child."""
         return InvalidTransactionStateError(
-            f"this unit of work was begun in process {self.process}, which alone can use and end it: begin one after "
+            f"this unit of work was begun in process {self._process}, which alone can use and end it: begin one after "
             "the fork"
         )
 

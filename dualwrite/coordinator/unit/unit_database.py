@@ -277,4 +277,4 @@ def unit_driver(
 ) -> UnitDriver:
     """The driver of a unit of work that uses ``slot`` and a connection of ``engine``; see UnitDriver and SqlUnit."""
     database = SqlUnit(engine, store, slot, store.limit(slot.transactional_id), unmatched, sessions)
-    return UnitDriver(store, database, slot, observe, THIS_PROCESS.process_id(), sends_commit=sends_commit)
+    return UnitDriver(store, database, slot, observe, THIS_PROCESS.process_id, sends_commit=sends_commit)

@@ -114,7 +114,8 @@ class SimulatedApplication:
             slot.collect_commit(wait=False)
             slot.recover()
             database, sends_commit = MemoryUnit(self.store, slot.lease), self.world.sends_commit
-            driver = UnitDriver(self.store, database, slot, no_observer, self.process.number, sends_commit=sends_commit)
+            number = self.process.number
+            driver = UnitDriver(self.store, database, slot, no_observer, lambda: number, sends_commit=sends_commit)
             driver.begin()
             if driver.machine.result is None:
                 driver.finish(self._block(driver, unit))
