@@ -213,7 +213,7 @@ def test_a_request_that_is_cancelled_leaves_nothing_open(world: FastApiWorld, du
 
         @world.app.post("/")
         async def handle(tx: Annotated[Transaction, unit_of_work(dualwrite)]) -> None:
-            world.write(tx, "one")
+            await asyncio.to_thread(world.write, tx, "one")
             inside.set()
             await asyncio.Event().wait()
 
