@@ -33,13 +33,13 @@ from dualwrite.broker.process.system import SystemClock, SystemEntropy, sync_thr
 from dualwrite.broker.runtime.access_control import AccessControl
 from dualwrite.broker.runtime.cluster import JOURNAL_DIRECTORY, Cluster
 from dualwrite.broker.runtime.compaction import Compaction
-from dualwrite.broker.runtime.consumer_groups import ConsumerGroupCoordinator
 from dualwrite.broker.runtime.coordinator import TransactionCoordinator
 from dualwrite.broker.runtime.flusher import Flusher
-from dualwrite.broker.runtime.group_log import GroupLog
-from dualwrite.broker.runtime.groups import GroupCoordinator
+from dualwrite.broker.runtime.groups.classic import GroupCoordinator
+from dualwrite.broker.runtime.groups.consumer import ConsumerGroupCoordinator
+from dualwrite.broker.runtime.groups.group_log import GroupLog
+from dualwrite.broker.runtime.groups.offsets import GroupOffsets
 from dualwrite.broker.runtime.meters import Meters
-from dualwrite.broker.runtime.offsets import GroupOffsets
 from dualwrite.broker.sasl_listeners import SaslListeners
 from dualwrite.broker.server import Server
 from dualwrite.broker.tls.listener_tls import ListenerTls
@@ -90,12 +90,8 @@ def _run(main: Coroutine[Any, Any, None]) -> None:
 
 async def _serve(options: BrokerOptions) -> None:
     loop = asyncio.get_running_loop()
-    stopped = asyncio.Event()
+    stopped = _stop_request(loop, embedded=options.embedded)
     deadline = StopDeadline(options.stop_timeout)
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, stopped.set)
-    if options.embedded:
-        loop.add_reader(sys.stdin.fileno(), stopped.set)  # the parent writes nothing: stdin is readable only at its end
     bound = bind_listeners(options)
     health = Health(DiskProbe(options.data_dir), loop)
     metrics = _serve_metrics(options.metrics, health) if options.metrics is not None else None
@@ -151,6 +147,16 @@ async def _serve(options: BrokerOptions) -> None:
     await _close_logs(context)
     deadline.end()
     logger.info("stopped")
+
+
+def _stop_request(loop: asyncio.AbstractEventLoop, *, embedded: bool) -> asyncio.Event:
+    """Is set when the broker is to stop: by a signal, or, if it is embedded, by the end of its parent."""
+    stopped = asyncio.Event()
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, stopped.set)
+    if embedded:
+        loop.add_reader(sys.stdin.fileno(), stopped.set)  # the parent writes nothing: stdin is readable only at its end
+    return stopped
 
 
 async def _end(chores: Sequence[asyncio.Task[None]]) -> None:

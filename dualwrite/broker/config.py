@@ -22,7 +22,7 @@ from dualwrite.broker.core.transaction_rules import TransactionSettings
 from dualwrite.broker.runtime.access_control import AccessSettings
 from dualwrite.broker.runtime.cluster import TopicSettings
 from dualwrite.broker.runtime.compaction import CleanerSettings
-from dualwrite.broker.runtime.offsets import OffsetSettings
+from dualwrite.broker.runtime.groups.offsets import OffsetSettings
 from dualwrite.broker.settings.broker_settings import SETTINGS, principals
 from dualwrite.broker.settings.cluster_settings import CONTROLLER_LISTENERS
 from dualwrite.broker.settings.listener_settings import LISTENER_SETTINGS, ListenerValues, listener_key

@@ -174,16 +174,23 @@ def _in_use(engine: Engine, kafka: Mapping[str, Any], application: str) -> dict[
     return {view.transactional_id: held_by(view) for view in listed if view.situation is Situation.AT_WORK}
 
 
+def unknown_application(engine: Engine, application: str) -> str:
+    """The message that ``application`` has no slot in the database, and which ones have; empty if it has a slot."""
+    if state_rows(engine, application=application):
+        return ""
+    others = applications(engine)
+    advice = f"those that have: {named(others)}" if others else "no application has"
+    return f"application {application!r} has no slot in this database; {advice}"
+
+
 def require_application(engine: Engine, application: str) -> None:
     """Require that ``application`` has a slot in the database.
 
     :raises InputError: if not: most likely its name is misspelled. The message names the applications that have slots.
     """
-    if state_rows(engine, application=application):
-        return
-    others = applications(engine)
-    advice = f"those that have: {named(others)}" if others else "no application has"
-    raise InputError(f"application {application!r} has no slot in this database; {advice}")
+    message = unknown_application(engine, application)
+    if message:
+        raise InputError(message)
 
 
 def _foreign_cluster_message(engine: Engine, kafka: Mapping[str, Any], application: str) -> str:

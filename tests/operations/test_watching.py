@@ -83,7 +83,7 @@ def watching() -> Iterator[list[Watching]]:
 
 def test_the_list_is_shown_again_until_ctrl_c(site: OperationsSite, watching: list[Watching]) -> None:
     watching.append(watch := Watching(site))
-    watch.until("no slot has a row")
+    watch.until("has no slot in this database")
     site.leave("one")
     assert watch.until("left behind") == "1 transaction left behind: see dualwrite transactions resolve"
     assert watch.until(f"{site.slot()} ").endswith("commit")
@@ -107,7 +107,7 @@ def test_json_is_one_document_a_line(site: OperationsSite, watching: list[Watchi
 
 def outage_is_one_line(watch: Watching, begin: Callable[[], object], end: Callable[[], object]) -> None:
     """An outage of either side is one line on stderr, and the watch goes on after it."""
-    watch.until("no slot has a row")
+    watch.until("has no slot in this database")
     for _ in range(2):  # a second outage is another line
         begin()
         line = watch.errors.get(timeout=SECONDS)
@@ -116,7 +116,7 @@ def outage_is_one_line(watch: Watching, begin: Callable[[], object], end: Callab
         while not watch.lines.empty():
             watch.lines.get()
         end()
-        watch.until("no slot has a row")
+        watch.until("has no slot in this database")
         assert watch.errors.empty()
     assert watch.interrupt() == 130
 
@@ -158,7 +158,7 @@ def test_a_terminal_is_cleared_before_each_list(site: OperationsSite, watching: 
     watch.read(os.fdopen(controller))
     for _ in range(2):
         assert watch.lines.get(timeout=SECONDS).startswith("\x1b[H\x1b[2J20")
-        assert watch.lines.get(timeout=SECONDS).startswith("no slot has a row")
+        assert watch.lines.get(timeout=SECONDS).startswith(f"application {site.application!r} has no slot")
     assert watch.interrupt() == 130
 
 

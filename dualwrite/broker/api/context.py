@@ -8,13 +8,13 @@ from dualwrite.broker.access.needs import Need
 from dualwrite.broker.api.operations import OPERATIONS
 from dualwrite.broker.runtime.access_control import AccessControl
 from dualwrite.broker.runtime.cluster import Cluster
-from dualwrite.broker.runtime.consumer_groups import ConsumerGroupCoordinator
 from dualwrite.broker.runtime.coordinator import TransactionCoordinator
 from dualwrite.broker.runtime.flusher import Flusher
-from dualwrite.broker.runtime.groups import GroupCoordinator
+from dualwrite.broker.runtime.groups.classic import GroupCoordinator
+from dualwrite.broker.runtime.groups.consumer import ConsumerGroupCoordinator
+from dualwrite.broker.runtime.groups.offsets import GroupOffsets
 from dualwrite.broker.runtime.long_polls import LongPolls
 from dualwrite.broker.runtime.meters import Meters
-from dualwrite.broker.runtime.offsets import GroupOffsets
 from dualwrite.broker.runtime.stopping import Stopping
 from dualwrite.ports import Clock
 

@@ -20,11 +20,13 @@ from dualwrite.errors import DualWriteError, InputError
 from dualwrite.operations.copies import reason_to_leave
 from dualwrite.operations.groups import grouped_forecasts, grouped_records, unclear
 from dualwrite.operations.listing import list_transactions
-from dualwrite.operations.resolving import require_application
+from dualwrite.operations.resolving import unknown_application
 from dualwrite.operations.views import Situation, TransactionView, foreign_cluster_message
 
 WATCH_SECONDS = 2.0
 LONGEST_WATCH_SECONDS = 86400.0
+
+_NOTHING = "no slot has a row, and no transaction is open"
 
 _CLEAR = "\x1b[H\x1b[2J"
 """Moves a terminal's cursor to its first line, and clears it."""
@@ -88,8 +90,11 @@ def _look(arguments: argparse.Namespace) -> tuple[str, int]:
         require_cluster(config)
         obstacle = reason_to_leave(engine, config)
         views = list_transactions(engine, config, application=arguments.application, foretells=not obstacle)
+        nothing = _NOTHING
         if not views and arguments.application is not None:
-            require_application(engine, arguments.application)
+            nothing = unknown_application(engine, arguments.application)
+            if arguments.watch is None:
+                raise InputError(nothing)
         found = outcomes(engine, arguments.application)
     code = 1 if found or obstacle or grouped_forecasts(views) else 0
     if arguments.json:
@@ -99,14 +104,16 @@ def _look(arguments: argparse.Namespace) -> tuple[str, int]:
             "obstacle": obstacle or None,
         }
         return as_json_text(document, is_line=arguments.watch is not None), code
-    return "\n".join(_lines(views, obstacle, found)), code
+    return "\n".join(_lines(views, obstacle, found, nothing)), code
 
 
-def _lines(views: Sequence[TransactionView], obstacle: str, found: Sequence[HeuristicOutcome]) -> Iterator[str]:
+def _lines(
+    views: Sequence[TransactionView], obstacle: str, found: Sequence[HeuristicOutcome], nothing: str
+) -> Iterator[str]:
     if views:
         yield from table(HEADS, [line(view, in_copy=bool(obstacle)) for view in views])
     else:
-        yield "no slot has a row, and no transaction is open"
+        yield nothing
     left_behind = [view for view in views if view.situation is Situation.LEFT_BEHIND]
     if obstacle:
         yield f"nothing is recovered here: {obstacle}"

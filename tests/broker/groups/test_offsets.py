@@ -14,8 +14,8 @@ from dualwrite.broker.process.disk import DiskFiles
 from dualwrite.broker.process.system import SystemClock
 from dualwrite.broker.runtime.cluster import Cluster, TopicSettings
 from dualwrite.broker.runtime.flusher import Flusher
-from dualwrite.broker.runtime.group_log import GroupLog
-from dualwrite.broker.runtime.offsets import GroupOffsets
+from dualwrite.broker.runtime.groups.group_log import GroupLog
+from dualwrite.broker.runtime.groups.offsets import GroupOffsets
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.apis import OffsetCommitRequest, OffsetFetchRequest
 from dualwrite.wire.error_codes import ErrorCode

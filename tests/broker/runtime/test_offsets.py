@@ -10,7 +10,7 @@ from dualwrite.broker.core.offsets import LONGEST_METADATA, CommitOffsets, Commi
 from dualwrite.broker.facts.fields import LONGEST_STRING
 from dualwrite.broker.facts.offsets import OffsetCommitted
 from dualwrite.broker.log.journal import Journal
-from dualwrite.broker.runtime.offsets import LARGEST_COMMIT_BYTES, GroupOffsets
+from dualwrite.broker.runtime.groups.offsets import LARGEST_COMMIT_BYTES, GroupOffsets
 from dualwrite.errors import CorruptLogError
 from dualwrite.ids import TopicPartition
 from dualwrite.records.batch import Record

@@ -363,7 +363,7 @@ def test_an_operator_on_a_copy_cannot_end_the_originals_transactions(
         assert [each.obstacle for each in plan(engine, kafka, transactional_ids=["orders-0"])] == [""]
         where = ["--bootstrap-servers", broker.bootstrap_servers, "--db"]
         for url, recovery in ((copy.url, "none: a copy"), (engine.url, "commit")):
-            assert main(["transactions", "list", *where, str(url)]) == 0
+            assert main(["transactions", "list", *where, str(url)]) == (1 if url == copy.url else 0)
             listed = capsys.readouterr().out
             assert listed.splitlines()[1].endswith(recovery)
             assert ("nothing is recovered here: the state row of 'orders-0' was written" in listed) == (url == copy.url)

@@ -5,9 +5,9 @@ from dualwrite.broker.runtime import coordinator
 from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.coordinator import TransactionCoordinator
 from dualwrite.broker.runtime.flusher import Flusher
+from dualwrite.broker.runtime.groups.offsets import GroupOffsets
 from dualwrite.broker.runtime.internal_topics import InternalTopic
 from dualwrite.broker.runtime.journaling import FlushedJournal
-from dualwrite.broker.runtime.offsets import GroupOffsets
 from dualwrite.broker.runtime.partition import Partition
 from tests.support.breaking.breakable import Breakable
 

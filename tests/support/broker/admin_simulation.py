@@ -18,7 +18,7 @@ from dualwrite.broker.facts.cluster import TopicCreated
 from dualwrite.broker.facts.transactions import TransactionVersion
 from dualwrite.broker.log.settings import LogSettings
 from dualwrite.broker.runtime.compaction import CleanerSettings, Compaction
-from dualwrite.broker.runtime.group_log import PARTITION
+from dualwrite.broker.runtime.groups.group_log import PARTITION
 from dualwrite.broker.runtime.retention import Retention
 from dualwrite.ids import NO_PRODUCER, ProducerIdentity, TopicPartition
 from dualwrite.records.batch import Record, build_batch

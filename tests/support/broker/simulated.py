@@ -13,12 +13,12 @@ from dualwrite.broker.core.group_rules import GroupSettings
 from dualwrite.broker.core.transaction_rules import TransactionSettings
 from dualwrite.broker.log.cleaner import Cleaned
 from dualwrite.broker.runtime.cluster import Cluster, TopicSettings
-from dualwrite.broker.runtime.consumer_groups import ConsumerGroupCoordinator
 from dualwrite.broker.runtime.coordinator import TransactionCoordinator
 from dualwrite.broker.runtime.flusher import Flusher
-from dualwrite.broker.runtime.group_log import GroupLog
-from dualwrite.broker.runtime.groups import GroupCoordinator
-from dualwrite.broker.runtime.offsets import GroupOffsets
+from dualwrite.broker.runtime.groups.classic import GroupCoordinator
+from dualwrite.broker.runtime.groups.consumer import ConsumerGroupCoordinator
+from dualwrite.broker.runtime.groups.group_log import GroupLog
+from dualwrite.broker.runtime.groups.offsets import GroupOffsets
 from dualwrite.broker.runtime.partition import AppendResult, Partition
 from dualwrite.ids import NO_PRODUCER, ProducerIdentity, TopicPartition
 from dualwrite.ports import File, Files

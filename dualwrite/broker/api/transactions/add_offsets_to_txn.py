@@ -10,7 +10,7 @@ from dualwrite.broker.access.needs import on_group, on_transactional_id
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.api.transactions.init_producer_id import fenced_as
 from dualwrite.broker.core.commands import AddPartitions
-from dualwrite.broker.runtime.group_log import PARTITION
+from dualwrite.broker.runtime.groups.group_log import PARTITION
 from dualwrite.ids import ProducerIdentity
 from dualwrite.wire.apis import AddOffsetsToTxnResponse, ApiKey, Message
 

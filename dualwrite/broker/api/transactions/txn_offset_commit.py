@@ -17,7 +17,7 @@ from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.api.groups.committing import Commit, CommittingVersions
 from dualwrite.broker.api.transactions.joining import TXN_OFFSET_COMMIT, join_transaction
 from dualwrite.broker.core.offsets import CommitOffsets, CommittedPosition
-from dualwrite.broker.runtime.group_log import PARTITION
+from dualwrite.broker.runtime.groups.group_log import PARTITION
 from dualwrite.ids import ProducerIdentity, TopicPartition
 from dualwrite.wire.apis import ApiKey, Message, TxnOffsetCommitResponse
 from dualwrite.wire.error_codes import ErrorCode

@@ -19,7 +19,7 @@ from dualwrite.broker.core.consumer_groups.heartbeat_rules import decide_consume
 from dualwrite.broker.core.group_table import ConsumerOffsetsFact, GroupTable
 from dualwrite.broker.facts.assignments import TopicIdPartition
 from dualwrite.broker.facts.cluster import TopicCreated
-from dualwrite.broker.runtime.group_log import decode, encode
+from dualwrite.broker.runtime.groups.group_log import decode, encode
 from dualwrite.wire.error_codes import ErrorCode
 
 GROUP = "g"

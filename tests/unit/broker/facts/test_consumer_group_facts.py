@@ -22,7 +22,7 @@ from dualwrite.broker.facts.consumer_groups import (
     is_consumer_group_key,
 )
 from dualwrite.broker.facts.fields import LaterReleaseError
-from dualwrite.broker.runtime.group_log import decode, encode
+from dualwrite.broker.runtime.groups.group_log import decode, encode
 
 TOPIC = uuid.UUID(int=7)
 P0, P1 = TopicIdPartition(TOPIC, 0), TopicIdPartition(TOPIC, 1)

@@ -27,8 +27,8 @@ from dualwrite.broker.core.group_step import LARGEST_GROUP_BYTES
 from dualwrite.broker.facts.consumer_groups import MemberState
 from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.flusher import Flusher
-from dualwrite.broker.runtime.group_log import GroupLog, encode
-from dualwrite.broker.runtime.groups import CallLater, Timer, call_later
+from dualwrite.broker.runtime.groups.classic import CallLater, Timer, call_later
+from dualwrite.broker.runtime.groups.group_log import GroupLog, encode
 from dualwrite.ports import Entropy
 from dualwrite.wire.error_codes import ErrorCode
 

@@ -31,7 +31,7 @@ from dualwrite.broker.core.group_commands import (
 from dualwrite.broker.core.group_rules import GroupMoment, GroupSettings, decide
 from dualwrite.broker.core.groups import Group, GroupState
 from dualwrite.broker.runtime.flusher import Flusher
-from dualwrite.broker.runtime.group_log import GroupLog
+from dualwrite.broker.runtime.groups.group_log import GroupLog
 from dualwrite.broker.runtime.long_polls import LongPolls
 from dualwrite.ports import Clock, Entropy
 from dualwrite.wire.error_codes import ErrorCode

@@ -13,7 +13,7 @@ from dualwrite.broker.facts.offsets import OffsetCommitted
 from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.expiry_clock import ExpiryClock
 from dualwrite.broker.runtime.flusher import Flusher
-from dualwrite.broker.runtime.group_log import GroupLog, encode
+from dualwrite.broker.runtime.groups.group_log import GroupLog, encode
 from dualwrite.ids import ProducerIdentity, TopicPartition
 from dualwrite.ports import Clock
 from dualwrite.records.header import BatchFields
