@@ -8,6 +8,7 @@ explains the exit codes of each verb for operators.
 
 import argparse
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -56,6 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     :raises SystemExit: after ``--help`` and ``--version``, and for invalid arguments.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal may lack a letter of a key or of a name
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = _carried_out(words)
     except SystemExit as end:

@@ -110,6 +110,8 @@ def test_a_line_in_another_encoding_is_refused_with_its_line_and_the_option(tmp_
 def test_utf_16_that_ends_in_half_a_character_is_refused(tmp_path: Path) -> None:
     path = write_input(tmp_path / "f.csv", "id\n1\n".encode("utf-16") + b"x")
     assert refused(path, InputFormat(encoding="utf-16")).startswith("f.csv is not utf-16 beyond line ")
+    path = write_input(tmp_path / "f.csv", "id\n1\n".encode("utf-16-le"))  # without its byte order mark
+    assert refused(path, InputFormat(encoding="utf-16")) == "f.csv is not utf-16 beyond line 0"
 
 
 def test_a_load_that_met_another_encoding_goes_on_once_it_is_named(engine: Engine, tmp_path: Path) -> None:

@@ -208,6 +208,16 @@ def test_the_package_runs_as_a_module() -> None:
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
+def test_a_terminal_that_lacks_a_letter_gets_its_code() -> None:
+    """For example a key in the output, or a name in an error."""
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    program = "from dualwrite.cli.main import main\ntry:\n    main(['--version'])\nexcept SystemExit:\n    print('ü')"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True, timeout=60
+    )
+    assert done.stdout.splitlines()[-1] == "\\xfc"
+
+
 def with_stdout(stdout: int, *words: str, unbuffered: bool = False) -> tuple[int, str]:
     """The exit code and stderr of a process that writes to ``stdout``."""
     program = [sys.executable, "-m", "dualwrite", *words]
