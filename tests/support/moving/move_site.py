@@ -146,6 +146,7 @@ def read_from(cluster: MoveEnd, positions: Mapping[tuple[str, int], int]) -> lis
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,  # at the end of a partition the broker waits so long before it says so
             "auto.offset.reset": "earliest",
         }
     )
