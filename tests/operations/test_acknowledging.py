@@ -9,8 +9,8 @@ from tests.support.operations.places import OperationsSite, command
 pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
 
 
-def terminated(site: OperationsSite) -> None:
-    site.leave("one")
+def terminated(site: OperationsSite, value: str = "one") -> None:
+    site.leave(value)
     assert site.run("transactions", "terminate", site.slot(), "--yes").code == 1
 
 
@@ -27,6 +27,17 @@ def test_an_outcome_is_listed_until_it_is_acknowledged(any_place: OperationsSite
     again = command("transactions", "acknowledge", "1", "--by", "bob", "--db", any_place.url)
     assert again.out == result.out, "the first acknowledgement counts"
     assert len(any_place.outcomes()) == 1, "The outcome stays on record"
+
+
+def test_a_range_is_acknowledged_at_once(site: OperationsSite) -> None:
+    for value in ("one", "two", "three"):
+        terminated(site, value)
+        site.run("recover", "--application", site.application)
+    command("transactions", "acknowledge", "2", "--by", "ada", "--db", site.url)
+    result = command("transactions", "acknowledge", "1-9", "--by", "bob", "--db", site.url)
+    assert result.code == 0
+    assert [int(line.split()[2]) for line in result.out.splitlines()] == [1, 3]
+    assert "not acknowledged" not in site.run("transactions", "list").out
 
 
 def test_json_has_the_outcomes(site: OperationsSite) -> None:
@@ -47,7 +58,9 @@ def test_json_has_the_outcomes(site: OperationsSite) -> None:
     ("words", "line"),
     [
         (["1", "--by", "ada"], "there is no heuristic outcome 1"),
-        (["one", "--by", "ada"], "argument N: invalid int value: 'one'"),
+        (["one", "--by", "ada"], "argument N: 'one': give a number, or a range such as 11-43"),
+        (["2-1", "--by", "ada"], "no outcome from 2 to 1 waits to be acknowledged"),
+        (["1-9", "--by", "ada"], "no outcome from 1 to 9 waits to be acknowledged"),
         (["1"], "the following arguments are required: --by"),
         (["1", "--by", " "], "acknowledged by ' ': say who"),
     ],

@@ -14,7 +14,7 @@ from dualwrite.cli.printing import complain, counted, print_json
 from dualwrite.cli.transactions.listing import add_watch, run_list
 from dualwrite.cli.transactions.output import as_json, foretold, paragraphs, recovery, results
 from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision
-from dualwrite.coordinator.sql.outcome_store import acknowledge
+from dualwrite.coordinator.sql.outcome_store import acknowledge, outcomes
 from dualwrite.errors import InputError
 from dualwrite.operations.copies import reason_to_leave
 from dualwrite.operations.groups import grouped_forecasts
@@ -46,7 +46,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         description="Record that an operator has resolved a heuristic outcome. The outcome stays on record.",
     )
     acknowledging.set_defaults(action=_acknowledge)
-    acknowledging.add_argument("number", metavar="N", type=int, help="the outcome's number in the list")
+    acknowledging.add_argument(
+        "numbers", metavar="N", nargs="+", type=_numbers, help="an outcome's number in the list, or a range: 11-43"
+    )
     acknowledging.add_argument("--by", required=True, metavar="NAME", help="the operator's name")
     terminating = _action(
         actions, "terminate", _terminate, "abort a transaction in Kafka, EVEN IF it was decided to commit"
@@ -79,14 +81,29 @@ def _both(arguments: argparse.Namespace) -> Iterator[tuple[Engine, dict[str, Any
         yield engine, config
 
 
+def _numbers(word: str) -> range:
+    """The numbers in ``word``: one, or the first and the last of several."""
+    first, _, last = word.partition("-")
+    try:
+        return range(int(first), int(last or first) + 1)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{word!r}: give a number, or a range such as 11-43") from None
+
+
 def _acknowledge(arguments: argparse.Namespace) -> int:
     with database(arguments.db, must_exist=True, schema=arguments.schema) as engine:
-        outcome = acknowledge(engine, arguments.number, by=arguments.by)
-    assert outcome.acknowledged_at is not None
-    print(
-        f"{outcome.outcome.value} {outcome.id} of {outcome.transactional_id}: acknowledged by "
-        f"{outcome.acknowledged_by}, {outcome.acknowledged_at.isoformat(timespec='seconds')}"
-    )
+        waiting = [outcome.id for outcome in outcomes(engine)]
+        for numbers in arguments.numbers:
+            found = numbers if len(numbers) == 1 else [number for number in waiting if number in numbers]
+            if not found:
+                raise InputError(f"no outcome from {numbers.start} to {numbers.stop - 1} waits to be acknowledged")
+            for number in found:
+                outcome = acknowledge(engine, number, by=arguments.by)
+                assert outcome.acknowledged_at is not None
+                print(
+                    f"{outcome.outcome.value} {outcome.id} of {outcome.transactional_id}: acknowledged by "
+                    f"{outcome.acknowledged_by}, {outcome.acknowledged_at.isoformat(timespec='seconds')}"
+                )
     return 0
 
 
