@@ -9,4 +9,4 @@ with warnings.catch_warnings():
     warnings.filterwarnings("ignore", ".*_text is deprecated", DeprecationWarning)
     import kafka  # noqa: F401
 
-    from dualwrite.wire import consumer_groups, newer  # noqa: F401
+    from dualwrite.wire import newer  # noqa: F401

@@ -117,15 +117,13 @@ from kafka.protocol.sasl import (
     SaslHandshakeResponse,
 )
 
-from dualwrite.wire.consumer_groups import (
+from dualwrite.wire.newer import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
-)
-from dualwrite.wire.newer import (
-    ApiVersionsRequest,
-    ApiVersionsResponse,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
     TxnOffsetCommitRequest,

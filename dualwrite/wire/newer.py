@@ -5,7 +5,9 @@ In ApiVersions v5 (KIP-1242), the client names the cluster and the node that it 
 every connection with it. Its response has the form of v4.
 
 TxnOffsetCommit v6 (KIP-1319) names topics by their ids. DeleteGroups v3 has an error message for a group that was not
-deleted. kafka-python has no UnregisterBroker.
+deleted. kafka-python has no UnregisterBroker, and neither of KIP-848's messages: ConsumerGroupHeartbeat, which has from
+v1 on a pattern of topics' names, and member ids that clients choose (KIP-1082); and ConsumerGroupDescribe, which has
+from v1 on the type of each member (KIP-1099).
 """
 
 from typing import Any
@@ -96,6 +98,22 @@ class DeleteGroupsResponse(ApiMessage):  # type: ignore[misc]  # kafka-python ha
         }
 
 
+class ConsumerGroupHeartbeatRequest(ApiMessage, load_json=_SCHEMAS):  # type: ignore[misc, call-arg]  # no types
+    """ConsumerGroupHeartbeat v0-v1. Null, or -1 as the timeout, stands for what the last request said."""
+
+
+class ConsumerGroupHeartbeatResponse(ApiMessage, load_json=_SCHEMAS):  # type: ignore[misc, call-arg]  # no types
+    """ConsumerGroupHeartbeat v0-v1. The assignment is null if it is as before."""
+
+
+class ConsumerGroupDescribeRequest(ApiMessage, load_json=_SCHEMAS):  # type: ignore[misc, call-arg]  # no types
+    """ConsumerGroupDescribe v0-v1."""
+
+
+class ConsumerGroupDescribeResponse(ApiMessage, load_json=_SCHEMAS):  # type: ignore[misc, call-arg]  # no types
+    """ConsumerGroupDescribe v0-v1."""
+
+
 class UnregisterBrokerRequest(ApiMessage, load_json=_SCHEMAS):  # type: ignore[misc, call-arg]  # no types
     """UnregisterBroker v0."""
 
@@ -105,4 +123,5 @@ class UnregisterBrokerResponse(ApiMessage, load_json=_SCHEMAS):  # type: ignore[
 
 
 # A new class registers itself as the response that kafka-python's own clients read. This restores the original classes.
+api_header.ResponseClassRegistry._response_class_registry.clear()
 api_header.ResponseClassRegistry._response_class_registry.update(_REGISTERED)
