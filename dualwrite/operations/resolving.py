@@ -45,7 +45,8 @@ class Resolution:
     :param outcomes: the outcomes by transactional id.
     :param missed: transactional ids that are unchanged, because another process took them meanwhile, or for one of
         ``errors``.
-    :param in_use: those with an open transaction whose owner may be alive, and why they are unchanged.
+    :param in_use: those with an open transaction whose owner may be alive, and why they are unchanged. That is usual
+        beside a living application; whoever replaces the cluster must wait until there is none.
     """
 
     outcomes: dict[str, Outcome] = field(default_factory=dict)
@@ -56,7 +57,7 @@ class Resolution:
     @property
     def is_bad(self) -> bool:
         """True if a slot is still to be resolved, or a unit of work ended differently on the two sides."""
-        return bool(self.missed or self.errors or self.in_use) or any(
+        return bool(self.missed or self.errors) or any(
             outcome.is_heuristic for outcome in self.outcomes.values()
         )
 

@@ -160,7 +160,7 @@ def test_recover_names_a_decided_transaction_whose_owner_may_be_alive(site: Oper
     """Whoever replaces the cluster now would leave it behind."""
     site.leave("one", silent=False)
     result = site.run("recover", "--application", site.application)
-    assert result.code == 1
+    assert result.code == 0, "usual beside a living application"
     first, summary = result.out.splitlines()
     assert first.startswith(f"{site.slot()}: not touched: ")
     assert "has it, and may be alive: its lease has " in first
@@ -168,7 +168,7 @@ def test_recover_names_a_decided_transaction_whose_owner_may_be_alive(site: Oper
         "0 slots checked; 0 transactions had been left open; 1 slot in use: run it again when the lease is over"
     )
     shown = site.run("recover", "--application", site.application, "--json")
-    assert (shown.code, list(shown.json()["in_use"])) == (1, [site.slot()])
+    assert (shown.code, list(shown.json()["in_use"])) == (0, [site.slot()])
     expire_leases(site.engine)
     assert site.run("recover", "--application", site.application).code == 0
     assert site.visible() == site.stored() == ["one"]
