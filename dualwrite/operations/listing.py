@@ -121,7 +121,7 @@ def _confirmed(engine: Engine, views: dict[str, TransactionView]) -> dict[str, T
     doubtful = [name for name, view in views.items() if view.forecast is not None and view.forecast.is_heuristic]
     if not doubtful:
         return views
-    rows = state_rows(engine, transactional_ids=doubtful, cluster_id=views[doubtful[0]].cluster_id)
+    rows = state_rows(engine, transactional_ids=doubtful)
     changed = [name for name in doubtful if _is_changed(views[name].row, rows.get(name))]
     return views | {name: replace(views[name], forecast=HAS_CHANGED) for name in changed}
 

@@ -57,9 +57,7 @@ class Resolution:
     @property
     def is_bad(self) -> bool:
         """True if a slot is still to be resolved, or a unit of work ended differently on the two sides."""
-        return bool(self.missed or self.errors) or any(
-            outcome.is_heuristic for outcome in self.outcomes.values()
-        )
+        return bool(self.missed or self.errors) or any(outcome.is_heuristic for outcome in self.outcomes.values())
 
 
 def plan(

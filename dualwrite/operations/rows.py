@@ -7,7 +7,7 @@ from sqlalchemy import Engine, select
 
 from dualwrite.coordinator.process.owner import is_gone
 from dualwrite.coordinator.rules.identities import ClusterIdentity
-from dualwrite.coordinator.rules.slot_rules import SlotObserver, SlotRow, SlotStatus, is_elsewhere, slot_number
+from dualwrite.coordinator.rules.slot_rules import SlotObserver, SlotRow, slot_number
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
 from dualwrite.coordinator.sql.outcome_store import in_utc
@@ -16,7 +16,6 @@ from dualwrite.coordinator.sql.state_row import state_of
 from dualwrite.coordinator.sql.tables import UNRECOVERED
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import ConfigurationError
-from dualwrite.ids import PreparedTxnState
 from dualwrite.operations.views import RowView
 
 OBSERVER = SlotObserver(owner="", held=(), is_gone=is_gone)
@@ -34,8 +33,7 @@ def state_rows(
 
     :param application: only the slots of this application; None for all.
     :param transactional_ids: only these; None for all.
-    :param cluster_id: the Kafka cluster in use, if known. A slot with open work in another cluster is then FOREIGN,
-        and one that was given back there has an empty state.
+    :param cluster_id: the Kafka cluster in use, if known. A slot with open work in another cluster is then FOREIGN.
     :raises DatabaseNotReadyError: if there is no state table.
     :raises ConfigurationError: if a row contains an invalid state. The message names the row.
     """
@@ -61,8 +59,6 @@ def state_rows(
             state = state_of(row)
         except ConfigurationError as error:
             raise ConfigurationError(f"row {name!r} of {table.name}: {error}") from None
-        status, is_new = observer.status(slot), row.outcome == UNRECOVERED
-        if status is SlotStatus.FREE and is_elsewhere(slot, cluster_id):
-            state, is_new = PreparedTxnState(), True  # as its next lease in this cluster begins
-        rows[name] = RowView(slot, status, state, in_utc(row.updated_at), is_new)
+        is_new = row.outcome == UNRECOVERED
+        rows[name] = RowView(slot, observer.status(slot), state, in_utc(row.updated_at), is_new)
     return rows

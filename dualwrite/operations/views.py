@@ -36,7 +36,7 @@ class RowView:
     :param status: the slot's status according to the row.
     :param state: the state stored by the last committed unit of work.
     :param updated_at: the time of the last write to the row, apart from renewals of its lease; in UTC.
-    :param is_new: True if the row was inserted, or given back in another Kafka cluster, and not recovered since.
+    :param is_new: True if the row was inserted and not recovered yet.
     """
 
     slot: SlotRow

@@ -14,7 +14,7 @@ from dualwrite.coordinator.sql.tables import kafka_transaction_state as states
 from dualwrite.testing.kafka import KafkaBroker
 from tests.support.coordinator.event_table import events, slot_rows
 from tests.support.moving.move_site import MoveSite, create_topic, read
-from tests.support.operations.places import OperationsSite, command
+from tests.support.operations.places import OperationsSite
 from tests.support.servers.databases import EVERY, url_of
 
 pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
@@ -255,23 +255,3 @@ def test_each_of_several_databases_is_moved(sqlite_application: MovedApplication
     assert "2 slots given to the target" in said
     assert site.cluster_ids() == second.cluster_ids() == {site_id(site)}
     second.close()
-
-
-def test_without_the_command_a_slot_that_was_given_back_begins_anew_in_another_cluster(
-    application: MovedApplication,
-) -> None:
-    site = application
-    site.target.create_topic(site.topic)
-    for _ in range(3):  # the epochs at the source are ahead of those at the target
-        with site.dual_write() as dw:
-            work(dw, site.topic, f"{len(site.stored())}a", f"{len(site.stored())}b")
-    places = ("--db", site.url, "--bootstrap-servers", site.target.bootstrap_servers)
-    listed = command("transactions", "list", "--json", *places).json()
-    assert [found["foretold"] for found in listed["transactions"]] == [{"outcome": "nothing", "detail": ""}]
-    with site.at_target() as dw:
-        assert not any(outcome.is_heuristic for outcome in dw.recover().values())
-        work(dw, site.topic, "there")
-        assert list(dw.outcomes()) == []
-    with site.dual_write() as dw:
-        work(dw, site.topic, "here again")
-        assert list(dw.outcomes()) == []

@@ -77,7 +77,8 @@ class SlotObserver:
         if not row.owner:
             return SlotStatus.FREE
         status = self._status_of_leased(row)
-        return SlotStatus.FOREIGN if status in ENDED and is_elsewhere(row, self.cluster_id) else status
+        is_foreign = row.cluster_id is not None and self.cluster_id is not None and row.cluster_id != self.cluster_id
+        return SlotStatus.FOREIGN if is_foreign and status in ENDED else status
 
     def _status_of_leased(self, row: SlotRow) -> SlotStatus:
         if row.owner == self.owner:
@@ -85,11 +86,6 @@ class SlotObserver:
         if row.remaining is None or row.remaining <= 0:
             return SlotStatus.EXPIRED
         return SlotStatus.DEAD if self.is_gone(row.owner) else SlotStatus.HELD
-
-
-def is_elsewhere(row: SlotRow, cluster_id: str | None) -> bool:
-    """True if ``row`` was last leased for another Kafka cluster than ``cluster_id``. False if one is unknown."""
-    return row.cluster_id is not None and cluster_id is not None and row.cluster_id != cluster_id
 
 
 def describe_owner(owner: str) -> str:

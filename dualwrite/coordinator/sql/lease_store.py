@@ -22,14 +22,7 @@ from dualwrite.coordinator.rules.identities import (
     require_original,
 )
 from dualwrite.coordinator.rules.lease import Lease, LeaseLostError, require_row
-from dualwrite.coordinator.rules.slot_rules import (
-    Candidate,
-    SlotRow,
-    SlotStatus,
-    application_of,
-    is_elsewhere,
-    slot_number,
-)
+from dualwrite.coordinator.rules.slot_rules import Candidate, SlotRow, SlotStatus, application_of, slot_number
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.engine.engine_checks import use_own_isolation_level
@@ -37,7 +30,7 @@ from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
 from dualwrite.coordinator.sql.fencing import is_under_token
 from dualwrite.coordinator.sql.identity_rows import keep_up_to_date, read_identity
 from dualwrite.coordinator.sql.own_tables import ours
-from dualwrite.coordinator.sql.state_row import ROW_COLUMNS, is_of, row_seen, row_values, state_of
+from dualwrite.coordinator.sql.state_row import ROW_COLUMNS, is_of, row_seen, state_of
 from dualwrite.coordinator.sql.tables import UNRECOVERED
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import ConfigurationError
@@ -240,14 +233,8 @@ class SqlLeases:
         return changed.rowcount == 1
 
     def _take_row(self, connection: Connection, slot: SlotRow, row: Any, owner: str, seconds: float) -> list[Lease]:
-        """The next lease of ``slot``, whose locked row is ``row``.
-
-        The state of a slot that was given back in another cluster is removed: nothing is open there, and here the state
-        would name another transaction, or a record of another topic.
-        """
+        """The next lease of ``slot``, whose locked row is ``row``."""
         version = new_version()
-        forgets = not row.owner and is_elsewhere(slot, self._cluster.cluster_id)
-        forgotten = {**row_values(PreparedTxnState()), "outcome": UNRECOVERED} if forgets else {}
         new_lease = Lease(slot.transactional_id, slot.fencing_token + 1)
         is_written = self._update(
             connection,
@@ -258,12 +245,11 @@ class SqlLeases:
             lease_expires_at=self._database.from_now(seconds),
             updated_at=self._database.now(),
             **self._identity_columns(),
-            **forgotten,
         )
         new_lease.memory.renewed(version)
-        new_lease.memory.is_new = forgets or row.outcome == UNRECOVERED
+        new_lease.memory.is_new = row.outcome == UNRECOVERED
         with suppress(ConfigurationError):  # the row's state is invalid: recovery reads it and raises
-            new_lease.memory.read(PreparedTxnState() if forgets else state_of(row))
+            new_lease.memory.read(state_of(row))
         return [new_lease] if is_written else []
 
     def _identity_columns(self) -> dict[str, str]:

@@ -5,12 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, event, update
 
-from dualwrite.coordinator.rules.identities import UNKNOWN_CLUSTER, ClusterIdentity
 from dualwrite.coordinator.rules.lease import Lease
 from dualwrite.coordinator.rules.slot_rules import Candidate, SlotObserver, SlotRow, SlotStatus, choose
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.lease_store import SqlLeases
-from dualwrite.coordinator.sql.tables import UNRECOVERED
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.coordinator.sql.unit_bounds import begin_writing
 from dualwrite.errors import DatabaseNotReadyError, FencedError
@@ -58,47 +56,6 @@ def test_several_slots_are_leased_at_once(leases: SqlLeases) -> None:
     assert take(leases, most=5) == [Lease("a-0", 1), Lease("a-1", 1)]
     leases.give_back([Lease("a-0", 1), Lease("a-1", 1)], finished=True)
     assert take(leases, most=1) == [Lease("a-0", 2)]
-
-
-HERE, THERE = ClusterIdentity("here", "1:2"), ClusterIdentity("there")
-
-
-@pytest.mark.parametrize(
-    ("cluster", "is_kept"),
-    [(HERE, True), (ClusterIdentity("here"), True), (UNKNOWN_CLUSTER, True), (THERE, False)],
-)
-def test_the_state_of_a_slot_that_was_given_back_in_another_cluster_is_removed(
-    engine: Engine, leases: SqlLeases, store: SqlDecisionStore, cluster: ClusterIdentity, is_kept: bool
-) -> None:
-    (lease,) = take_at(leases, HERE)
-    state = PreparedTxnState("7:3:topic:0:5")
-    with engine.begin() as connection:
-        store.store(connection, lease, state)
-        connection.execute(update(table).values(outcome=None))  # as recovery does
-    leases.give_back([lease], finished=True)
-    (again,) = take_at(leases, cluster)
-    row = slot_rows(engine)["a-0"]
-    assert (row.prepared_txn_state, row.anchor) == (("7:3", "topic:0:5") if is_kept else ("", None))
-    assert (row.outcome == UNRECOVERED) is again.memory.is_new is (not is_kept)
-
-
-def test_the_state_of_a_slot_that_was_not_given_back_is_kept(
-    engine: Engine, leases: SqlLeases, store: SqlDecisionStore
-) -> None:
-    """Only recovery knows what it means; the rules do not let it be taken in another cluster."""
-    (lease,) = take_at(leases, HERE)
-    with engine.begin() as connection:
-        store.store(connection, lease, PreparedTxnState("7:3"))
-    expire_leases(engine)
-    take_at(leases, THERE)
-    assert slot_rows(engine)["a-0"].prepared_txn_state == "7:3"
-
-
-def take_at(leases: SqlLeases, cluster: ClusterIdentity) -> list[Lease]:
-    """Lease the first slot for a cluster."""
-    rows = leases.rows("a", cluster)
-    row = rows[0] if rows else SlotRow("a-0", 0, 0, "", None)
-    return leases.take([Candidate(row, SlotStatus.FREE)], "me", LONG, 1)
 
 
 def test_a_lease_that_ran_out_is_taken_and_its_owner_is_fenced(

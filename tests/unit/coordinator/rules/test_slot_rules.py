@@ -16,7 +16,6 @@ from dualwrite.coordinator.rules.slot_rules import (
     abandoned_applications,
     application_of,
     choose,
-    is_elsewhere,
     named,
     slot_id,
     slot_number,
@@ -55,16 +54,6 @@ def row(number: int, owner: str = "", remaining: float | None = None, token: int
 )
 def test_a_slots_standing_follows_from_its_row(found: SlotRow, held: Collection[str], status: SlotStatus) -> None:
     assert observer(held).status(found) is status
-
-
-@pytest.mark.parametrize(
-    ("row_cluster", "cluster", "expected"),
-    [("a", "b", True), ("a", "a", False), (None, "b", False), ("a", None, False), (None, None, False)],
-)
-def test_a_row_is_elsewhere_if_both_clusters_are_known_and_differ(
-    row_cluster: str | None, cluster: str | None, expected: bool
-) -> None:
-    assert is_elsewhere(SlotRow("a-0", 0, 1, "", None, row_cluster), cluster) is expected
 
 
 def test_slots_are_chosen_in_the_order_dead_expired_free_missing_abandoned() -> None:
