@@ -65,14 +65,12 @@ class SeekingConsumers:
         that was positioned here does not. And call it with the consumer alone after every failed unit of work: the
         consumer returns the unused records again.
 
-        Waits for other units of work that are decided or prepared with an offset of these partitions (KIP-447).
+        Waits for other units of work that are decided or prepared with an offset of these partitions (KIP-447). Logs a
+        WARNING if the group's offset is past the consumer's own units: ``enable.auto.commit`` may be true.
 
         :param partitions: the assigned partitions; None for all that the consumer has.
         :param auto_offset_reset: "earliest" or "latest", for a partition without a committed offset of the group.
         :raises InvalidTransactionStateError: inside a unit of work.
-        :raises ConfigurationError: without ``partitions``, if an offset of the same generation was committed past the
-            units of work: ``enable.auto.commit`` is true, or another program uses the same group. The consumer has not
-            moved; records were not used and count as used.
         :raises KafkaUnavailableError: if Kafka does not return the committed offsets.
         """
         self._seeker.seek_to_committed(consumer, partitions, auto_offset_reset=auto_offset_reset)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dualwrite.errors import ConfigurationError, InvalidTransactionStateError, RebalancedError
+from dualwrite.errors import InvalidTransactionStateError, RebalancedError
 from dualwrite.ids import TopicPartition
 
 MOST_CONSUMERS = 1000
@@ -112,24 +112,24 @@ class Positions:
         progress.done.update(starts)
         progress.claimed.update(starts)
 
-    def require_own_commits(self, consumer: Consumer, committed: Mapping[TopicPartition, int]) -> None:
-        """Require that only units of work have moved the offsets ``committed`` of the group, in Kafka, since
-        ``consumer`` was positioned. Another member may have, unless the generation is the same.
-
-        :raises ConfigurationError: if the consumer itself or another program commits offsets.
+    def commits_past_units(self, consumer: Consumer, committed: Mapping[TopicPartition, int]) -> str:
+        """The warning that others than ``consumer``'s units of work have moved the offsets ``committed`` of the group
+        since it was positioned; empty if that is not seen. It is no proof of a fault: a member that was paused does not
+        know yet that another one has its partitions.
         """
         progress = self._known(consumer)
         if progress is None or consumer.generation < 0 or consumer.generation != progress.generation:
-            return
+            return ""
         for partition, offset in committed.items():
             own = progress.done.get(partition)
             if own is not None and offset > max(own, progress.in_doubt.get(partition, own)):
-                raise ConfigurationError(
+                return (
                     f"{partition}: the group's committed offset is {offset}, and this consumer's units of work have "
-                    f"committed {own}: the records in between count as used, and no unit has used them. Set "
-                    "enable.auto.commit=false; if it is set, find the commit() of your own, or the other program with "
-                    "the same group.id or group.instance.id"
+                    f"committed {own}: the records in between count as used. Has another member used them, while this "
+                    "one was paused? Otherwise set enable.auto.commit=false, and look for a commit() of your own, or "
+                    "another program with the same group.id"
                 )
+        return ""
 
     def forget(self, identity: int) -> None:
         """Forget a consumer's position: it can store no offsets before it is positioned again."""
