@@ -117,7 +117,7 @@ FINDINGS: dict[tuple[str, str], KnownDifference] = {
     (f"{_ADMINISTRATION}.settings_of_groups", "set, of group 1"): KnownDifference(
         "2026-11-27",
         "error=INVALID_CONFIG",
-        "groups are of the classic protocol only, so it would have no effect",
+        "groups have no values of their own, so it would have no effect",
     ),
     **{
         (f"{_ADMINISTRATION}.quotas", f"set, v{version}"): KnownDifference(

@@ -156,7 +156,7 @@ def test_kafka_configs_changes_the_broker_while_it_runs(broker: EmbeddedBroker) 
 @pytest.mark.parametrize(
     ("kind", "name", "setting", "words"),
     [
-        ("groups", "g", "consumer.session.timeout.ms=50000", "this broker has groups of the classic protocol only"),
+        ("groups", "g", "consumer.session.timeout.ms=50000", "groups have no values of their own"),
         ("broker-loggers", "0", "root=DEBUG", "this broker has no loggers whose level can be changed"),
         ("client-metrics", "m", "interval.ms=1000", "this broker takes no metrics of clients"),
     ],

@@ -167,7 +167,7 @@ def settings_of_groups(broker: Subject) -> None:
     name = broker.name("group")
     described = admin_calls.describe_configs(broker.client, _GROUP, name)
     for entry in sorted(described.configs, key=lambda entry: str(entry.name)):
-        if entry.name.startswith("consumer."):
+        if entry.name in ("consumer.heartbeat.interval.ms", "consumer.session.timeout.ms"):
             broker.note(entry.name, value=entry.value, source=entry.config_source, kind=entry.config_type)
     broker.note("without a name", error=admin_calls.describe_configs(broker.client, _GROUP, "").error_code)
     set_, delete = ConfigOperation.SET, ConfigOperation.DELETE

@@ -155,7 +155,7 @@ def _change_group(name: str, compute: Compute, validate_only: bool, broker: Brok
         except SettingError as error:
             raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from None
     if configs:
-        message = f"{', '.join(configs)}: this broker has groups of the classic protocol only; set it in the members"
+        message = f"{', '.join(configs)}: groups have no values of their own; set the broker's group.consumer.*"
         raise RefusedError(ErrorCode.INVALID_CONFIG, message)
 
 

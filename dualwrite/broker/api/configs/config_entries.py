@@ -87,11 +87,13 @@ def broker_entries(broker: BrokerContext) -> Iterator[Entry]:
     yield from _listener_entries(broker)
 
 
-def group_entries() -> Iterator[Entry]:
-    """Every setting of a group, by name. No group has a value of its own."""
+def group_entries(broker: BrokerContext) -> Iterator[Entry]:
+    """Every setting of a group, by name. No group has a value of its own: it has the broker's."""
     for name, setting in sorted(GROUP_SETTINGS.items()):
-        synonyms = (Synonym(name, setting.default, Source.DEFAULT),)
-        yield Entry(name, setting.default, True, setting.type, setting.documentation, synonyms)
+        of_all = f"group.{name}"
+        default = (Synonym(name, setting.default, Source.DEFAULT),)
+        synonyms = _synonyms(of_all, broker) if of_all in SETTINGS else default
+        yield Entry(name, synonyms[0].value, True, setting.type, setting.documentation, synonyms)
 
 
 def dynamic_default_entries(broker: BrokerContext) -> Iterator[Entry]:

@@ -78,7 +78,7 @@ def _entries(resource: Message, broker: BrokerContext) -> Iterable[Entry]:
         return broker_entries(broker) if name else dynamic_default_entries(broker)
     if kind == GROUP:
         check_group(name)
-        return group_entries()
+        return group_entries(broker)
     raise without_settings(kind)
 
 
