@@ -1,11 +1,18 @@
 """Access control lists: list, add and remove them (KIP-140, KIP-290)."""
 
 from collections.abc import Mapping, Sequence
-from enum import IntEnum
-from typing import Any, TypeVar
+from typing import Any
 
 from dualwrite.admin.connecting import DEFAULT_TIMEOUT, connected
-from dualwrite.broker.access.acls import Acl, AclFilter, AclOperation, PatternType, Permission, ResourceType
+from dualwrite.broker.access.acls import (
+    Acl,
+    AclFilter,
+    AclOperation,
+    PatternType,
+    Permission,
+    ResourceType,
+    known_code,
+)
 from dualwrite.client.protocol.requests import VersionedRequest
 from dualwrite.client.terms.error_classes import raise_for
 from dualwrite.errors import InputError, KafkaRefusedError
@@ -31,8 +38,6 @@ EVERY_ACL = AclFilter(ResourceType.ANY, None, PatternType.ANY, None, None, AclOp
 
 _FIRST_WITH_PATTERNS = 1
 """Before this version of the requests there are no prefixed patterns."""
-
-CodeT = TypeVar("CodeT", bound=IntEnum)
 
 
 def list_acls(
@@ -130,19 +135,14 @@ def _filter_fields(found_by: AclFilter) -> dict[str, object]:
 
 def _acl(resource: Message, entry: Message) -> Acl:
     return Acl(
-        _known(ResourceType, resource.resource_type),
+        known_code(ResourceType, resource.resource_type),
         resource.resource_name,
-        _known(PatternType, resource.pattern_type),
+        known_code(PatternType, resource.pattern_type),
         entry.principal,
         entry.host,
-        _known(AclOperation, entry.operation),
-        _known(Permission, entry.permission_type),
+        known_code(AclOperation, entry.operation),
+        known_code(Permission, entry.permission_type),
     )
-
-
-def _known(codes: type[CodeT], number: int) -> CodeT:
-    """The member of ``codes``; UNKNOWN for a number of a later Kafka."""
-    return codes(number) if number in set(codes) else codes(0)
 
 
 def _require_success(message: str, answer: Message) -> None:

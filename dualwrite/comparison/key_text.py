@@ -17,7 +17,7 @@ UNREADABLE_ROW = b"-"
 """The digest of a row that no JSON can hold. It differs from every other digest."""
 _DIGEST_BYTES = 8
 _NOT_JSON = (ValueError, RecursionError)
-"""The errors of json for what is no JSON, or nested too deeply to be read."""
+"""The errors of json for a text that is not JSON, or is nested too deeply to be read."""
 
 
 def column_key(values: Sequence[Any], forms: Sequence[ColumnForm]) -> bytes | None:

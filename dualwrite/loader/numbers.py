@@ -31,7 +31,7 @@ def is_number(text: str) -> bool:
 def float_of(is_single: bool, scale: int | None, *, keeps_negative_zeros: bool) -> Callable[[Any], float]:
     """Turns a number of an input into the value of a floating-point column.
 
-    The result raises ValueError for what is no number, or is too large.
+    The result raises ValueError for a text that is not a number, or is too large.
 
     :param is_single: True for single precision; the number then has the fewest digits that identify it.
     :param scale: the number of digits after the point to which the column rounds; None if it does not.
@@ -57,7 +57,7 @@ def decimal_of(scale: int | None) -> Callable[[Any], Decimal]:
     """Turns a number of an input into the value of a NUMERIC column with ``scale`` digits after the point, as databases
     do: they round a number with more digits, and add zeros to one with fewer. None for a column that keeps all digits.
 
-    The result raises ValueError for what is no number, or has more digits than any column.
+    The result raises ValueError for a text that is not a number, or has more digits than any column.
     """
 
     def converted(value: Any) -> Decimal:

@@ -46,7 +46,7 @@ class Resolution:
     :param missed: transactional ids that are unchanged, because another process took them meanwhile, or for one of
         ``errors``.
     :param in_use: those with an open transaction whose owner may be alive, and why they are unchanged. That is usual
-        beside a living application; whoever replaces the cluster must wait until there is none.
+        beside a living application; to replace the cluster, wait until there is none.
     """
 
     outcomes: dict[str, Outcome] = field(default_factory=dict)

@@ -8,6 +8,7 @@ import ipaddress
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
+from typing import TypeVar
 
 CLUSTER_NAME = "kafka-cluster"
 """The name of the one resource of the type CLUSTER (Kafka: Resource.CLUSTER_NAME)."""
@@ -66,6 +67,17 @@ class Permission(IntEnum):
     ANY = 1
     DENY = 2
     ALLOW = 3
+
+
+CodeT = TypeVar("CodeT", bound=IntEnum)
+
+
+def known_code(codes: type[CodeT], number: int) -> CodeT:
+    """The member of ``codes`` that a message names by ``number``; UNKNOWN for a number of a later Kafka."""
+    try:
+        return codes(number)
+    except ValueError:
+        return codes(0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ def add_yes(parser: argparse.ArgumentParser) -> None:
 
 
 def require_confirmation(arguments: argparse.Namespace, act: str) -> None:
-    """Return if ``--yes`` was given, or if somebody at the terminal agrees to ``act``.
+    """Return if ``--yes`` was given, or if the person at the terminal agrees to ``act``.
 
     :param act: what will be done, such as "delete topic orders".
     :raises InputError: otherwise.

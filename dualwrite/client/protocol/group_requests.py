@@ -6,9 +6,9 @@ A dual write sends TxnOffsetCommit alone, which is in ``requests.py``.
 import struct
 from collections.abc import Sequence
 
-from dualwrite.client.protocol.requests import CommittedOffset, VersionedRequest
+from dualwrite.client.protocol.requests import CommittedOffset, VersionedRequest, topics_of
 from dualwrite.ids import TopicPartition
-from dualwrite.wire.apis import APIS, ApiKey, Message
+from dualwrite.wire.apis import APIS, ApiKey
 
 _FIRST_WITH_STABLE = 7
 """OffsetFetch can ask for stable offsets from this version on (KIP-447); later ones ask about several groups."""
@@ -43,21 +43,11 @@ def commit_offsets(group: str, offsets: Sequence[CommittedOffset]) -> VersionedR
     """OffsetCommit for a group without members."""
     request = APIS[ApiKey.OFFSET_COMMIT].request
     topic_class = request.OffsetCommitRequestTopic
-    topics: dict[str, list[Message]] = {}
-    for committed in offsets:
-        topics.setdefault(committed.topic, []).append(
-            topic_class.OffsetCommitRequestPartition(
-                partition_index=committed.partition,
-                committed_offset=committed.offset,
-                committed_leader_epoch=committed.leader_epoch,
-                committed_metadata=committed.metadata,
-            )
-        )
     message = request(
         group_id=group,
         generation_id_or_member_epoch=-1,
         member_id="",
-        topics=[topic_class(name=name, partitions=partitions) for name, partitions in topics.items()],
+        topics=topics_of(offsets, topic_class, topic_class.OffsetCommitRequestPartition),
     )
     return VersionedRequest(f"OffsetCommit of {group}", ApiKey.OFFSET_COMMIT, message, floor=2, cap=_LAST_WITH_NAMES)
 

@@ -180,22 +180,32 @@ def end_txn(
     return VersionedRequest(operation, ApiKey.END_TXN, message, 0, _FIRST_OF_TV2 - 1, repeatable)
 
 
-def txn_offset_commit(
-    transactional_id: str, producer: ProducerIdentity, offsets: Sequence[CommittedOffset], member: GroupMember
-) -> VersionedRequest:
-    """TxnOffsetCommit v5, which makes the offsets part of the transaction without AddOffsetsToTxn."""
-    request = APIS[ApiKey.TXN_OFFSET_COMMIT].request
-    topic_class = request.TxnOffsetCommitRequestTopic
+def topics_of(
+    offsets: Sequence[CommittedOffset], topic_class: type[Message], partition_class: type[Message]
+) -> list[Message]:
+    """``offsets`` by topic, as OffsetCommit and TxnOffsetCommit carry them.
+
+    :param topic_class: of a topic in the request, and ``partition_class`` of a partition in it.
+    """
     topics: dict[str, list[Message]] = {}
     for committed in offsets:
         topics.setdefault(committed.topic, []).append(
-            topic_class.TxnOffsetCommitRequestPartition(
+            partition_class(
                 partition_index=committed.partition,
                 committed_offset=committed.offset,
                 committed_leader_epoch=committed.leader_epoch,
                 committed_metadata=committed.metadata,
             )
         )
+    return [topic_class(name=name, partitions=partitions) for name, partitions in topics.items()]
+
+
+def txn_offset_commit(
+    transactional_id: str, producer: ProducerIdentity, offsets: Sequence[CommittedOffset], member: GroupMember
+) -> VersionedRequest:
+    """TxnOffsetCommit v5, which makes the offsets part of the transaction without AddOffsetsToTxn."""
+    request = APIS[ApiKey.TXN_OFFSET_COMMIT].request
+    topic_class = request.TxnOffsetCommitRequestTopic
     message = request(
         transactional_id=transactional_id,
         group_id=member.group_id,
@@ -204,7 +214,7 @@ def txn_offset_commit(
         generation_id=member.generation_id,
         member_id=member.member_id,
         group_instance_id=member.group_instance_id,
-        topics=[topic_class(name=name, partitions=partitions) for name, partitions in topics.items()],
+        topics=topics_of(offsets, topic_class, topic_class.TxnOffsetCommitRequestPartition),
     )
     operation = f"TxnOffsetCommit of group {member.group_id} in {transactional_id}"
     return VersionedRequest(operation, ApiKey.TXN_OFFSET_COMMIT, message, _FIRST_OF_TV2, _FIRST_OF_TV2)

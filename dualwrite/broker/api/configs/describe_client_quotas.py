@@ -1,6 +1,6 @@
 """DescribeClientQuotas (48), v0-v1 (KIP-546).
 
-Answers no entry, whatever the filter: this broker has no quotas.
+Answers no entry to any filter: this broker has no quotas.
 """
 
 from dualwrite.broker.access.acls import AclOperation

@@ -155,7 +155,7 @@ class ConsumerGroup:
         return max(available, key=lambda name: votes[name])
 
     def tombstones(self, member_id: str) -> Iterator[ConsumerGroupPartForgotten]:
-        """The facts that remove the member, whatever is known of it."""
+        """The facts that remove the member and all that is stored of it."""
         for kind in (RecordType.CURRENT, RecordType.TARGET, RecordType.MEMBER):
             yield ConsumerGroupPartForgotten(kind, self.group_id, member_id)
 

@@ -90,7 +90,7 @@ class Sqlite(Database):
         return False
 
     def exact_column(self, column: "Column[Any]") -> ColumnElement[Any]:
-        """As it is stored, of whatever type."""
+        """The value as it is stored, with its own type: a column may hold values of every type."""
         return type_coerce(column, NullType())
 
     @contextmanager
