@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, and_, select, update
 
-from dualwrite.coordinator.rules.slot_rules import SlotStatus, describe_owner, named
+from dualwrite.coordinator.rules.slot_rules import SlotStatus, application_of, describe_owner, named
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
@@ -59,8 +59,8 @@ def _problem(view: TransactionView) -> str:
 
 def _not_recovered(name: str, problem: str) -> str:
     return (
-        f"slot {name} {problem}: run `dualwrite recover --application {name.rpartition('-')[0]}` with the address of "
-        "the source first; `dualwrite transactions list` shows what it will do"
+        f"slot {name} {problem}: run `dualwrite recover --application {application_of(name) or name}` with the address "
+        "of the source first; `dualwrite transactions list` shows what it will do"
     )
 
 
