@@ -52,7 +52,7 @@ def test_a_mover_from_apache_kafka_that_was_killed_goes_on(kafka: ApacheKafka, t
 
 
 def test_an_application_moves_to_apache_kafka_and_back(outward: MoveSite, tmp_path: Path) -> None:
-    topic = create_topic(outward.source, partitions=2, config={"retention.ms": "-1"})
+    topic = create_topic(outward.source, partitions=2)
     stamped = create_topic(outward.source, config={"message.timestamp.type": "LogAppendTime"})
     compacted = create_topic(outward.source, config={"cleanup.policy": "compact"})
     fill(outward.source, topic, 2)

@@ -57,6 +57,17 @@ def executor_of(directory: Path, attempt: str) -> psutil.Process:
     return executor
 
 
+def suspend(process: psutil.Process) -> None:
+    """Stop a process, and wait until each of its threads stands still: on a busy machine some still run for a while."""
+    process.suspend()
+
+    def is_stopped() -> bool:
+        stats = [path.read_text() for path in Path("/proc", str(process.pid), "task").glob("*/stat")]
+        return all(stat.rpartition(") ")[2].startswith("T") for stat in stats)
+
+    assert eventually(is_stopped)
+
+
 def require_once(place: SparkPlace, rows: int) -> None:
     assert place.stored() == rows_of(rows)
     assert place.produced() == values_of(rows_of(rows))
@@ -86,8 +97,8 @@ def test_an_executor_that_spark_believes_to_be_dead_writes_and_the_next_attempt_
     begin_held(driver, place, tmp_path)
     await_file(tmp_path / "ended-1-0")
     executor = executor_of(tmp_path, "0-0")
-    executor.suspend()
     try:
+        suspend(executor)
         (tmp_path / "go").touch()
         await_file(tmp_path / "ended-0-0")  # it has committed, and nobody can be told
         assert driver.end() == "done"

@@ -65,10 +65,14 @@ class MoveSite:
 def create_topic(
     cluster: MoveEnd, name: str | None = None, partitions: int = 1, config: Mapping[str, str] | None = None
 ) -> str:
-    """A new topic; a name of its own if none is given."""
+    """A new topic; a name of its own if none is given.
+
+    It keeps its records for ever. Those of the tests are years old, and each cluster has its own moment to delete them.
+    """
     name = fresh_name() if name is None else name
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    admin.create_topics([NewTopic(name, partitions, 1, config=dict(config or {}))])[name].result(PATIENCE)
+    kept = {"retention.ms": "-1", **(config or {})}
+    admin.create_topics([NewTopic(name, partitions, 1, config=kept)])[name].result(PATIENCE)
     return name
 
 
