@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from itertools import groupby, islice
 
 from sqlalchemy import Table, insert
-from sqlalchemy.exc import DataError, IntegrityError
+from sqlalchemy.exc import DBAPIError
 
+from dualwrite.coordinator.sql.engine.database_errors import first_line, refuses_row
 from dualwrite.errors import InputError
 from dualwrite.loader.bad_rows import BadRow, BadRowFile
 from dualwrite.loader.input import InputFile, InputRow, MalformedRow
@@ -134,6 +135,7 @@ class LoadBatch:
                 # one statement needs rows with the same columns, and a JSON line may leave some out
                 for _, rows in groupby(self.rows, key=tuple):
                     tx.execute(insert(self.table), list(rows))
-        except (DataError, IntegrityError) as error:
-            reason = str(error.orig).strip().partition("\n")[0]
-            raise InputError(f"{self.lines}: the database refuses a row: {reason}") from error
+        except DBAPIError as error:
+            if not refuses_row(error):
+                raise
+            raise InputError(f"{self.lines}: the database refuses a row: {first_line(error)}") from error

@@ -53,12 +53,16 @@ def float_of(is_single: bool, scale: int | None, *, keeps_negative_zeros: bool) 
     return converted
 
 
-def decimal_of(scale: int | None) -> Callable[[Any], Decimal]:
+def decimal_of(scale: int | None, precision: int | None = None) -> Callable[[Any], Decimal]:
     """Turns a number of an input into the value of a NUMERIC column with ``scale`` digits after the point, as databases
     do: they round a number with more digits, and add zeros to one with fewer. None for a column that keeps all digits.
 
-    The result raises ValueError for a text that is not a number, or has more digits than any column.
+    The result raises ValueError for a text that is not a number, or has more digits than the column.
+
+    :param precision: the number of all digits of the column; None if it is not known.
     """
+    whole = None if scale is None or precision is None else precision - scale
+    limit = None if whole is None else Decimal(1).scaleb(whole)
 
     def converted(value: Any) -> Decimal:
         number = Decimal(_spelling(value))
@@ -69,6 +73,8 @@ def decimal_of(scale: int | None) -> Callable[[Any], Decimal]:
                 number = number.quantize(Decimal(1).scaleb(digits), ROUND_HALF_UP, _LONG)
             except InvalidOperation:
                 raise ValueError(f"{str(value)[:40]} has too many digits") from None
+        if limit is not None and number.copy_abs() >= limit:  # abs() would round
+            raise ValueError(f"{str(value)[:40]} has more than {whole} digits before the point")
         return number if number else abs(number)  # no database keeps the sign of a zero
 
     return converted

@@ -23,7 +23,7 @@ from dualwrite.loader.numbers import decimal_of, float_of, plain_text
 Row = dict[str, Any]
 Convert = Callable[[Any], Any]
 
-_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIME = re.compile(r"([0-9]{2}:[0-9]{2})(:[0-9]{2})?(?:\.([0-9]{1,6}))?")
 _ZONE = re.compile(r"(Z|z|[+-][0-9]{2}:?[0-9]{2})$")
@@ -92,8 +92,9 @@ class RowTyper:
             convert = _without_zone
         elif convert is _time and getattr(kind, "timezone", False):
             convert = _time_in_utc
-        elif convert is _integer and getattr(kind, "display_width", None) == 1:
-            convert = _tiny  # MySQL's BOOLEAN
+        elif convert is _integer:
+            is_boolean = getattr(kind, "display_width", None) == 1  # MySQL's
+            convert = _within(self._database.integers(kind), _tiny if is_boolean else _integer)
         elif convert is _json and not self._csv:
             convert = _as_it_is
         elif isinstance(kind, sqltypes.String):
@@ -105,7 +106,7 @@ class RowTyper:
         if database.is_float(kind):
             scale, keeps_zeros = database.float_scale(kind), database.keeps_negative_zeros
             return float_of(database.is_single(kind), scale, keeps_negative_zeros=keeps_zeros)
-        return decimal_of(getattr(kind, "scale", None))
+        return decimal_of(getattr(kind, "scale", None), None if database.has_dynamic_types else kind.precision)
 
     def _string(self, kind: sqltypes.String) -> Convert:
         if isinstance(kind, sqltypes.Enum):
@@ -168,9 +169,19 @@ def _integer(value: Any) -> int:
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool):
         raise ValueError(f"expected an integer, not {value!r}")
-    if not -(2**63) <= value < 2**63:
-        raise ValueError(f"{value} does not fit 64 bits")
     return value
+
+
+def _within(integers: range, convert: Callable[[Any], int]) -> Convert:
+    """``convert`` for those integers alone."""
+
+    def checked(value: Any) -> int:
+        number = convert(value)
+        if number not in integers:
+            raise ValueError(f"expected an integer from {integers.start} to {integers.stop - 1}, not {number}")
+        return number
+
+    return checked
 
 
 def _text_of(kind: "sqltypes.String", database: Database) -> Convert:
@@ -179,11 +190,9 @@ def _text_of(kind: "sqltypes.String", database: Database) -> Convert:
 
     def cut(value: Any) -> str:
         text = _text(value)
-        if is_padded:
-            return text.rstrip(" ")
-        if length is not None and not text[length:].strip(" "):
-            return text[:length]
-        return text  # if it is too long, the database refuses it
+        if length is not None and text[length:].strip(" "):
+            raise ValueError(f"has {len(text):,} characters, and the column holds {length:,}")
+        return text.rstrip(" ") if is_padded else text[:length]
 
     return _text if database.has_dynamic_types else cut
 

@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InternalError, ProgrammingError
+from sqlalchemy.exc import DBAPIError
 
 from dualwrite import errors
-from dualwrite.coordinator.sql.engine.database_errors import first_line
+from dualwrite.coordinator.sql.engine.database_errors import first_line, refuses_row
 from dualwrite.errors import (
     ConfigurationError,
     DatabaseUnavailableError,
@@ -18,8 +18,6 @@ from dualwrite.errors import (
 
 _NO_MODULE = re.compile(r"^ModuleNotFoundError: No module named '(\w+)", re.MULTILINE)
 _COLUMN_OF_COPY = re.compile(r'COPY .*, line \d+, column (.+?)(?:: "|: null input|$)', re.MULTILINE)
-REFUSALS = (DataError, IntegrityError, InternalError, ProgrammingError)
-"""SQLAlchemy's errors for bad values, for constraints, and for refusals by triggers, policies, views and rights."""
 _UNIQUE_VIOLATION = "23505"
 """PostgreSQL's SQLSTATE. The details of other errors may contain the whole row."""
 _LONGEST_KEY = 200
@@ -38,9 +36,9 @@ def database_errors_translated(work: str) -> Iterator[None]:
     """
     try:
         yield
-    except REFUSALS as error:
-        raise refused_row(work, error) from error
     except DBAPIError as error:
+        if refuses_row(error):
+            raise refused_row(work, error) from error
         if not error.connection_invalidated:
             raise
         raise DatabaseUnavailableError(

@@ -9,6 +9,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.coordinator.sql.engine.database_errors import refuses_row
 from dualwrite.errors import DualWriteError, KafkaRefusedError
 from dualwrite.wire.error_codes import ErrorCode
 
@@ -23,10 +24,6 @@ _REFUSED_RECORDS = frozenset(
 """Kafka's errors for a record that the unit of work has produced, and that no broker will ever accept."""
 
 _MAY_PASS = (ConnectionError, TimeoutError, MemoryError, PoolTimeoutError)
-
-_REFUSED_ROWS = frozenset({1644, 3819, 4025})
-"""MySQL's and MariaDB's errors of a trigger's SIGNAL and of a CHECK constraint, for which PyMySQL and its relatives
-raise OperationalError."""
 
 _OPERATION = frozenset({"08", "40", "53", "55", "57", "58", "XX"})
 """Classes of PostgreSQL's SQLSTATEs that are about the server's operation: connections, conflicts, resources, locks, an
@@ -56,5 +53,4 @@ def _is_of_operation(error: DBAPIError) -> bool:
     sqlstate = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
     if isinstance(sqlstate, str) and sqlstate[:2] in _OPERATION:
         return True
-    arguments = getattr(error.orig, "args", ())
-    return isinstance(error, OperationalError) and not (arguments and arguments[0] in _REFUSED_ROWS)
+    return isinstance(error, OperationalError) and not refuses_row(error)

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy.exc import DBAPIError
 
 from dualwrite.coordinator.manager.unit_manager import manager_of
+from dualwrite.coordinator.sql.engine.database_errors import refuses_row
 from dualwrite.coordinator.sql.engine.error_meanings import is_transient
 from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import ConfigurationError, DatabaseBusyError, InputError
-from dualwrite.spark.error_translation import REFUSALS, as_raised_in_the_task, refused_row
+from dualwrite.spark.error_translation import as_raised_in_the_task, refused_row
 from dualwrite.spark.known.targets import SKIP, batch_target_of
 from dualwrite.spark.partitions.batches import begin_batch
 from dualwrite.spark.partitions.progress import BatchPartition, BegunBatch, claim, finish, require_same
@@ -108,11 +109,11 @@ class PartitionWriter(SentToTask):
                     if is_ours:
                         self._load(tx, share, unread_rows)
                 break
-            except REFUSALS as error:
-                raise refused_row(str(share), error) from error
             except InputError as error:
                 raise InputError(f"{share}: {error}") from error
             except Exception as error:
+                if isinstance(error, DBAPIError) and refuses_row(error):
+                    raise refused_row(str(share), error) from error
                 # The rows can be read only once. So wait while another attempt may still write them.
                 is_final = unread_rows.is_read or time.monotonic() > deadline
                 if is_final or not isinstance(error, _WAITING_ERRORS) or not is_transient(error, worker.engine.dialect):

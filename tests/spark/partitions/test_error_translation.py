@@ -154,6 +154,15 @@ def test_a_duplicate_key_is_named_and_no_whole_row_is(sqlstate: str, detail: str
     assert str(raised.value) == f"job 'a': the database refuses a row: a constraint is violated{key}"
 
 
+@pytest.mark.parametrize("number", [1644, 3819, 4025])
+def test_a_trigger_and_a_check_of_mariadb_refuse_a_row(number: int) -> None:
+    """PyMySQL calls them operational errors, as it does a lost server."""
+    error = OperationalError("INSERT", None, Exception(number, "CONSTRAINT `t.n` failed"))
+    with pytest.raises(InputError) as raised, database_errors_translated("job 'a'"):
+        raise error
+    assert "the database refuses a row: " in str(raised.value)
+
+
 def test_only_a_connection_that_is_gone_is_a_loss() -> None:
     gone = OperationalError("COPY", None, Exception("server closed the connection"), connection_invalidated=True)
     with pytest.raises(DatabaseUnavailableError) as raised, database_errors_translated("job 'a'"):

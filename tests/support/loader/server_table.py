@@ -14,7 +14,9 @@ class Things:
     :param row: as it is in the input.
     :param stored: what the server shows of it afterwards.
     :param message: the record's value.
-    :param refused: changes of a row that the server does not take, each with words of its refusal.
+    :param refused: changes of a row that only the server can refuse, each with words of its refusal.
+    :param edges: changes of a row to the last values that columns hold.
+    :param beyond: changes of a row to values that columns do not hold, each with words of the loader's refusal.
     :param as_text: SQL for a column as the server writes it.
     """
 
@@ -23,6 +25,8 @@ class Things:
     stored: dict[str, Any]
     message: dict[str, Any]
     refused: tuple[tuple[Mapping[str, str], str], ...]
+    edges: tuple[Mapping[str, str], ...]
+    beyond: tuple[tuple[Mapping[str, str], str], ...]
     as_text: str
     options: str = ""
 
@@ -56,6 +60,18 @@ _EVERYWHERE = {
     "day": "2013-01-31",
     "code": "abc",
 }
+_EDGES: tuple[Mapping[str, str], ...] = (
+    {"small": "32767"},
+    {"small": "-32768"},
+    {"code": "ä€🍞  "},
+    {"exact": "-9999999999.99999999999999999999"},
+)
+_BEYOND: tuple[tuple[Mapping[str, str], str], ...] = (
+    ({"id": str(2**63)}, "expected an integer from -9223372036854775808 to 9223372036854775807"),
+    ({"small": "32768"}, "expected an integer from -32768 to 32767, not 32768"),
+    ({"code": "abcd"}, "has 4 characters, and the column holds 3"),
+    ({"exact": "10000000000"}, "10000000000 has more than 10 digits before the point"),
+)
 _POSTGRESQL = {
     **_EVERYWHERE,
     "real": "0.1",
@@ -69,7 +85,7 @@ _POSTGRESQL = {
 POSTGRESQL = Things(
     columns={
         "id": "BIGINT PRIMARY KEY",
-        "small": "SMALLINT",
+        "small": "SMALLINT CHECK (small <> -7)",
         "exact": "NUMERIC(30, 20)",
         "day": "DATE",
         "code": "VARCHAR(3)",
@@ -95,10 +111,11 @@ POSTGRESQL = Things(
         "doc": {"a": [1, 2.5, None]},
     },
     refused=(
-        ({"code": "abcd"}, "value too long for type character varying(3)"),
-        ({"small": "40000"}, "smallint out of range"),
+        ({"small": "-7"}, "violates check constraint"),
         ({"id": "1"}, "duplicate key value violates unique constraint"),
     ),
+    edges=_EDGES,
+    beyond=_BEYOND,
     as_text="{}::text",
 )
 _MARIADB = {
@@ -116,7 +133,7 @@ _MARIADB = {
 MARIADB = Things(
     columns={
         "id": "BIGINT PRIMARY KEY",
-        "small": "SMALLINT",
+        "small": "SMALLINT CHECK (small <> -7)",
         "exact": "DECIMAL(30, 20)",
         "day": "DATE",
         "code": "VARCHAR(3)",
@@ -152,10 +169,15 @@ MARIADB = Things(
         "fine": "2013-01-01T04:30:00.750000",
     },
     refused=(
-        ({"code": "abcd"}, "Data too long for column 'code'"),
-        ({"small": "40000"}, "Out of range value for column 'small'"),
-        ({"money": "123456789"}, "Out of range value for column 'money'"),
+        ({"small": "-7"}, "CONSTRAINT `things.small` failed"),
         ({"id": "1"}, "Duplicate entry '1' for key 'PRIMARY'"),
+    ),
+    edges=(*_EDGES, {"big": "18446744073709551615"}, {"big": "0"}, {"money": "-99999999.99"}),
+    beyond=(
+        *_BEYOND,
+        ({"big": "18446744073709551616"}, "expected an integer from 0 to 18446744073709551615"),
+        ({"big": "-1"}, "expected an integer from 0 to 18446744073709551615"),
+        ({"money": "99999999.995"}, "99999999.995 has more than 8 digits before the point"),
     ),
     as_text="CAST({} AS CHAR)",
     options="CHARACTER SET utf8mb4",

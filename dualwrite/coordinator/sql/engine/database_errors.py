@@ -4,8 +4,11 @@ A caller of a unit of work must learn whether to run it again. SQLAlchemy's erro
 raise their own, or the operating system's, where no connection could be made.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 from sqlalchemy import Connection, Dialect, Engine
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InternalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from dualwrite.coordinator.concurrency.step_errors import is_step_error
@@ -17,6 +20,20 @@ _MEANINGS: dict[ErrorMeaning | None, str] = {
     ErrorMeaning.BUSY: "another transaction held a lock for too long",
     ErrorMeaning.CONFLICT: "it conflicted with another transaction",
 }
+
+_REFUSALS = (DataError, IntegrityError, InternalError, ProgrammingError)
+"""SQLAlchemy's errors for bad values, for constraints, and for refusals by triggers, policies, views and rights."""
+_REFUSED_ROWS = frozenset({1644, 3819, 4025})
+"""MySQL's and MariaDB's errors of a trigger's SIGNAL and of a CHECK constraint, for which PyMySQL and its relatives
+raise OperationalError."""
+
+
+def refuses_row(error: DBAPIError) -> bool:
+    """True if the database refuses what a statement writes: its values, or because of a constraint, a trigger, a
+    policy, a view or a right. False for an error of the server's operation, such as a lock that was not free in
+    time."""
+    arguments: Sequence[Any] = getattr(error.orig, "args", ())
+    return isinstance(error, _REFUSALS) or (bool(arguments) and arguments[0] in _REFUSED_ROWS)
 
 
 def first_line(error: BaseException) -> str:

@@ -48,6 +48,13 @@ class DatabaseValues:
         not. Override it if there are such types."""
         return None
 
+    def integers(self, kind: TypeEngine[Any]) -> range:
+        """The integers that a column of ``kind`` holds. Override it if there are types of other sizes."""
+        bits = 64
+        if not self.has_dynamic_types and not isinstance(kind, sqltypes.BigInteger):
+            bits = 16 if isinstance(kind, sqltypes.SmallInteger) else 32
+        return range(-(1 << bits - 1), 1 << bits - 1)
+
     def set_names(self, kind: TypeEngine[Any]) -> Sequence[str] | None:
         """The names of a column of ``kind`` that holds some of them, with commas between them; None for any other."""
         return None

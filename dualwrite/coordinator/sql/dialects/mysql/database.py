@@ -141,6 +141,14 @@ class Mysql(Database):
         """FLOAT(7,4) has 4."""
         return kind.scale if isinstance(kind, mysql.FLOAT | mysql.DOUBLE | mysql.REAL) else None
 
+    def integers(self, kind: TypeEngine[Any]) -> range:
+        """TINYINT and MEDIUMINT exist, and each type may be unsigned."""
+        signed = super().integers(kind)
+        for narrow, bits in ((mysql.TINYINT, 8), (mysql.MEDIUMINT, 24)):
+            if isinstance(kind, narrow):
+                signed = range(-(1 << bits - 1), 1 << bits - 1)
+        return range(signed.stop - signed.start) if getattr(kind, "unsigned", False) else signed
+
     def set_names(self, kind: TypeEngine[Any]) -> Sequence[str] | None:
         """SET has them."""
         return kind.values if isinstance(kind, mysql.SET) else None
