@@ -40,23 +40,31 @@ class InvoiceWorker:
         reading = {"isolation.level": "read_committed", "enable.auto.commit": "false", "session.timeout.ms": "6000"}
         self._consumer = Consumer({**kafka, "group.id": "invoices", **reading})
         self._stopping = threading.Event()
+        self._has_failed = False
 
     def run(self) -> None:
         """Work until :meth:`stop`; the records of a batch that failed are read again."""
         self._dual_write.recover()
         self._consumer.subscribe([INPUT], on_assign=self._dual_write.seek_to_stored)
         while not self._stopping.is_set():
-            batch = [message for message in self._consumer.consume(num_messages=100, timeout=0.5) if _is_sound(message)]
-            if batch:
-                try:
-                    self.invoice(batch)
-                except DualWriteError as error:
-                    if not error.retriable and not isinstance(error, RebalancedError):
-                        raise
-                    logging.warning("nothing was written, once more: %s", error)
-                    self._dual_write.seek_to_stored(self._consumer)
+            try:
+                self._use_next_batch()
+            except DualWriteError as error:
+                if not error.retriable and not isinstance(error, RebalancedError):
+                    raise
+                logging.warning("nothing was written, once more: %s", error)
+                self._has_failed = True
+                self._stopping.wait(1)  # a server that is down refuses at once
         self._consumer.close()
         self._dual_write.close()
+
+    def _use_next_batch(self) -> None:
+        if self._has_failed:
+            self._dual_write.seek_to_stored(self._consumer)  # this may fail, too
+            self._has_failed = False
+        batch = [message for message in self._consumer.consume(num_messages=100, timeout=0.5) if _is_sound(message)]
+        if batch:
+            self.invoice(batch)
 
     def stop(self) -> None:
         """Let :meth:`run` return after the batch in hand; may be called by a signal handler or another thread."""

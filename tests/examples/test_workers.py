@@ -14,11 +14,15 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from sqlalchemy import Engine, Table, select
+from sqlalchemy import Engine, Table, create_engine, select
 
+from dualwrite.cli.db import upgrade
+from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.testing.kafka import KafkaBroker
 from examples import invoice_worker, payment_worker
 from tests.support.examples.programs import environment
+from tests.support.servers.round_trip_proxy import TurnsProxy
+from tests.support.waiting import eventually
 
 HOME = Path(__file__).parents[2]
 
@@ -91,6 +95,50 @@ def test_a_worker_resumes_where_the_last_one_stopped(example: Example, engine: E
         finally:
             worker.stop()
             thread.join()
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("moment", ["before the assignment", "between two batches"])
+def test_a_worker_outlives_a_database_that_is_down(
+    example: Example,
+    broker: KafkaBroker,
+    postgresql_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    moment: str,
+) -> None:
+    upgrade(postgresql_url)
+    server = create_engine(postgresql_url)
+    example.table.metadata.create_all(server)
+    way = TurnsProxy(postgresql_url)
+    engine = create_engine(way.url)
+    recover = DualWrite.recover
+
+    def recover_and_cut(dual_write: DualWrite, **options: Any) -> Any:
+        done = recover(dual_write, **options)
+        if moment == "before the assignment":
+            way.close()
+        return done
+
+    monkeypatch.setattr(DualWrite, "recover", recover_and_cut)
+    place(example, broker, first=0, count=30)
+    worker = example.worker(engine, broker.client_config)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        if moment == "between two batches":
+            assert_used_once(example, server, broker, 30)
+            way.close()
+        place(example, broker, first=30, count=30)
+        assert eventually(lambda: sum("once more" in record.getMessage() for record in caplog.records) >= 2)
+        way = TurnsProxy(postgresql_url, way.port)
+        assert_used_once(example, server, broker, 60)
+    finally:
+        worker.stop()
+        thread.join()
+        way.close()
+        engine.dispose()
+        server.dispose()
 
 
 class ExampleProcess:

@@ -27,7 +27,7 @@ from dualwrite.coordinator.slots.no_slot import NoSlot
 from dualwrite.coordinator.slots.usage import Usage
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.engine.connecting import bound_connections
-from dualwrite.coordinator.sql.engine.database_errors import as_library_error, raise_as_library_error
+from dualwrite.coordinator.sql.engine.database_errors import as_library_error, as_library_errors
 from dualwrite.coordinator.sql.own_tables import with_schema
 from dualwrite.coordinator.steps.driver import UnitDriver
 from dualwrite.coordinator.steps.observers import Observer, UnitObservers
@@ -132,11 +132,8 @@ class UnitManager:
         unit.watch = UnitObservers(self._observers, THIS_PROCESS.is_interrupt) if self._observers else None
         unit.offsets = UnitOffsets(self.process.consuming)
         unit.serializers = self.settings.serializers
-        try:
+        with as_library_errors(self.engine.dialect):
             slot = self.acquire(unit)
-        except Exception as error:
-            raise_as_library_error(error, self.engine.dialect)
-            raise
         unit.driver = driver = self._make_driver(unit, slot)
         if unit.watch is not None:
             unit.watch.slot_taken(slot.transactional_id)
@@ -193,7 +190,8 @@ class UnitManager:
     ) -> None:
         """See DualWrite.seek_to_stored."""
         self.require_outside()
-        self.process.consuming.seek_to_stored(consumer, partitions, auto_offset_reset)
+        with as_library_errors(self.engine.dialect):
+            self.process.consuming.seek_to_stored(consumer, partitions, auto_offset_reset)
 
     def seek_to_committed(
         self, consumer: KafkaConsumer, partitions: Sequence[Any] | None, *, auto_offset_reset: OffsetReset
@@ -208,15 +206,8 @@ class UnitManager:
         return self._recover()
 
     def _recover(self) -> dict[str, Outcome]:
-        try:
-            return self._recover_all()
-        except Exception as error:
-            raise_as_library_error(error, self.engine.dialect)
-            raise
-
-    def _recover_all(self) -> dict[str, Outcome]:
         pool, sweeper = self.process.pool, self.process.sweeper
-        with sweeper.alone:
+        with as_library_errors(self.engine.dialect), sweeper.alone:
             outcomes = {}
             user = object()
             try:

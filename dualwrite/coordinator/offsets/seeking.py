@@ -47,7 +47,8 @@ class SeekingConsumers:
         :param auto_offset_reset: "earliest" or "latest".
         :raises InvalidTransactionStateError: inside a unit of work.
         :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
-        :raises KafkaUnavailableError: if Kafka does not return a new partition's beginning.
+        :raises DatabaseUnavailableError: if the database cannot be reached now; call it again before the next poll.
+        :raises KafkaUnavailableError: if Kafka does not return a new partition's beginning; likewise.
         """
         self._seeker.seek_to_stored(consumer, partitions, auto_offset_reset=auto_offset_reset)
 

@@ -14,7 +14,7 @@ from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.rules.slot_rules import slot_number
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.dialects.supported import database_of
-from dualwrite.coordinator.sql.engine.database_errors import connected
+from dualwrite.coordinator.sql.engine.database_errors import as_library_errors, connected
 from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
 from dualwrite.coordinator.sql.identity_rows import read_identity
 from dualwrite.coordinator.sql.own_tables import ours
@@ -56,11 +56,12 @@ def outcomes(engine: Engine, application: str | None = None, *, acknowledged: bo
     :param application: only those of this application; None for all that use the database.
     :param acknowledged: also those that are acknowledged.
     :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
+    :raises DatabaseUnavailableError: if the database cannot be reached now.
     """
     statement = select(table).order_by(table.c.id)
     if not acknowledged:
         statement = statement.where(table.c.acknowledged_at.is_(None))
-    with connected(engine) as connection, clear_errors(engine):
+    with as_library_errors(engine.dialect), connected(engine) as connection, clear_errors(engine):
         name = None if application is None else read_identity(connection).name_of(application)
         stored_outcomes = [
             _outcome_of(row) for row in connection.execute(statement, execution_options=ours(connection))
@@ -76,13 +77,15 @@ def acknowledge(engine: Engine, outcome: HeuristicOutcome | int, *, by: str) -> 
     :returns: the outcome as it is on record now.
     :raises InputError: if no outcome has that id, or ``by`` is not a name.
     :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
+    :raises DatabaseUnavailableError: if the database cannot be reached now.
     """
     number = outcome.id if isinstance(outcome, HeuristicOutcome) else outcome
     if not isinstance(by, str) or not by.strip() or not by.isprintable() or len(by) > _LONGEST_NAME:
         raise InputError(f"acknowledged by {by!r:.80}: say who, in 1 to {_LONGEST_NAME} printable characters")
     if type(number) is not int or not 0 < number <= _LARGEST_NUMBER:
         raise _no_outcome(number)
-    with SqlDecisionStore(engine).transaction(commit=True) as connection, clear_errors(engine):
+    store = SqlDecisionStore(engine)
+    with as_library_errors(engine.dialect), store.transaction(commit=True) as connection, clear_errors(engine):
         connection.execute(
             update(table)
             .where(table.c.id == number, table.c.acknowledged_at.is_(None))

@@ -20,6 +20,7 @@ from dualwrite.errors import (
     InvalidTransactionStateError,
 )
 from tests.support.coordinator.event_table import events, ready_engine, stored_values
+from tests.support.coordinator.fake_consumer import FakeConsumer, FakeGroup
 from tests.support.coordinator.fake_kafka import FakeKafka
 from tests.support.coordinator.usual_unit import run_unit, write, write_unit, writing
 from tests.support.servers.sessions import kill_session, session_of
@@ -140,6 +141,29 @@ def test_a_pooled_connection_that_the_server_has_closed_is_the_librarys_error(
     require_retriable(caught.value)
     write_unit(dual_write, "three")
     assert stored_values(other) == kafka.committed == ["one", "three"]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda dual_write: dual_write.seek_to_stored(FakeConsumer(FakeGroup())),
+        lambda dual_write: dual_write.outcomes(),
+        lambda dual_write: dual_write.acknowledge(1, by="Ada"),
+        lambda dual_write: dual_write.recover(),
+    ],
+    ids=["seek_to_stored", "outcomes", "acknowledge", "recover"],
+)
+def test_every_question_that_meets_a_lost_connection_gets_the_librarys_error(
+    make_dual_write: Make, engine: Engine, other: Engine, ask: Callable[[DualWrite], object]
+) -> None:
+    dual_write = make_dual_write(engine)
+    write_unit(dual_write, "one")
+    with engine.connect() as connection:
+        pooled = connection.connection.dbapi_connection
+    kill_session(other, session_of(pooled))
+    with pytest.raises(DatabaseUnavailableError) as caught:
+        ask(dual_write)
+    require_retriable(caught.value)
 
 
 def test_a_decorated_function_runs_again_on_a_new_connection(

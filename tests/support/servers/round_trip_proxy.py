@@ -13,12 +13,15 @@ class TurnsProxy:
     """Listens on a port of this machine until it is closed.
 
     :param url: of the server, by a Unix socket or by TCP.
+    :param port: where to listen; 0 for any.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, port: int = 0) -> None:
         self.turns = 0
         self._server = make_url(url)
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", port))
+        self.port: int = self._listener.getsockname()[1]
+        """Where it listens."""
         self._guard = threading.Lock()
         self._is_closed = False
         self._sockets = [self._listener]
@@ -27,7 +30,7 @@ class TurnsProxy:
     @property
     def url(self) -> URL:
         """Of the same server, by way of the proxy."""
-        here = self._server.set(host="127.0.0.1", port=self._listener.getsockname()[1])
+        here = self._server.set(host="127.0.0.1", port=self.port)
         return here.difference_update_query(["host", "unix_socket"])
 
     def close(self) -> None:

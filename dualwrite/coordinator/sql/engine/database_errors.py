@@ -4,7 +4,8 @@ A caller of a unit of work must learn whether to run it again. SQLAlchemy's erro
 raise their own, or the operating system's, where no connection could be made.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import Connection, Dialect, Engine
@@ -75,6 +76,16 @@ def raise_as_library_error(error: BaseException, dialect: Dialect) -> None:
             raise translated from error
         finally:
             del translated  # a cycle with this frame would keep all callers alive
+
+
+@contextmanager
+def as_library_errors(dialect: Dialect) -> Iterator[None]:
+    """Raise the library's error for a database error that leaves the block, if :func:`as_library_error` knows one."""
+    try:
+        yield
+    except Exception as error:
+        raise_as_library_error(error, dialect)
+        raise
 
 
 def as_library_error(error: BaseException, dialect: Dialect) -> BaseException:

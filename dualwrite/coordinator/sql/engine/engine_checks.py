@@ -68,8 +68,16 @@ def use_own_isolation_level(connection: Connection) -> None:
     try:
         connection.execution_options(isolation_level=level)
     except dialect.loaded_dbapi.Error as error:  # SQLAlchemy lets it pass as it is
+        is_lost = dialect.is_disconnect(error, connection.connection.dbapi_connection, None)
+        if is_lost:
+            connection.invalidate(error)
         raise DBAPIError.instance(
-            "SET SESSION TRANSACTION", None, error, dialect.loaded_dbapi.Error, dialect=dialect
+            "SET SESSION TRANSACTION",
+            None,
+            error,
+            dialect.loaded_dbapi.Error,
+            connection_invalidated=is_lost,
+            dialect=dialect,
         ) from error
 
 
