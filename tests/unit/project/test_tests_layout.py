@@ -3,6 +3,7 @@ reports a tree that breaks it."""
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,10 +22,22 @@ TESTS = Path(__file__).parents[2]
 TREES = ("dualwrite", "tests", "benchmarks", "examples")
 
 
+@cache
+def own_modules() -> list[Module]:
+    """Those of tests/, which take seconds to read."""
+    return read_tree(TESTS)
+
+
+def modules_in(root: Path) -> list[Module]:
+    return own_modules() if root == TESTS else read_tree(root)
+
+
 def modules_of(home: Path) -> list[Module]:
     """Those of all trees, named with their tree."""
     return [
-        replace(module, name=f"{tree}.{module.name}".rstrip(".")) for tree in TREES for module in read_tree(home / tree)
+        replace(module, name=f"{tree}.{module.name}".rstrip("."))
+        for tree in TREES
+        for module in modules_in(home / tree)
     ]
 
 
@@ -45,7 +58,7 @@ def test_a_class_name_that_occurs_in_two_trees_is_reported(tmp_path: Path, tree:
 
 @pytest.mark.parametrize("rule", RULES_OF_TESTS, ids=lambda rule: rule.__name__)
 def test_the_tests_keep_the_rules_of_their_rooms(rule: Rule) -> None:
-    modules = read_tree(TESTS)
+    modules = own_modules()
     assert len(modules) == len(list(TESTS.rglob("*.py")))
     assert list(rule(modules)) == []
 
