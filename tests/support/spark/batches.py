@@ -43,7 +43,7 @@ def options_for(url: str, servers: str, **changed: Any) -> WriteOptions:
         "job": "job",
         "kafka.bootstrap.servers": servers,
         "batchsize": 7,
-        "leaseTimeout": 20,
+        "leaseTimeout": 60,
         "driverBytes": 0,
     }
     return options(**{**given, **changed})
