@@ -47,6 +47,13 @@ class File(Protocol):
     def sync(self) -> None:
         """Return once everything appended before the call is on disk. May be called from another thread."""
 
+    def settle(self) -> None:
+        """Sync, and let later reads return what is on disk.
+
+        After a failed sync the operating system may still show bytes that will never be on disk, also to the next
+        process, whose sync then succeeds without them. Those bytes are cut off or of any value after the call.
+        """
+
     def close(self) -> None:
         """Release the file. Does not sync."""
 

@@ -94,6 +94,14 @@ class MemoryFile:
         if not content.broken:
             content.synced = length
 
+    def settle(self) -> None:
+        """Sync, and cut off the bytes that a failed sync has lost."""
+        self.sync()
+        content = self._open_content()
+        if content.broken:
+            del content.data[content.synced :]
+            content.broken = False
+
     def close(self) -> None:
         """Release the file. A second call does nothing."""
         self._content = None
@@ -131,7 +139,7 @@ class MemoryFiles:
 
     Not guaranteed: that unsynced bytes vanish (a disk may have written them), or keep their order beyond a random
     prefix; that a name created, removed or changed since the last ``sync_directory`` exists or does not; that a file
-    whose sync failed once ever becomes durable again. Permissions, symbolic links, and reads on a full disk are not
+    whose sync failed once becomes durable again before it was settled. Permissions, symbolic links, and reads on a full disk are not
     simulated.
     """
 

@@ -158,6 +158,9 @@ class LogRecovery:
     def _open_last(self, base_offset: int) -> None:
         segment = self._open_segment(base_offset, None)
         damage: DamagedSegmentError | str = "the file ends there"
+        # A killed process may have left bytes that are only in the page cache, and a failed fsync bytes that never get
+        # from there to the disk. Records behind those would be lost with the next power cut.
+        segment.settle()
         try:
             segment.recover(self._settings, self._on_batch, verify=True, report_from=self.replayed_from)
         except DamagedSegmentError as error:
@@ -173,7 +176,6 @@ class LogRecovery:
                 f" {self.start_offset}"
             )
         self.cut_bytes = segment.cut_tail()
-        segment.sync()  # a killed process may have left bytes that are only in the page cache
 
     def _open_segment(self, base_offset: int, following: int | None) -> Segment:
         """The opened segment. The index has its batches below the snapshot, if it is sound."""

@@ -175,6 +175,13 @@ class Segment:
             if header.base_offset >= report_from:
                 on_batch(header, body)
 
+    def settle(self) -> None:
+        """Let :meth:`recover` read what is on disk. Without bytes to recover, all of the file was on disk at a recovery
+        point."""
+        file = self._writer()
+        if file.size() > self.size:
+            file.settle()
+
     def cut_tail(self) -> int:
         """Cut the bytes after the last sound batch, durably. Return their number."""
         file = self._writer()

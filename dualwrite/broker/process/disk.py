@@ -17,10 +17,16 @@ if sys.platform == "darwin":  # on macOS fsync() leaves the data in the drive's 
 
     def _flush(descriptor: int) -> None:
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+
+    def _forget_cached(descriptor: int) -> None:
+        """macOS has no such call."""
 else:
 
     def _flush(descriptor: int) -> None:
         os.fdatasync(descriptor)
+
+    def _forget_cached(descriptor: int) -> None:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 class DiskFile:
@@ -95,6 +101,14 @@ class DiskFile:
             _flush(self._descriptor)
         except OSError as error:
             raise self._named(error) from None
+
+    def settle(self) -> None:
+        """Sync, and let the system forget the pages of the file, which may differ from the disk after a failed sync.
+
+        The whole file: a page that is only in part behind some position would stay.
+        """
+        self.sync()
+        _forget_cached(self._descriptor)
 
     def _named(self, error: OSError) -> OSError:
         """``error``, which is of a call by descriptor, with the file's name."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from dualwrite.broker.process import disk
 from dualwrite.broker.process.disk import DiskFile, DiskFiles
 from dualwrite.ports import Files
 from dualwrite.testing.files import MemoryFiles
@@ -235,6 +236,42 @@ def test_after_a_failed_sync_nothing_is_promised_any_more() -> None:
         file.sync()
     file.sync()
     assert after_cuts(files)[b"safe"], "a sync after a failed one must not be believed"
+
+
+def test_a_settled_file_shows_what_a_failed_sync_has_left_and_can_be_synced_again() -> None:
+    files = memory_with(b"doubtful", synced=b"safe")
+    file = files.open(FILE)
+    files.syncs.fail()
+    with pytest.raises(OSError, match="injected"):
+        file.sync()
+    file.settle()
+    assert file.read(0, 100) == b"safe"
+    file.append(b"!")
+    file.settle()
+    assert set(after_cuts(files)) == {b"safe!"}
+
+
+def test_the_disk_forgets_the_pages_of_a_settled_file_after_it_has_written_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(disk, "_flush", lambda _: calls.append("flush"))
+    monkeypatch.setattr(disk, "_forget_cached", lambda _: calls.append("forget"))
+    file = DiskFile(tmp_path / "f")
+    file.append(b"abc")
+    file.settle()
+    assert calls == ["flush", "forget"]
+    file.close()
+
+
+def test_a_settled_file_has_what_was_appended(files_and_root: tuple[Files, Path]) -> None:
+    files, root = files_and_root
+    file = files.open(root / "f")
+    file.append(b"abc")
+    file.settle()
+    file.append(b"def")
+    assert file.read(0, 100) == b"abcdef"
+    file.close()
 
 
 def test_a_directory_sync_can_fail_too() -> None:

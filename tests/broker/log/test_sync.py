@@ -204,3 +204,21 @@ def test_a_refused_append_leaves_the_end_where_it_was_and_a_tail_that_recovery_c
     assert log.end_offset == 1
     again = opened(files)
     assert (again.end_offset, again.cut_bytes, whole(again)) == (1, len(kept) // 2, kept)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_a_start_acknowledges_after_a_failed_sync_survives_a_power_cut(seed: int) -> None:
+    """The system still shows the batch whose sync failed. A log that went on behind it would lose what follows."""
+    files = MemoryFiles()
+    log = opened(files)
+    kept = add(log)
+    log.sync()
+    add(log)
+    files.syncs.fail()
+    with pytest.raises(OSError, match="injected"):
+        log.sync()
+    again = opened(files)
+    assert whole(again) == kept
+    later = add(again)
+    again.sync()
+    assert whole(opened(files.power_cut(random.Random(seed)))) == kept + later

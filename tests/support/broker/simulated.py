@@ -206,6 +206,10 @@ class _StoppableFile:
         self._files.use()
         self._beneath.sync()
 
+    def settle(self) -> None:
+        self._files.use()
+        self._beneath.settle()
+
     def close(self) -> None:
         self._beneath.close()
 
