@@ -289,10 +289,11 @@ Labels have the names of topics, groups and listeners, and no name of a user, no
 series grows with the partitions, and with the APIs in use (five histograms of seven buckets each).
 `dualwrite_broker_group_lag` has at most 1000 series.
 
-If `dualwrite_broker_in_doubt_transactions` stays above 0, an application has prepared a transaction and has not
-ended it. The transaction's records, and all later records in their partitions, stay invisible to read_committed
-readers. Start the application again: it asks its database and ends the transaction. If the application is gone for
-good, `kafka-transactions --bootstrap-server HOST:PORT forceTerminateTransaction --transactionalId ID` **aborts** the
+`dualwrite_broker_in_doubt_transactions` counts each open transaction of two-phase commit, also those of units of work
+that run now. If `dualwrite_broker_blocking_transaction_open_time_max_ms` grows meanwhile, an application has left a
+transaction open. Its records, and all later records in their partitions, stay invisible to read_committed readers.
+Start the application again: it asks its database and ends the transaction. If the application is gone for good,
+`kafka-transactions --bootstrap-server HOST:PORT forceTerminateTransaction --transactionalId ID` **aborts** the
 transaction, even if the database has committed."""
 _TABLE = ("| metric | kind | labels | meaning |", "|---|---|---|---|")
 

@@ -120,7 +120,7 @@ async def _serve(options: BrokerOptions) -> None:
     current = CurrentOptions(options, context.cluster)
     current.keep(partial(_apply, context.coordinator, compaction, server, open_files // 4))
     await server.start(bound)
-    health.stage = BrokerStage.SERVING
+    health.stage, meters.serving_since_ms = BrokerStage.SERVING, context.clock.wall_ms()
     if metrics is not None:
         metrics.measure(context)
     logger.info(

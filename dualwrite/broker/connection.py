@@ -67,6 +67,9 @@ _AT_ONCE = tuple(
 """How the requests begin that are carried out as their bytes arrive. Their answers are small: the system takes no large
 answer before the next turn of the event loop, so the answers that wait would not be counted."""
 
+KINDS_OF_PRINCIPAL = ("none", "anonymous", "user")
+"""The values of :attr:`Connection.kind_of_principal`."""
+
 _KEYS = {int(key): key for key in ROUTES}
 ResultT = TypeVar("ResultT")
 

@@ -12,7 +12,7 @@ from functools import partial
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.authentication import Authentication
 from dualwrite.broker.clients.connection_limits import ConnectionLimits, expired, to_make_room
-from dualwrite.broker.connection import Connection
+from dualwrite.broker.connection import KINDS_OF_PRINCIPAL, Connection
 from dualwrite.broker.listening import BoundListener
 from dualwrite.broker.net.frame_stream import FrameStream
 from dualwrite.broker.runtime.limited_log import LimitedLog
@@ -52,6 +52,8 @@ class Server:
         self._aborted: set[Connection] = set()
         """Those that the broker has closed, and whose tasks end soon."""
         self._servers: list[asyncio.Server] = []
+        self._names: list[str] = []
+        """Those of the listeners."""
         broker.meters.connections = self._count_connections
 
     async def start(self, bound: Sequence[BoundListener]) -> None:
@@ -62,6 +64,7 @@ class Server:
     async def _start_one(self, bound: BoundListener) -> asyncio.Server:
         """Accept connections of one listener. Its clients get the address that it advertises."""
         listener, sock, tls = bound
+        self._names.append(listener.name)
         broker = replace(self._broker, host=listener.advertised_host, port=listener.advertised_port)
         memory, authentication = self._broker.memory, self._authentications.get(listener.name)
         most_bytes = self._max_request_bytes
@@ -156,10 +159,12 @@ class Server:
         return [connection for connection in self._connections.values() if connection not in self._aborted]
 
     def _count_connections(self) -> Counter[tuple[str, str]]:
-        """The open connections by listener and kind of principal."""
-        return Counter(
+        """The open connections by listener and kind of principal; 0 where there are none."""
+        counts = Counter({(name, kind): 0 for name in self._names for kind in KINDS_OF_PRINCIPAL})
+        counts.update(
             (connection.listener.name, connection.kind_of_principal) for connection in self._connections.values()
         )
+        return counts
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         """Forget the task of a closed connection, and log its exception.

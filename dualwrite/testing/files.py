@@ -139,8 +139,8 @@ class MemoryFiles:
 
     Not guaranteed: that unsynced bytes vanish (a disk may have written them), or keep their order beyond a random
     prefix; that a name created, removed or changed since the last ``sync_directory`` exists or does not; that a file
-    whose sync failed once becomes durable again before it was settled. Permissions, symbolic links, and reads on a full disk are not
-    simulated.
+    whose sync failed once becomes durable again before it was settled. Permissions, symbolic links, and reads on a full
+    disk are not simulated.
     """
 
     def __init__(self) -> None:

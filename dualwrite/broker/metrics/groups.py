@@ -48,8 +48,9 @@ def group_members(broker: BrokerContext) -> Value:
 
 @_metric("gauge", "group", "topic", "partition")
 def group_lag(broker: BrokerContext) -> Value:
-    """High watermark minus committed offset: the records that the group has not finished. Computed at each scrape, and
-    only the 1000 highest; the names of groups are shortened to 249 characters."""
+    """High watermark minus committed offset: the offsets that the group has not finished. Markers of transactions are
+    among them: a client that commits the offset after its last record, and not its position, stays at 1. Computed at
+    each scrape, and only the 1000 highest; the names of groups are shortened to 249 characters."""
     shown: dict[tuple[str, ...], int] = {}
     for lag, group, topic, partition in heapq.nlargest(MOST_LAGS, _lags(broker)):
         shown.setdefault((group[:LONGEST_GROUP], topic, str(partition)), lag)  # the highest of those named alike

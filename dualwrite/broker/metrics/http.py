@@ -1,13 +1,16 @@
 """The metrics over HTTP, in Prometheus' text format, and the probes of the broker's health, in JSON."""
 
 import asyncio
+import io
 import json
+import logging
 import socket
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from itertools import accumulate
-from socketserver import ThreadingMixIn
+from socketserver import TCPServer, ThreadingMixIn
 from threading import BoundedSemaphore, Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
@@ -25,32 +28,64 @@ from dualwrite.errors import ConfigurationError
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
-_PATIENCE_SECONDS = 10.0
+logger = logging.getLogger(__name__)
+
+CLIENT_SECONDS = 10.0
+"""For each read and write of a client."""
+VALUES_SECONDS = 4.0
+"""For the values of a scrape. Together with the look at the disk it takes less than Prometheus waits (10 seconds)."""
 _MOST_CONNECTIONS = 16
 """The most connections; the server closes further ones at once. Each takes a thread and an open file, which logs and
 clients need."""
 
 
-class _Handler(WSGIRequestHandler):
-    timeout = _PATIENCE_SECONDS
+class MetricsHandler(WSGIRequestHandler):
+    """One connection, for one request."""
+
+    timeout = CLIENT_SECONDS
     """The limit for each read and write; the server disconnects slower clients."""
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the name in the class above
         """Log nothing."""
 
+    def get_stderr(self) -> TextIO:
+        """Where the traceback goes if a client does not read its answer: nowhere, because the log has lines of one
+        format."""
+        return io.StringIO()
 
-class _HttpServer(ThreadingMixIn, WSGIServer):
+
+class MetricsHttpServer(ThreadingMixIn, WSGIServer):
+    """Takes connections, each into a thread of its own."""
+
     daemon_threads = True
     request_queue_size = 128
 
     def __init__(self, host: str, port: int) -> None:
         self.address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         self._room = BoundedSemaphore(_MOST_CONNECTIONS)
-        super().__init__((host, port), _Handler)
+        super().__init__((host, port), MetricsHandler)
+
+    def server_bind(self) -> None:
+        """Bind the socket, and do not ask for this machine's name, as the class above does: a start must not wait for a
+        name server."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+        self.setup_environ()
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
         """False closes the connection."""
         return self._room.acquire(blocking=False)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Begin a thread for a connection.
+
+        :raises RuntimeError: if the system has no thread left; the connection is closed then.
+        """
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:
+            self._room.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer, and make room for the next connection."""
@@ -73,11 +108,12 @@ class MetricsServer(Collector):
 
     def __init__(self, host: str, port: int, health: Health) -> None:
         self._broker: BrokerContext | None = None
+        self._health = health
         self._loop = asyncio.get_running_loop()
         registry = CollectorRegistry()
         registry.register(self)
         try:
-            self._server = _HttpServer(host, port)
+            self._server = MetricsHttpServer(host, port)
         except OSError as error:
             raise ConfigurationError(f"cannot serve metrics on {host}:{port}: {error.strerror}") from None
         pages = {
@@ -85,7 +121,7 @@ class MetricsServer(Collector):
             "/healthz": _probe(health.alive),
             "/readyz": _probe(health.ready),
         }
-        self._server.set_app(_at_their_paths(pages))
+        self._server.set_app(_at_their_paths({path: _logged(path, page) for path, page in pages.items()}))
         self._thread = Thread(target=self._server.serve_forever, name="metrics", daemon=True)
         self._thread.start()
 
@@ -99,11 +135,20 @@ class MetricsServer(Collector):
         self._broker = broker
 
     def collect(self) -> Iterable[Family]:
-        """Every metric. The library calls it in its own thread."""
+        """Every metric. The library calls it in its own thread.
+
+        :raises TimeoutError: if the event loop does not answer.
+        """
         broker = self._broker
         if broker is None:  # the library collects once when this is registered
             return []
-        return asyncio.run_coroutine_threadsafe(_read(broker), self._loop).result(_PATIENCE_SECONDS)
+        broker.meters.is_disk_writable = self._health.disk_trouble() is None
+        reading = asyncio.run_coroutine_threadsafe(_read(broker), self._loop)
+        try:
+            return reading.result(VALUES_SECONDS)
+        except FutureTimeoutError:
+            reading.cancel()
+            raise TimeoutError(f"no values within {VALUES_SECONDS:g} s") from None
 
     async def close(self) -> None:
         """Stop the server."""
@@ -113,7 +158,8 @@ class MetricsServer(Collector):
 
 
 async def _read(broker: BrokerContext) -> list[Family]:
-    await broker.flusher.barrier()  # readers see the end of every transaction that was answered
+    if broker.meters.is_disk_writable:  # a disk that hangs must not keep its own metric back
+        await broker.flusher.barrier()  # readers see the end of every transaction that was answered
     families = []
     for metric in METRICS:
         families.append(_family(metric, broker))
@@ -130,6 +176,20 @@ def _at_their_paths(pages: "Mapping[str, WSGIApplication]") -> "WSGIApplication"
             return page(environ, start_response)
         start_response("404 Not Found", [("Content-Type", "text/plain")])
         return [b"the metrics are at /metrics\n"]
+
+    return app
+
+
+def _logged(path: str, page: "WSGIApplication") -> "WSGIApplication":
+    """``page``, and 503 with a line in the log if it fails."""
+
+    def app(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        try:
+            return page(environ, start_response)
+        except Exception as error:  # noqa: BLE001  the thread has no other place for it
+            logger.warning("%s was not answered: %s", path, error)
+            start_response("503 Service Unavailable", [("Content-Type", "text/plain")])
+            return [b"the broker does not answer; its log says why\n"]
 
     return app
 

@@ -36,6 +36,13 @@ def volume_free_bytes(broker: BrokerContext) -> Value:
     return broker.cluster.volume()[1]
 
 
+@_metric("gauge")
+def disk_writable(broker: BrokerContext) -> Value:
+    """1 if the data directory takes a block within 5 seconds; 0 if not, because the disk is full, read-only, broken or
+    hangs. Each scrape tries, as ``/readyz`` does."""
+    return int(broker.meters.is_disk_writable)
+
+
 @_metric("histogram")
 def fsync_round_seconds(broker: BrokerContext) -> Value:
     """Seconds for each round of fsyncs, including the wait for a thread. With durability=os only flush.messages and

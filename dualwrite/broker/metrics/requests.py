@@ -3,10 +3,15 @@
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.metrics.metric import BrokerMetric, Value, metrics_into
 from dualwrite.wire.apis import ApiKey
-from dualwrite.wire.error_codes import error_name
+from dualwrite.wire.error_codes import ErrorCode, error_name
 
 METRICS: list[BrokerMetric] = []
 _metric = metrics_into(METRICS)
+
+_FROM_THE_BEGINNING: dict[tuple[int, int], int] = {
+    (key, ErrorCode.KAFKA_STORAGE_ERROR): 0 for key in (ApiKey.FETCH, ApiKey.LIST_OFFSETS)
+}
+"""Errors whose first one matters: Prometheus sees no increase in a series that begins with it."""
 
 
 @_metric("counter", "api")
@@ -31,7 +36,14 @@ def request_seconds(broker: BrokerContext) -> Value:
 @_metric("counter", "api", "error")
 def request_errors_total(broker: BrokerContext) -> Value:
     """Error codes in answers. One answer may have many, for example one for each partition."""
-    return [((ApiKey(key).name, error_name(code)), count) for (key, code), count in broker.meters.errors.items()]
+    counts = {**_FROM_THE_BEGINNING, **broker.meters.errors}
+    return [((ApiKey(key).name, error_name(code)), count) for (key, code), count in counts.items()]
+
+
+@_metric("gauge")
+def start_time_seconds(broker: BrokerContext) -> Value:
+    """When the broker began to serve, after its recovery, in seconds since the epoch. Each change is a start."""
+    return broker.meters.serving_since_ms / 1000
 
 
 @_metric("counter")

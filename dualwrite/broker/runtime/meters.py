@@ -96,7 +96,7 @@ class RequestTimes:
 
 @dataclass(slots=True)
 class Meters:
-    """Counters since the start of the process. They belong to the event loop's thread."""
+    """Counters and facts since the start of the process. They belong to the event loop's thread."""
 
     requests: defaultdict[int, RequestTimes] = field(default_factory=lambda: defaultdict(RequestTimes))
     """The times of requests by API key."""
@@ -116,3 +116,7 @@ class Meters:
     """The number of refusals by the authorizer, by operation and type of resource, with Kafka's codes."""
     fsyncs: Histogram = field(default_factory=Histogram)
     """Seconds that each round of fsyncs took."""
+    is_disk_writable: bool = True
+    """What the last look at the disk has found. Each scrape looks first."""
+    serving_since_ms: int = 0
+    """When the broker had recovered, in milliseconds since the epoch."""

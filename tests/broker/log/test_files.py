@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from dualwrite.broker.process import disk
 from dualwrite.broker.process.disk import DiskFile, DiskFiles
 from dualwrite.ports import Files
 from dualwrite.testing.files import MemoryFiles
@@ -251,16 +250,17 @@ def test_a_settled_file_shows_what_a_failed_sync_has_left_and_can_be_synced_agai
     assert set(after_cuts(files)) == {b"safe!"}
 
 
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="macOS has no posix_fadvise")
 def test_the_disk_forgets_the_pages_of_a_settled_file_after_it_has_written_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls: list[str] = []
-    monkeypatch.setattr(disk, "_flush", lambda _: calls.append("flush"))
-    monkeypatch.setattr(disk, "_forget_cached", lambda _: calls.append("forget"))
+    calls: list[tuple[object, ...]] = []
+    monkeypatch.setattr(os, "fdatasync", lambda _: calls.append(("sync",)))
+    monkeypatch.setattr(os, "posix_fadvise", lambda _, *advice: calls.append(advice))
     file = DiskFile(tmp_path / "f")
     file.append(b"abc")
     file.settle()
-    assert calls == ["flush", "forget"]
+    assert calls == [("sync",), (0, 0, os.POSIX_FADV_DONTNEED)], "all pages, once they are written"
     file.close()
 
 

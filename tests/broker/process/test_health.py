@@ -8,12 +8,12 @@ import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 
 import pytest
 
 from dualwrite.broker.metrics import health as module
-from dualwrite.broker.metrics.health import BrokerStage, DiskProbe, Health
+from dualwrite.broker.metrics.health import BrokerStage, Checks, DiskProbe, Health
 from dualwrite.broker.metrics.http import MetricsServer
 from tests.support.monitoring.measured import MeasuredBroker, fetch, measured_broker
 from tests.support.requests.calls import metadata
@@ -32,18 +32,19 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeasuredBroke
 def test_a_running_broker_is_healthy_and_ready(measured: MeasuredBroker) -> None:
     with RawClient(measured.address) as client:
         metadata(client)
-    assert measured.probe("/healthz") == (200, {"event_loop": "ok", "disk": "ok"}, "ok")
-    assert measured.probe("/readyz") == (200, {"recovery": "ok", "listeners": "ok", "event_loop": "ok"}, "ok")
+    assert measured.probe("/healthz") == (200, {"event_loop": "ok"}, "ok")
+    ready = {"recovery": "ok", "listeners": "ok", "disk": "ok", "event_loop": "ok"}
+    assert measured.probe("/readyz") == (200, ready, "ok")
 
 
 def test_a_probe_leaves_no_file_behind(measured: MeasuredBroker) -> None:
-    assert measured.probe("/healthz")[0] == 200
+    assert measured.probe("/readyz")[0] == 200
     assert not (measured.log.parent / "data" / ".health-probe").exists()
 
 
 def test_many_probes_at_once_are_answered(measured: MeasuredBroker) -> None:
     with ThreadPoolExecutor(4) as threads:
-        answers = list(threads.map(lambda _: measured.probe("/healthz")[0], range(40)))
+        answers = list(threads.map(lambda _: measured.probe("/readyz")[0], range(40)))
     assert set(answers) == {200}
 
 
@@ -58,6 +59,20 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(module.os, "fsync", refuse)
     assert DiskProbe(tmp_path).trouble() == "No space left on device"
+    assert list(tmp_path.iterdir()) == [], "the file of the trial is gone"
+
+
+def test_a_trial_that_could_not_begin_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoThread(Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    probe = DiskProbe(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "Thread", NoThread)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            probe.trouble()
+    assert probe.trouble() is None
 
 
 def test_a_disk_that_hangs_keeps_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,8 +100,8 @@ def test_one_look_at_the_disk_answers_the_probes_of_a_second(tmp_path: Path, mon
     assert len(synced) == 1
 
 
-def in_each_stage(tmp_path: Path, look: Callable[[Health], object]) -> dict[BrokerStage, object]:
-    async def main() -> dict[BrokerStage, object]:
+def in_each_stage(tmp_path: Path, look: Callable[[Health], Checks]) -> dict[BrokerStage, Checks]:
+    async def main() -> dict[BrokerStage, Checks]:
         loop = asyncio.get_running_loop()
         health, seen = Health(DiskProbe(tmp_path), loop), {}
         for stage in BrokerStage:
@@ -98,20 +113,54 @@ def in_each_stage(tmp_path: Path, look: Callable[[Health], object]) -> dict[Brok
 
 
 def test_only_a_serving_broker_is_ready_and_every_stage_is_healthy(tmp_path: Path) -> None:
-    assert set(map(str, in_each_stage(tmp_path, Health.alive).values())) == {"{'event_loop': None, 'disk': None}"}
+    assert set(map(str, in_each_stage(tmp_path, Health.alive).values())) == {"{'event_loop': None}"}
     assert in_each_stage(tmp_path, Health.ready) == {
         BrokerStage.RECOVERING: {
             "recovery": "in progress",
             "listeners": "not accepting: the broker is recovering",
+            "disk": None,
             "event_loop": None,
         },
-        BrokerStage.SERVING: {"recovery": None, "listeners": None, "event_loop": None},
+        BrokerStage.SERVING: {"recovery": None, "listeners": None, "disk": None, "event_loop": None},
         BrokerStage.STOPPING: {
             "recovery": None,
             "listeners": "not accepting: the broker is stopping",
+            "disk": None,
             "event_loop": None,
         },
     }
+
+
+def test_a_broker_without_a_disk_is_not_ready_and_is_left_alive(tmp_path: Path) -> None:
+    """A restart would take away the readers, too, and not bring the disk back."""
+    gone = tmp_path / "gone"
+    trouble = os.strerror(errno.ENOENT)
+    assert {stage: checks["disk"] for stage, checks in in_each_stage(gone, Health.ready).items()} == dict.fromkeys(
+        BrokerStage, trouble
+    )
+    assert set(map(str, in_each_stage(gone, Health.alive).values())) == {"{'event_loop': None}"}
+
+
+def test_a_hanging_disk_is_not_mistaken_for_a_loop_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    released = Event()
+    monkeypatch.setattr(module.os, "fsync", lambda _: released.wait(PATIENCE_SECONDS))
+    monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.2)
+    assert in_each_stage(tmp_path, Health.ready)[BrokerStage.SERVING] == {
+        "recovery": None,
+        "listeners": None,
+        "disk": "no answer within 0.2 s",
+        "event_loop": None,
+    }
+    released.set()
+
+
+def test_a_loop_that_is_closed_serves_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.05)
+    loop = asyncio.new_event_loop()
+    loop.close()
+    health = Health(DiskProbe(tmp_path), loop)
+    health.stage = BrokerStage.STOPPING
+    assert health.alive() == {"event_loop": NO_TURN}
 
 
 def test_a_loop_that_does_not_turn_is_reported_unless_it_recovers(

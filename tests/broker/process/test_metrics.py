@@ -4,6 +4,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -126,15 +127,24 @@ def test_requests_errors_and_bytes_are_counted(measured: MeasuredBroker, client:
 def test_connections_are_counted_while_they_are_open(measured: MeasuredBroker, client: RawClient) -> None:
     anonymous, none, user = ("PLAINTEXT", "anonymous"), ("SASL_PLAINTEXT", "none"), ("SASL_PLAINTEXT", "user")
     metadata(client)
-    before = eventually(lambda: measured.scrape()["connections"], lambda seen: set(seen) == {anonymous})
+    before = eventually(
+        lambda: measured.scrape()["connections"],
+        lambda seen: {labels for labels, count in seen.items() if count} == {anonymous},
+    )
+    names, kinds = ("PLAINTEXT", "SASL_PLAINTEXT"), ("anonymous", "none", "user")
+    assert set(before) == {(name, kind) for name in names for kind in kinds}, "a series does not end with 0"
     with RawClient(measured.address) as other, RawClient(measured.secure_address) as secret:
         metadata(other)
         assert handshake(secret, "SCRAM-SHA-256").error_code == ErrorCode.NONE
-        assert measured.scrape()["connections"] == {anonymous: before[anonymous] + 1, none: 1}
+        assert measured.scrape()["connections"] == {**before, anonymous: before[anonymous] + 1, none: 1}
     with RawClient(measured.secure_address) as secret:
         log_in(secret)
-        assert eventually(lambda: measured.scrape()["connections"], lambda seen: none not in seen)[user] == 1
+        assert eventually(lambda: measured.scrape()["connections"], lambda seen: not seen[none])[user] == 1
     assert eventually(lambda: measured.scrape()["connections"], lambda seen: seen == before) == before
+
+
+def test_a_start_is_a_time(measured: MeasuredBroker) -> None:
+    assert abs(measured.scrape()["start_time_seconds"][()] - time.time()) < 3600
 
 
 def test_rounds_of_fsyncs_are_counted(measured: MeasuredBroker, client: RawClient) -> None:
