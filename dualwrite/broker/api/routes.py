@@ -5,7 +5,8 @@ from types import ModuleType
 from typing import NamedTuple
 
 from dualwrite.broker.api import api_versions
-from dualwrite.broker.api.auditing.acts import ACTS, Acts
+from dualwrite.broker.api.auditing.act import Acts
+from dualwrite.broker.api.auditing.acts import ACTS
 from dualwrite.broker.api.cluster import (
     alter_partition_reassignments,
     alter_replica_log_dirs,

@@ -9,10 +9,14 @@ from datetime import datetime, timezone
 from io import TextIOWrapper
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dualwrite.broker.clients.shown_text import one_line
 from dualwrite.broker.process.data_dir import private
 from dualwrite.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from logging import _SysExcInfoType as SysExcInfo
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +30,10 @@ class OneLineFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         """The line of ``record``, without its traceback."""
         return one_line(super().formatMessage(record))
+
+    def formatException(self, ei: "SysExcInfo") -> str:  # noqa: N802 - logging's name
+        """The traceback, indented: an exception may quote a client, whose text must not look like a line of the log."""
+        return "\n".join(f"  {one_line(line)}" for line in super().formatException(ei).splitlines())
 
 
 class JsonLineFormatter(logging.Formatter):

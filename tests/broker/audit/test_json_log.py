@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualwrite.broker.process.log_lines import JsonLineFormatter, log_to_file
+from dualwrite.broker.process.log_lines import JsonLineFormatter, OneLineFormatter, log_to_file
 from dualwrite.errors import ConfigurationError
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.broker.broker_process import refused
@@ -119,6 +119,16 @@ def test_a_traceback_is_in_the_object_of_its_record() -> None:
     assert line["message"] == "failed"
     assert line["exception"].startswith("Traceback")
     assert line["exception"].endswith("ValueError: bad\nworse")
+
+
+def test_a_traceback_that_quotes_a_client_writes_no_line_of_its_own() -> None:
+    with pytest.raises(ValueError, match="x") as caught:
+        raise ValueError(f"x\n2026-01-01 00:00:00,000 INFO dualwrite.broker.audit: forged\r{EVIL}")
+    text = OneLineFormatter().format(record("failed", exc_info=(ValueError, caught.value, caught.tb)))
+    first, *others = text.split("\n")
+    assert first.endswith("INFO dualwrite.x: failed")
+    assert all(line.startswith("  ") and line.isprintable() for line in others)
+    assert "Traceback" in others[0]
 
 
 def test_an_audit_log_that_cannot_be_opened_is_named(tmp_path: Path) -> None:

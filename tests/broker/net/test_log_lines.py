@@ -74,4 +74,4 @@ def test_a_record_is_one_line_and_its_traceback_has_more() -> None:
     failed = (ValueError, caught.value, caught.tb)
     first, second, *_ = formatted("a\nb", exc_info=failed).splitlines()
     assert first.endswith(r"a\nb")
-    assert second.startswith("Traceback")
+    assert second.startswith("  Traceback")

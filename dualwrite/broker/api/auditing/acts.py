@@ -1,15 +1,18 @@
 """The administrative acts in a request and its answer: what an auditor wants to know of them.
 
 Each API that changes topics, settings, rights, users, groups, offsets, records or the end of a transaction has a
-function here. No act has a secret: of a credential only its mechanism, of a setting its value only if the broker has
-accepted it and it is no password.
+function here; those about clusters, which change nothing on one node, are in ``cluster_acts``. No act has a secret: of
+a credential only its mechanism, of a setting its value only if the broker has accepted it and it is no password.
+
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
 
 from dualwrite.broker.access.acls import AclOperation, PatternType, Permission, ResourceType
 from dualwrite.broker.access.scram_credentials import ScramHash
+from dualwrite.broker.api.auditing.act import Act, Acts, all_ranges, by_error
+from dualwrite.broker.api.auditing.cluster_acts import CLUSTER_ACTS
+from dualwrite.broker.clients.shown_text import clipped
 from dualwrite.broker.settings.broker_settings import SETTINGS
 from dualwrite.broker.settings.setting import HIDDEN
 from dualwrite.broker.settings.topic_settings import TOPIC_SETTINGS
@@ -17,29 +20,8 @@ from dualwrite.wire.apis import ApiKey, Message
 from dualwrite.wire.error_codes import ErrorCode
 
 _CONFIG_RESOURCES = {2: "topic", 4: "broker", 8: "broker logger", 16: "client metrics", 32: "group"}
+_MOST_TOPICS = 20
 _CONFIG_OPERATIONS = {0: "set", 1: "delete", 2: "append", 3: "subtract"}
-_MOST_RANGES = 20
-
-
-class Act(NamedTuple):
-    """One administrative act.
-
-    :param action: a verb and a noun, such as ``create topic``.
-    :param resource_type: what kind of thing it changes.
-    :param resource: the name of that thing.
-    :param outcome: the error code of the answer; 0 if the act was done.
-    :param detail: what else is worth knowing.
-    """
-
-    action: str
-    resource_type: str
-    resource: str
-    outcome: int
-    detail: str = ""
-
-
-Acts = Callable[[Message, Message], Iterator[Act]]
-"""Finds the acts in a request and its answer."""
 
 
 def _create_topics(request: Message, response: Message) -> Iterator[Act]:
@@ -100,7 +82,7 @@ def _value(name: str, value: str) -> str:
     """``value`` of the setting ``name``, unless it may be a secret."""
     setting = SETTINGS.get(name)
     is_open = name in TOPIC_SETTINGS if setting is None else not setting.is_sensitive
-    return value if is_open else HIDDEN
+    return clipped(value) if is_open else HIDDEN
 
 
 def _create_acls(request: Message, response: Message) -> Iterator[Act]:
@@ -150,49 +132,44 @@ def _delete_groups(request: Message, response: Message) -> Iterator[Act]:
 
 def _delete_offsets(request: Message, response: Message) -> Iterator[Act]:
     if response.error_code:
-        names = " ".join(topic.name for topic in request.topics[:_MOST_RANGES])
+        names = " ".join(topic.name for topic in request.topics[:_MOST_TOPICS])
         yield Act("delete offsets", "group", request.group_id, response.error_code, f"topics={names}")
     for topic in response.topics:
-        for error, indexes in _by_error((entry.error_code, entry.partition_index) for entry in topic.partitions):
+        for error, indexes in by_error((entry.error_code, entry.partition_index) for entry in topic.partitions):
             yield Act("delete offsets", "group", request.group_id, error, f"topic={topic.name} partitions={indexes}")
 
 
 def _delete_records(request: Message, response: Message) -> Iterator[Act]:
     for topic in response.topics:
-        for error, indexes in _by_error((entry.error_code, entry.partition_index) for entry in topic.partitions):
+        before: dict[int, list[int]] = {}
+        for entry in topic.partitions:
+            if not entry.error_code:
+                before.setdefault(entry.low_watermark, []).append(entry.partition_index)
+        if before:
+            parts = (f"partitions={all_ranges(indexes)} before={offset}" for offset, indexes in before.items())
+            yield Act("delete records", "topic", topic.name, ErrorCode.NONE, "; ".join(parts))
+        refused = ((entry.error_code, entry.partition_index) for entry in topic.partitions if entry.error_code)
+        for error, indexes in by_error(refused):
             yield Act("delete records", "topic", topic.name, error, f"partitions={indexes}")
 
 
 def _write_markers(request: Message, response: Message) -> Iterator[Act]:
-    ends: dict[int, str] = {}
-    for marker in request.markers:  # the answer joins the markers of a producer
-        end = "commit" if marker.transaction_result else "abort"
-        ends[marker.producer_id] = end if ends.get(marker.producer_id, end) == end else "end"
+    ends = {
+        (marker.producer_id, topic.name, index): "commit" if marker.transaction_result else "abort"
+        for marker in request.markers
+        for topic in marker.topics
+        for index in topic.partition_indexes
+    }
     for marker in response.markers:
         for topic in marker.topics:
-            for error, indexes in _by_error((entry.error_code, entry.partition_index) for entry in topic.partitions):
-                detail = f"producer id={marker.producer_id} partitions={indexes}"
-                yield Act(f"{ends[marker.producer_id]} transaction", "topic", topic.name, error, detail)
-
-
-def _by_error(entries: Iterable[tuple[int, int]]) -> Iterator[tuple[int, str]]:
-    """The partitions of each error code."""
-    by_error: dict[int, list[int]] = {}
-    for error, index in entries:
-        by_error.setdefault(error, []).append(index)
-    return ((error, ranges(indexes)) for error, indexes in by_error.items())
-
-
-def ranges(numbers: Iterable[int]) -> str:
-    """``numbers`` as a list of ranges, such as ``0-3,7``; shortened if there are many."""
-    found: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
-        else:
-            found.append([number, number])
-    shown = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in found[:_MOST_RANGES])
-    return shown if len(found) <= _MOST_RANGES else f"{shown},…"
+            by_end: dict[str, list[tuple[int, int]]] = {}
+            for entry in topic.partitions:
+                end = ends[marker.producer_id, topic.name, entry.partition_index]
+                by_end.setdefault(end, []).append((entry.error_code, entry.partition_index))
+            for end, entries in by_end.items():
+                for error, indexes in by_error(entries):
+                    detail = f"producer id={marker.producer_id} partitions={indexes}"
+                    yield Act(f"{end} transaction", "topic", topic.name, error, detail)
 
 
 ACTS: Mapping[ApiKey, Acts] = {
@@ -208,5 +185,6 @@ ACTS: Mapping[ApiKey, Acts] = {
     ApiKey.OFFSET_DELETE: _delete_offsets,
     ApiKey.DELETE_RECORDS: _delete_records,
     ApiKey.WRITE_TXN_MARKERS: _write_markers,
+    **CLUSTER_ACTS,
 }
 """The APIs whose requests are administrative acts."""

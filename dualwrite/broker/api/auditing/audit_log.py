@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable, Iterator
 
-from dualwrite.broker.api.auditing.acts import Act
+from dualwrite.broker.api.auditing.act import Act
 from dualwrite.broker.api.context import Client
 from dualwrite.broker.api.turns import in_turns
 from dualwrite.broker.clients.shown_text import clipped
@@ -31,7 +31,7 @@ def log_act(act: Act, client: Client) -> None:
         "resource_type": act.resource_type,
         "resource": clipped(act.resource),
         "outcome": error_name(act.outcome),
-        "detail": clipped(act.detail),
+        "detail": clipped(act.detail) if act.outcome else act.detail,
     }
     level = logging.WARNING if act.outcome else logging.INFO
     _logger.log(level, "%s", " ".join(f"{name}={text!r}" for name, text in fields.items()), extra={"fields": fields})

@@ -39,7 +39,7 @@ _AS_METADATA = {
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
     """Answer with the node, and the topics that the request names."""
-    requested = request.topics
+    requested, created = request.topics, list[str]()
     if requested is None or (version == 0 and not requested):
         known = broker.cluster.topics().values()
         topics = [_describe(topic) for topic in known if broker.may(_SEE, topic.name)]
@@ -48,7 +48,7 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
             version < _FIRST_WITH_CHOICE_OF_CREATION or request.allow_auto_topic_creation
         )
         distinct = {(entry.name, entry.topic_id): entry for entry in requested}.values()
-        topics = [_find(entry, may_create, broker) async for entry in in_turns(distinct)]
+        topics = [_find(entry, may_create, broker, created) async for entry in in_turns(distinct)]
     if request.include_topic_authorized_operations:
         for topic in topics:
             if topic.name is not None and topic.error_code != _DESCRIBE.error:
@@ -57,6 +57,8 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     if request.include_cluster_authorized_operations:
         operations = broker.operations(ResourceType.CLUSTER) if broker.may(_DESCRIBE_CLUSTER) else frozenset()
     await broker.flusher.barrier()
+    for name in created:
+        log_act(created_by_metadata(name), broker.client)
     return MetadataResponse(
         throttle_time_ms=0,
         brokers=[
@@ -70,7 +72,8 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     )
 
 
-def _find(topic_request: Message, may_create: bool, broker: BrokerContext) -> Message:
+def _find(topic_request: Message, may_create: bool, broker: BrokerContext, created: list[str]) -> Message:
+    """The description of a topic; its name is added to ``created`` if it is new."""
     name = topic_request.name
     if name is None:
         name = broker.cluster.topic_name(topic_request.topic_id)
@@ -91,7 +94,7 @@ def _find(topic_request: Message, may_create: bool, broker: BrokerContext) -> Me
         return _missing(_CREATE.error, name, None)
     decision = broker.cluster.create_topic(CreateTopic(name))
     if decision.fact is not None:
-        log_act(created_by_metadata(name), broker.client)
+        created.append(name)
         return _describe(decision.fact)
     return _missing(_AS_METADATA.get(decision.error, decision.error), name, None)
 

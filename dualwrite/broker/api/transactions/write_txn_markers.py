@@ -10,7 +10,13 @@ Unlike Kafka, the broker refuses a marker for an unfinished transaction with INV
 commit or was kept. The owner may have prepared the transaction, and after the marker its commit would still be answered
 with success. End such a transaction by its transactional id (kafka-transactions forceTerminateTransaction). The
 coordinator's own topic takes no markers (INVALID_TOPIC_EXCEPTION).
+
+A partition that a request names twice for one producer gets no marker (INVALID_REQUEST). The answer has one error for
+both, so one of them would be done, and neither the client nor the audit log would say which.
 """
+
+from collections import Counter
+from collections.abc import AsyncIterator
 
 from dualwrite.broker.access.acls import AclOperation
 from dualwrite.broker.access.needs import on_cluster
@@ -34,13 +40,16 @@ _TV2 = 2
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
     """Write every marker of the request."""
     may_write = broker.may(_ALTER) or broker.may(_CLUSTER_ACTION)
-    errors: dict[int, dict[TopicPartition, ErrorCode]] = {}
-    for marker in request.markers:
-        by_partition = errors.setdefault(marker.producer_id, {})
-        for topic in marker.topics:
-            async for index in in_turns(topic.partition_indexes):
-                name = TopicPartition(topic.name, index)
-                by_partition[name] = _write(marker, name, broker) if may_write else _CLUSTER_ACTION.error
+    times = Counter([(marker.producer_id, name) async for marker, name in _places(request)])
+    errors: dict[int, dict[TopicPartition, ErrorCode]] = {marker.producer_id: {} for marker in request.markers}
+    async for marker, name in _places(request):
+        if not may_write:
+            error = _CLUSTER_ACTION.error
+        elif times[marker.producer_id, name] > 1:
+            error = ErrorCode.INVALID_REQUEST
+        else:
+            error = _write(marker, name, broker)
+        errors[marker.producer_id][name] = error
     await broker.flusher.barrier()
     result = WriteTxnMarkersResponse.WritableTxnMarkerResult
     return WriteTxnMarkersResponse(
@@ -49,6 +58,14 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
             for producer_id, by_partition in errors.items()
         ]
     )
+
+
+async def _places(request: Message) -> AsyncIterator[tuple[Message, TopicPartition]]:
+    """Each marker of ``request`` with each of its partitions."""
+    for marker in request.markers:
+        for topic in marker.topics:
+            async for index in in_turns(topic.partition_indexes):
+                yield marker, TopicPartition(topic.name, index)
 
 
 def _write(marker: Message, name: TopicPartition, broker: BrokerContext) -> ErrorCode:
