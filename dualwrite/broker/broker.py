@@ -27,7 +27,7 @@ from dualwrite.broker.process.cleaning_thread import CleaningThread
 from dualwrite.broker.process.data_dir import readable_by_others
 from dualwrite.broker.process.data_lock import exclusive
 from dualwrite.broker.process.disk import DiskFiles
-from dualwrite.broker.process.ending import stop_process
+from dualwrite.broker.process.ending import TEMPORARY_ERRORS, stop_process
 from dualwrite.broker.process.stop_deadline import STOP_SIGNALS, StopDeadline
 from dualwrite.broker.process.system import SystemClock, SystemEntropy, sync_threads, timed
 from dualwrite.broker.runtime.access_control import AccessControl
@@ -108,6 +108,8 @@ async def _serve(options: BrokerOptions) -> None:
         await flusher.close()  # parts of the broker may have started a round
         if not isinstance(error, OSError):
             raise
+        if error.errno in TEMPORARY_ERRORS:
+            stop_process(error)
         raise ConfigurationError(f"cannot open {error.filename or options.data_dir}: {error.strerror}") from None
     _warn_if_readable(options.data_dir)
     finished = await context.coordinator.finish_decided()

@@ -91,6 +91,7 @@ def test_the_service_stops_within_its_time_and_starts_again_after_a_failure() ->
     assert seconds(unit["TimeoutStopSec"][0]) >= float(options("systemd")["--stop-timeout"]) + 10
     assert unit["Restart"] == ["on-failure"]
     assert unit["RestartPreventExitStatus"] == [str(REFUSED_EXIT_CODE)] != [str(STOP_EXIT_CODE)]
+    assert unit["StartLimitIntervalSec"] == ["0"], "a full disk may stay full for longer than any number of starts"
     assert int(unit["LimitNOFILE"][0]) // 4 >= int(SETTINGS["max.connections"].default or 0)
 
 

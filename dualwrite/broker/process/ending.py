@@ -1,5 +1,6 @@
 """The end of the broker's process after a failure: its memory and its disk may no longer agree."""
 
+import errno
 import logging
 import os
 from typing import NoReturn
@@ -8,6 +9,9 @@ logger = logging.getLogger(__name__)
 
 STOP_EXIT_CODE = 70
 """EX_SOFTWARE: the exit code of a broker that stopped because its disk failed or its state was wrong."""
+TEMPORARY_ERRORS = frozenset({errno.EIO, errno.ENOSPC, errno.EDQUOT})
+"""Failures of a disk that the next start may not meet. A start that meets one ends with STOP_EXIT_CODE, and not with the
+code after which a supervisor gives up."""
 
 
 def stop_process(error: BaseException) -> NoReturn:

@@ -3,6 +3,7 @@
 The limit of the size of files (RLIMIT_FSIZE) stands for the disk: a write beyond it fails, also in its middle.
 """
 
+import errno
 import os
 import resource
 import signal
@@ -169,6 +170,34 @@ def test_a_start_on_a_full_disk_fails_with_one_line_and_a_later_start_finds_ever
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert line == f"dualwrite: data directory {tmp_path / 'new'}: File too large"
+    first.has_lost_nothing()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EACCES])
+def test_a_start_that_meets_a_failing_disk_may_be_repeated(tmp_path: Path, number: int) -> None:
+    """After the code 2 a supervisor gives up; the disk may have room again a moment later."""
+    first = LimitedBroker(tmp_path / "data", "fsync")
+    first.client.close()
+    first.process.kill()
+    first.process.communicate()
+    log = tmp_path / "data" / f"{first.topic}-0" / f"{0:020}.log"
+    log.write_bytes(log.read_bytes() + b"\x00" * 7)  # what a start cuts
+    program = (
+        f"import os, runpy, sys\ndef fail(*_): raise OSError({number}, os.strerror({number}))\nos.ftruncate = fail\n"
+        "sys.argv[0] = 'dualwrite'; runpy.run_module('dualwrite', run_name='__main__', alter_sys=True)"
+    )
+    arguments = ["broker", "--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0"]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=PATIENCE_SECONDS
+    )
+    line = done.stderr.splitlines()[-1]
+    if number == errno.EACCES:
+        assert (done.returncode, line) == (2, f"dualwrite: cannot open {log}: Permission denied")
+    else:
+        assert done.returncode == STOP_EXIT_CODE
+        assert f"CRITICAL dualwrite.broker.process.ending: the broker stops: [Errno {number}] " in line
+        assert str(log) in line
+    assert "Traceback" not in done.stderr
     first.has_lost_nothing()
 
 
