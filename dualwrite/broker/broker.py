@@ -29,7 +29,13 @@ from dualwrite.broker.process.data_lock import exclusive
 from dualwrite.broker.process.disk import DiskFiles
 from dualwrite.broker.process.ending import TEMPORARY_ERRORS, stop_process
 from dualwrite.broker.process.stop_deadline import STOP_SIGNALS, StopDeadline
-from dualwrite.broker.process.system import SystemClock, SystemEntropy, sync_threads, timed
+from dualwrite.broker.process.system import (
+    SystemClock,
+    SystemEntropy,
+    sync_threads,
+    telling_slow_rounds,
+    timed,
+)
 from dualwrite.broker.runtime.access_control import AccessControl
 from dualwrite.broker.runtime.cluster import JOURNAL_DIRECTORY, Cluster
 from dualwrite.broker.runtime.compaction import Compaction
@@ -39,6 +45,7 @@ from dualwrite.broker.runtime.groups.classic import GroupCoordinator
 from dualwrite.broker.runtime.groups.consumer import ConsumerGroupCoordinator
 from dualwrite.broker.runtime.groups.group_log import GroupLog
 from dualwrite.broker.runtime.groups.offsets import GroupOffsets
+from dualwrite.broker.runtime.limited_log import LimitedLog
 from dualwrite.broker.runtime.meters import Meters
 from dualwrite.broker.sasl_listeners import SaslListeners
 from dualwrite.broker.server import Server
@@ -97,8 +104,7 @@ async def _serve(options: BrokerOptions) -> None:
     metrics = _serve_metrics(options.metrics, health) if options.metrics is not None else None
     began = time.monotonic()
     meters = Meters()
-    timing = partial(timed, meters.fsyncs.observe)
-    flusher = Flusher(options.durability == "fsync", stop_process, sync_threads(), timing)
+    flusher = _flusher(options, meters)
     open_files = _raise_limit_of_open_files()
     try:
         context = _build_context(options, flusher, meters, bound[0].listener, open_files // 2)
@@ -149,6 +155,12 @@ async def _serve(options: BrokerOptions) -> None:
     await _close_logs(context)
     deadline.end()
     logger.info("stopped")
+
+
+def _flusher(options: BrokerOptions, meters: Meters) -> Flusher:
+    slow_rounds = LimitedLog(logger, 1, SystemClock().monotonic)
+    timing = partial(timed, telling_slow_rounds(meters.fsyncs.observe, slow_rounds))
+    return Flusher(options.durability == "fsync", stop_process, sync_threads(), timing)
 
 
 def _stop_request(loop: asyncio.AbstractEventLoop, *, embedded: bool) -> asyncio.Event:

@@ -16,6 +16,12 @@ def _ongoing(broker: BrokerContext) -> Iterator[TransactionRecorded]:
     return (entry for entry in entries if entry.status is TransactionStatus.ONGOING)
 
 
+def _oldest_ms(broker: BrokerContext, entries: Iterator[TransactionRecorded]) -> int:
+    """The age of the oldest of ``entries``; 0 without one, and after the clock was set back."""
+    now_ms = broker.clock.wall_ms()
+    return max(0, max((now_ms - entry.started_ms for entry in entries), default=0))
+
+
 def _blocking(broker: BrokerContext) -> Iterator[tuple[int, TransactionRecorded | None]]:
     """The producer id of the first open transaction of each partition, which holds its readers back, and what the
     coordinator knows of that transaction."""
@@ -61,17 +67,15 @@ def transactions(broker: BrokerContext) -> Value:
 def active_transaction_open_time_max_ms(broker: BrokerContext) -> Value:
     """Age of the oldest open transaction in milliseconds, 0 if there is none (KIP-939's
     ActiveTransactionOpenTimeMaxMs)."""
-    now_ms = broker.clock.wall_ms()
-    return max((now_ms - entry.started_ms for entry in _ongoing(broker)), default=0)
+    return _oldest_ms(broker, _ongoing(broker))
 
 
 @_metric("gauge")
 def blocking_transaction_open_time_max_ms(broker: BrokerContext) -> Value:
     """Age of the oldest open transaction that holds read_committed readers back, in milliseconds, 0 if there is none.
     Unlike active_transaction_open_time_max_ms it does not count transactions behind another one, or without records."""
-    now_ms = broker.clock.wall_ms()
     known = (entry for _, entry in _blocking(broker) if entry is not None)
-    return max((now_ms - entry.started_ms for entry in known if entry.status is TransactionStatus.ONGOING), default=0)
+    return _oldest_ms(broker, (entry for entry in known if entry.status is TransactionStatus.ONGOING))
 
 
 @_metric("gauge")

@@ -10,8 +10,8 @@ logger = logging.getLogger(__name__)
 STOP_EXIT_CODE = 70
 """EX_SOFTWARE: the exit code of a broker that stopped because its disk failed or its state was wrong."""
 TEMPORARY_ERRORS = frozenset({errno.EIO, errno.ENOSPC, errno.EDQUOT})
-"""Failures of a disk that the next start may not meet. A start that meets one ends with STOP_EXIT_CODE, and not with the
-code after which a supervisor gives up."""
+"""Failures of a disk that the next start may not meet. A start that meets one ends with STOP_EXIT_CODE: after the code
+of a start that was refused, a supervisor gives up."""
 
 
 def stop_process(error: BaseException) -> NoReturn:

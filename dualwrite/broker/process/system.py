@@ -7,6 +7,10 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 
 from dualwrite.broker.runtime.flusher import SYNC_THREADS
+from dualwrite.broker.runtime.limited_log import LimitedLog
+
+SLOW_ROUND_SECONDS = 3.0
+"""A round of fsyncs that took longer is in the log: clients of transactions wait for two rounds or more."""
 
 
 class SystemClock:
@@ -40,3 +44,14 @@ def timed(observe: Callable[[float], None]) -> Iterator[None]:
     began = time.perf_counter()  # uvloop's own time is in milliseconds
     yield
     observe(time.perf_counter() - began)
+
+
+def telling_slow_rounds(observe: Callable[[float], None], log: LimitedLog) -> Callable[[float], None]:
+    """``observe`` for the seconds of a round of fsyncs, which also warns of a slow one."""
+
+    def observe_and_warn(seconds: float) -> None:
+        observe(seconds)
+        if seconds > SLOW_ROUND_SECONDS:
+            log.warn(f"a round of fsyncs took {seconds:.1f} s: check the disk, and what else uses it")
+
+    return observe_and_warn

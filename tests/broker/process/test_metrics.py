@@ -308,6 +308,8 @@ def test_a_transaction_without_an_owner_hangs() -> None:
     )
     assert hanging_transactions(broker) == 1
     assert blocking_transaction_open_time_max_ms(broker) == 3000
+    broker.clock.wall_ms = lambda: 400
+    assert blocking_transaction_open_time_max_ms(broker) == 0, "the clock was set back"
 
 
 @pytest.mark.parametrize("acknowledges", [True, False])
