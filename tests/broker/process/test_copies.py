@@ -4,9 +4,11 @@ docs/backup.md promises just this.
 """
 
 import os
+import re
 import shutil
 import signal
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -29,8 +31,9 @@ from tests.support.requests.group_calls import joined_member
 from tests.support.requests.offset_calls import commit, committed
 from tests.support.requests.raw_client import RawClient
 from tests.support.requests.sasl_calls import ALICE, SASL, add_users, log_in
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
+PAGE = Path(__file__).parents[3] / "docs" / "backup.md"
 CONFIG = {
     "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",
     "group.initial.rebalance.delay.ms": "0",
@@ -156,20 +159,40 @@ def is_frozen(pid: int) -> bool:
     return set(states) == {"T"}
 
 
+def freeze_and_copy(pid: int, source: Path, copy: Path) -> None:
+    os.kill(pid, signal.SIGSTOP)
+    eventually(lambda: is_frozen(pid), bool)
+    shutil.copytree(source, copy)
+    os.kill(pid, signal.SIGCONT)
+
+
+def follow_the_page(pid: int, source: Path, copy: Path) -> None:
+    """As docs/backup.md says it."""
+    section = PAGE.read_text().partition("## A frozen copy")[2]
+    lines = re.findall(r"^\$ (.*)$", section.partition("```console")[2].partition("```")[0], re.MULTILINE)
+    places = {"/var/lib/dualwrite": str(source), "/backup/broker-2026-03-01": str(copy)}
+    program = "\n".join(lines)
+    for place, own in places.items():
+        assert place in program
+        program = program.replace(place, own)
+    environment = {**os.environ, "PID": str(pid)}
+    subprocess.run(["sh", "-euc", program], check=True, env=environment, timeout=PATIENCE_SECONDS)
+
+
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="this system does not tell a thread's state")
-def test_a_frozen_copy_has_all_that_was_acknowledged(original: EmbeddedBroker, tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [freeze_and_copy, follow_the_page])
+def test_a_frozen_copy_has_all_that_was_acknowledged(
+    original: EmbeddedBroker, tmp_path: Path, make: Callable[[int, Path, Path], None]
+) -> None:
     with RawClient(original.bootstrap_servers) as client:
         topic = calls.new_topic(client)
     busy, pid = BusyClient(original, topic), original.pid
     assert pid is not None
     try:
         eventually(lambda: len(busy.acknowledged), lambda count: count > 50)
-        os.kill(pid, signal.SIGSTOP)
-        eventually(lambda: is_frozen(pid), bool)
         acknowledged = list(busy.acknowledged)
-        shutil.copytree(original.data_dir, tmp_path / "copy")
-        os.kill(pid, signal.SIGCONT)
-        eventually(lambda: len(busy.acknowledged), lambda count: count > len(acknowledged) + 10)
+        make(pid, original.data_dir, tmp_path / "copy")
+        eventually(lambda: len(busy.acknowledged), lambda count: count > len(acknowledged) + 50)
     finally:
         os.kill(pid, signal.SIGCONT)
         busy.stop()
