@@ -35,18 +35,18 @@ class FlushLimits:
 
     def __init__(self, log: SyncedLog, messages: int, interval_ms: int, sync: Callable[[], None]) -> None:
         self._log = log
-        self._messages = messages
-        self._interval_ms = interval_ms
+        self.messages = messages
+        self.interval_ms = interval_ms
         self._sync = sync
         self._timer: asyncio.TimerHandle | None = None
 
     def appended(self) -> None:
         """Note an append: begin an fsync, or see to it that one begins in time."""
-        if self._log.end_offset - self._log.synced_offset >= self._messages:
+        if self._log.end_offset - self._log.synced_offset >= self.messages:
             self.cancel()
             self._sync()
-        elif self._timer is None and self._interval_ms < NO_LIMIT:
-            self._timer = asyncio.get_running_loop().call_later(self._interval_ms / 1000, self._end_interval)
+        elif self._timer is None and self.interval_ms < NO_LIMIT:
+            self._timer = asyncio.get_running_loop().call_later(self.interval_ms / 1000, self._end_interval)
 
     def cancel(self) -> None:
         """Forget the time limit of what was appended so far."""

@@ -106,14 +106,21 @@ class Partition:
             self._flusher.fail(error)
 
     def configure(self, config: TopicConfig) -> None:
-        """Use the settings of the topic from now on."""
+        """Use the settings of the topic from now on. If flush.messages or flush.ms has changed, an fsync begins for the
+        records that are unsynced."""
         self.log.settings = log_settings(config)
-        if self._flush_limits is not None:
-            self._flush_limits.cancel()
+        messages, interval_ms = config.flush_messages, config.flush_ms
+        before = self._flush_limits
+        if before is not None:
+            if (before.messages, before.interval_ms) == (messages, interval_ms):
+                return  # its timer runs for records that were acknowledged
+            before.cancel()
         self._flush_limits = None
-        if not self._is_durable and min(config.flush_messages, config.flush_ms) < NO_LIMIT:
+        if not self._is_durable and min(messages, interval_ms) < NO_LIMIT:
             sync = partial(self._flusher.sync, self)
-            self._flush_limits = FlushLimits(self.log, config.flush_messages, config.flush_ms, sync)
+            self._flush_limits = FlushLimits(self.log, messages, interval_ms, sync)
+            if self.log.unsynced:
+                sync()
 
     @property
     def has_flush_limits(self) -> bool:

@@ -14,6 +14,7 @@ from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.partition import Partition
 from dualwrite.testing.files import MemoryFiles
 from tests.support.broker.simulated import TOPIC, Rooms, append, never, read_log, run
+from tests.support.waiting import PATIENCE_SECONDS
 
 HOUR_MS = 3_600_000
 
@@ -156,6 +157,36 @@ def test_a_changed_setting_counts_from_the_next_record_on() -> None:
         append(partition, b"third")
         assert not rooms.flusher.must_wait
         assert partition.log.synced_offset == 2
+
+    with_topic(test)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda rooms: rooms.cluster.configure_broker("", {"max.connections": "100"}),
+        lambda rooms: rooms.cluster.configure_topic(
+            TOPIC, {"flush.ms": "1", "retention.ms": "60000"}, validate_only=False
+        ),
+    ],
+    ids=["of the broker", "of the topic"],
+)
+def test_another_settings_change_does_not_forget_that_a_record_must_be_synced(change: Callable[[Rooms], None]) -> None:
+    async def test(rooms: Rooms, partition: Partition) -> None:
+        append(partition, b"v")
+        change(rooms)
+        await asyncio.wait_for(until(lambda: partition.log.synced_offset == 1), PATIENCE_SECONDS)
+
+    with_topic(test, flush_ms=1)
+
+
+@pytest.mark.parametrize("configs", [{"flush.ms": str(HOUR_MS)}, {"flush.messages": "5"}])
+def test_a_new_limit_counts_for_the_records_before_it(configs: dict[str, str]) -> None:
+    async def test(rooms: Rooms, partition: Partition) -> None:
+        append(partition, b"v")
+        rooms.cluster.configure_topic(TOPIC, configs, validate_only=False)
+        await rooms.flusher.barrier()
+        assert partition.log.synced_offset == 1
 
     with_topic(test)
 
