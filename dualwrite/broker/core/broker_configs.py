@@ -15,10 +15,10 @@ from dualwrite.broker.settings.topic_settings import DYNAMIC_DEFAULTS, TOPIC_SET
 from dualwrite.wire.error_codes import ErrorCode
 
 
-def check_broker_config(configs: Mapping[str, str], beneath: Mapping[str, str]) -> None:
+def check_broker_config(configs: Mapping[str, str], effective: Mapping[str, str]) -> None:
     """Check that a client may set ``configs`` on the running broker.
 
-    :param beneath: the settings that ``configs`` override.
+    :param effective: the settings of the broker that follow, with those of the start.
     :raises RefusedError: if one needs a restart or has an invalid value. The error code is Kafka's (INVALID_REQUEST,
         not INVALID_CONFIG).
     """
@@ -28,7 +28,7 @@ def check_broker_config(configs: Mapping[str, str], beneath: Mapping[str, str]) 
     try:
         for name, text in configs.items():
             SETTINGS[name].read(name, text)
-        check_topic_config({}, broker_defaults({**beneath, **configs}))
+        check_topic_config({}, broker_defaults(effective))
     except SettingError as error:
         raise RefusedError(ErrorCode.INVALID_REQUEST, str(error)) from None
 

@@ -228,10 +228,14 @@ class Cluster:
         """The defaults of topic settings that the broker's settings give, by the names of the topic settings."""
         return broker_defaults(self.broker_configs())
 
-    def broker_configs(self) -> dict[str, str]:
+    def broker_configs(self, changed: Mapping[str, Mapping[str, str]] | None = None) -> dict[str, str]:
         """The effective settings of the broker. The node's own dynamic settings override those of every node, which
-        override those of the start."""
-        return {**self._settings.given, **self.given_while_running()}
+        override those of the start.
+
+        :param changed: the dynamic settings of a node, or of every node, in place of the present ones.
+        """
+        dynamic = {**self.state.broker_configs, **(changed or {})}
+        return {**self._settings.given, **dynamic.get(EVERY_NODE, {}), **dynamic.get(NODE, {})}
 
     def given_while_running(self) -> dict[str, str]:
         """The dynamic settings: those that clients set on the running broker, now or in an earlier run."""

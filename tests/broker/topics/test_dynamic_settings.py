@@ -55,6 +55,27 @@ def test_a_value_that_is_not_allowed_is_refused_by_name(client: RawClient, name:
     assert name in refused.words
 
 
+def test_a_setting_is_not_taken_back_from_under_another_that_needs_it(tmp_path: Path) -> None:
+    least, most = "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"
+    with EmbeddedBroker(tmp_path, config={most: "1000"}) as broker, RawClient(broker.bootstrap_servers) as client:
+        assert change(client, BROKER, "0", (most, SET, "10000")).error == ErrorCode.NONE
+        assert change(client, BROKER, "", (least, SET, "5000")).error == ErrorCode.NONE
+        refused = change(client, BROKER, "0", (most, DELETE, None))
+        assert refused.error == ErrorCode.INVALID_REQUEST
+        assert "min.compaction.lag.ms (5000) > max.compaction.lag.ms (1000)" in refused.words
+        assert config(client, BROKER, "0", most) == ("10000", FROM_NODE)
+        new_topic(client)  # which contradictory defaults would make impossible
+
+
+def test_the_defaults_of_every_node_may_differ_from_those_of_the_node(client: RawClient) -> None:
+    least, most = "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"
+    assert change(client, BROKER, "0", (least, SET, "10"), (most, SET, "20")).error == ErrorCode.NONE
+    assert change(client, BROKER, "", (most, SET, "5")).error == ErrorCode.NONE, "the node's own value is in effect"
+    assert config(client, BROKER, "0", most) == ("20", FROM_NODE)
+    for node, names in (("", [most]), ("0", [least, most])):
+        assert change(client, BROKER, node, *((name, DELETE, None) for name in names)).error == ErrorCode.NONE
+
+
 # --- in effect at once
 
 

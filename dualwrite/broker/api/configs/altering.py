@@ -136,9 +136,8 @@ def _change_topic(name: str, compute: Compute, validate_only: bool, broker: Brok
 def _change_broker(name: str, compute: Compute, validate_only: bool, broker: BrokerContext) -> None:
     check_node(name)
     cluster = broker.cluster
-    current = cluster.broker_configs()
-    configs = compute(cluster.dynamic_configs(name), broker_lists(current))
-    check_broker_config(configs, current)
+    configs = compute(cluster.dynamic_configs(name), broker_lists(cluster.broker_configs()))
+    check_broker_config(configs, cluster.broker_configs({name: configs}))
     if not validate_only:
         cluster.configure_broker(name, configs)
 

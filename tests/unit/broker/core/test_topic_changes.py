@@ -114,5 +114,5 @@ def test_the_topics_defaults_and_no_other_setting_can_be_set_on_the_running_brok
 )
 def test_a_setting_that_needs_a_restart_is_an_invalid_request(configs: Mapping[str, str], words: str) -> None:
     with pytest.raises(RefusedError, match=words) as refused:
-        check_broker_config(configs, {"log.cleaner.min.compaction.lag.ms": "10"})
+        check_broker_config(configs, {"log.cleaner.min.compaction.lag.ms": "10", **configs})
     assert refused.value.error is ErrorCode.INVALID_REQUEST
