@@ -428,7 +428,7 @@ def _overview() -> Iterator[str]:
     yield ""
     yield "Produce is advertised from v0 on, as in Apache Kafka. InitProducerId v6 (KIP-939) is unstable in Apache"
     yield "Kafka 4.4, which offers it only with `unstable.api.versions.enable`. The finalized feature is"
-    yield "`transaction.version=2`. The only node has the id 0."
+    yield "`transaction.version=2`. The only node has the id of `node.id`."
 
 
 def _what_works(key: ApiKey, last: int) -> str:

@@ -24,7 +24,7 @@ from dualwrite.broker.runtime.cluster import TopicSettings
 from dualwrite.broker.runtime.compaction import CleanerSettings
 from dualwrite.broker.runtime.groups.offsets import OffsetSettings
 from dualwrite.broker.settings.broker_settings import SETTINGS, principals
-from dualwrite.broker.settings.cluster_settings import CONTROLLER_LISTENERS
+from dualwrite.broker.settings.cluster_settings import BROKER_ID, CONTROLLER_LISTENERS, NODE_ID, VOTERS, voter_id
 from dualwrite.broker.settings.listener_settings import LISTENER_SETTINGS, ListenerValues, listener_key
 from dualwrite.broker.settings.properties import PropertiesError, parse_properties
 from dualwrite.broker.settings.sasl_settings import FAILURE_DELAY_MS
@@ -91,6 +91,7 @@ class BrokerOptions:
         problem = next(setting_problems(self.config), None)
         if problem is not None:
             raise ConfigurationError(problem)
+        object.__setattr__(self, "config", _with_both_ids(self.config))
         self._refuse_contradictions()
         self._check_listeners()
 
@@ -220,6 +221,7 @@ class BrokerOptions:
         return TopicSettings(
             num_partitions=self.number("num.partitions"),
             given=self.config,
+            node_id=self.number(NODE_ID),
         )
 
     def _refuse_contradictions(self) -> None:
@@ -228,6 +230,12 @@ class BrokerOptions:
             check_topic_config({}, broker_defaults(self.config))
         except SettingError as error:
             raise ConfigurationError(f"the broker's defaults for topics: {error}") from None
+        for voter in self._items(VOTERS) or ():
+            if voter_id(voter) != self.number(NODE_ID):
+                raise ConfigurationError(
+                    f"broker setting {VOTERS}={voter}: the only voter is the node itself, whose {NODE_ID} is"
+                    f" {self.number(NODE_ID)}"
+                )
         delay, idle = FAILURE_DELAY_MS, "connections.max.idle.ms"
         if 0 <= self.number(idle) <= self.number(delay):
             raise ConfigurationError(f"broker setting {delay}={self.number(delay)}: must be less than {idle}")
@@ -274,6 +282,22 @@ class BrokerOptions:
         assert setting is not None, key
         text = self.config.get(key, setting.default)
         return None if text is None else setting.value(text)
+
+
+def _with_both_ids(config: Mapping[str, str]) -> Mapping[str, str]:
+    """``config`` with the node's id under both of its names, if it has one.
+
+    Source: Kafka's AbstractKafkaConfig.populateSynonyms.
+
+    :raises ConfigurationError: if the names have different values.
+    """
+    ids = {name: config[name] for name in (NODE_ID, BROKER_ID) if name in config}
+    if len({int(text) for text in ids.values()}) > 1:
+        raise ConfigurationError(
+            f"broker settings {NODE_ID}={ids[NODE_ID]} and {BROKER_ID}={ids[BROKER_ID]}: they are two names of one"
+            " setting; remove one of them"
+        )
+    return {**config, **dict.fromkeys((NODE_ID, BROKER_ID), next(iter(ids.values())))} if ids else config
 
 
 def with_data_dir(config: Mapping[str, str], data_dir: str | None) -> tuple[dict[str, str], str | None]:

@@ -14,7 +14,7 @@ alone (KIP-511); the client then asks again.
 import re
 from collections.abc import Iterable
 
-from dualwrite.broker.api.context import NODE_ID, BrokerContext
+from dualwrite.broker.api.context import BrokerContext
 from dualwrite.wire.apis import ApiKey, ApiVersionsResponse, Message
 from dualwrite.wire.error_codes import ErrorCode
 
@@ -58,7 +58,7 @@ def _error(request: Message, version: int, broker: BrokerContext) -> ErrorCode:
     if version >= _FIRST_WITH_CLUSTER:
         if (request.cluster_id is None) != (request.node_id == _NO_NODE):
             return ErrorCode.INVALID_REQUEST
-        own_identity = (broker.cluster.state.cluster_id, NODE_ID)
+        own_identity = (broker.cluster.state.cluster_id, broker.node_id)
         if request.cluster_id is not None and (request.cluster_id, request.node_id) != own_identity:
             return ErrorCode.REBOOTSTRAP_REQUIRED
     software = (request.client_software_name, request.client_software_version)

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from dualwrite.broker.config import BrokerOptions
     from dualwrite.broker.net.connection_memory import ConnectionMemory
 
-NODE_ID = 0
-"""The one node of the cluster: leader of every partition and coordinator of every transactional id and group."""
-
 
 class UnanswerableError(Exception):
     """A request without an answer failed. The broker closes the connection instead, as Apache Kafka does."""
@@ -68,6 +65,11 @@ class BrokerContext:
     client: Client = NO_CLIENT
     polls: LongPolls = field(default_factory=lambda: LongPolls(Stopping()))
     """The waiting request of the client's connection."""
+
+    @property
+    def node_id(self) -> int:
+        """The id of the one node: leader of every partition, and coordinator of every transactional id and group."""
+        return self.cluster.node_id
 
     def may(self, need: Need, name: str = CLUSTER_NAME) -> bool:
         """True if the client has the right ``need`` on the resource ``name``."""

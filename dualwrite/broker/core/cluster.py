@@ -35,16 +35,22 @@ RESERVED_TOPICS = INTERNAL_TOPICS | {CLUSTER_METADATA}
 """Names under which the broker keeps journals."""
 
 
-ONLY_REPLICAS = (0,)
-"""The replicas of each partition: the one node."""
-
-
 class RefusedError(ValueError):
     """The broker refuses a change. The handler answers ``error`` with the message."""
 
     def __init__(self, error: ErrorCode, message: str) -> None:
         super().__init__(message)
         self.error = error
+
+
+def check_replicas(replicas: Sequence[int], node_id: int) -> None:
+    """Check that ``replicas`` of a partition are the one node, which has ``node_id``.
+
+    :raises RefusedError: if they are not.
+    """
+    if tuple(replicas) != (node_id,):
+        message = f"the replicas of each partition can only be {[node_id]}, the one node"
+        raise RefusedError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,17 +156,23 @@ class ClusterState:
         self.deleted.pop(fact.name, None)
 
     def decide_topic(
-        self, command: CreateTopic, topic_id: uuid.UUID, defaults: TopicDefaults, room: int = MAX_PARTITIONS
+        self,
+        command: CreateTopic,
+        topic_id: uuid.UUID,
+        defaults: TopicDefaults,
+        room: int = MAX_PARTITIONS,
+        node_id: int = 0,
     ) -> TopicDecision:
         """Decide whether ``command`` may create a topic; the error codes are CreateTopics' own.
 
         :param room: how many partitions the broker can still open.
+        :param node_id: the id of the one node.
         """
         try:
             self._check_name(command.name)
             configs = check_topic_config(command.configs, defaults.configs)
             if command.assignments:
-                partitions = _check_assignments(command)
+                partitions = _check_assignments(command, node_id)
             else:
                 partitions = _check_partitions(command, defaults.partitions)
             if not 1 <= partitions <= MAX_PARTITIONS:
@@ -206,7 +218,7 @@ def _check_partitions(command: CreateTopic, default: int) -> int:
     return default if command.partitions == -1 else command.partitions
 
 
-def _check_assignments(command: CreateTopic) -> int:
+def _check_assignments(command: CreateTopic, node_id: int) -> int:
     """The number of partitions that the client assigns to the one node. Refuses any other assignment."""
     if command.replication_factor != -1 or command.partitions != -1:
         raise RefusedError(
@@ -218,9 +230,6 @@ def _check_assignments(command: CreateTopic) -> int:
         raise RefusedError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
         )
-    if any(tuple(replicas) != ONLY_REPLICAS for _, replicas in command.assignments):
-        raise RefusedError(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"the replicas of each partition can only be {list(ONLY_REPLICAS)}, the one node",
-        )
+    for _, replicas in command.assignments:
+        check_replicas(replicas, node_id)
     return len(indexes)

@@ -48,17 +48,18 @@ logger = logging.getLogger(__name__)
 
 JOURNAL_DIRECTORY = f"{CLUSTER_METADATA}-0"
 NODE, EVERY_NODE = "0", ""
-"""The targets of dynamic settings: the one node by its id, or every node."""
+"""The targets of dynamic settings in the journal: the one node, whatever its id, or every node."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """The broker's num.partitions, its settings as text, and the most partitions that it may open. Each partition takes
-    at least one open file."""
+    """The broker's num.partitions, its settings as text, the most partitions that it may open, and the node's id. Each
+    partition takes at least one open file."""
 
     num_partitions: int = 1
     given: Mapping[str, str] = field(default_factory=dict)
     most_partitions: int = MAX_PARTITIONS
+    node_id: int = 0
 
 
 class Cluster:
@@ -70,6 +71,7 @@ class Cluster:
     ) -> None:
         self.state = ClusterState()
         self.data_dir = data_dir
+        self.node_id = settings.node_id
         self._files = files
         self._flusher = flusher
         self._clock = clock
@@ -141,7 +143,7 @@ class Cluster:
         if command.name in self._leaving:
             return TopicDecision(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{command.name}' is marked for deletion.")
         defaults = TopicDefaults(self._settings.num_partitions, self.defaults)
-        decision = self.state.decide_topic(command, self.new_id(), defaults, self.room)
+        decision = self.state.decide_topic(command, self.new_id(), defaults, self.room, self.node_id)
         return self._carry_out(decision, 0, validate_only)
 
     def add_partitions(self, name: str, count: int, assignments: int | None, validate_only: bool) -> TopicDecision:
@@ -207,7 +209,7 @@ class Cluster:
     def configure_broker(self, node: str, configs: Mapping[str, str]) -> None:
         """Set ``configs``, which must be valid, on the running broker. The caller waits at the flusher's barrier.
 
-        :param node: the node's id, or empty for every node.
+        :param node: NODE, or EVERY_NODE.
         """
         self.record(BrokerConfigured(node, configs))
         self._configs.clear()
@@ -232,7 +234,7 @@ class Cluster:
         """The effective settings of the broker. The node's own dynamic settings override those of every node, which
         override those of the start.
 
-        :param changed: the dynamic settings of a node, or of every node, in place of the present ones.
+        :param changed: the dynamic settings of NODE or EVERY_NODE, in place of the present ones.
         """
         dynamic = {**self.state.broker_configs, **(changed or {})}
         return {**self._settings.given, **dynamic.get(EVERY_NODE, {}), **dynamic.get(NODE, {})}
@@ -242,7 +244,7 @@ class Cluster:
         return {**self.dynamic_configs(EVERY_NODE), **self.dynamic_configs(NODE)}
 
     def dynamic_configs(self, node: str) -> Mapping[str, str]:
-        """The dynamic settings of ``node``, or of every node if it is empty."""
+        """The dynamic settings of ``node``, which is NODE or EVERY_NODE."""
         return self.state.broker_configs.get(node, {})
 
     @property

@@ -11,12 +11,12 @@ from dualwrite.broker.settings.setting import ANYTHING, Allowed, ConfigType, Set
 BOOLEAN, INT, LONG = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.LONG
 LIST, SHORT, STRING = ConfigType.LIST, ConfigType.SHORT, ConfigType.STRING
 
+NODE_ID, BROKER_ID, VOTERS = "node.id", "broker.id", "controller.quorum.voters"
 CONTROLLER_LISTENERS = "controller.listener.names"
 BACKLOG = "socket.listen.backlog.size"
 RECEIVE_BUFFER, SEND_BUFFER = "socket.receive.buffer.bytes", "socket.send.buffer.bytes"
 
 _ROLES = frozenset({"broker", "controller"})
-_NODE_0 = only(0, "the one node has the id 0")
 _ONE = only(1, "there is one node")
 _BUFFER = Allowed("-1, for the system's size, or at least 1 byte", lambda size: size == -1 or size >= 1)
 
@@ -25,8 +25,14 @@ def _idle(kind: ConfigType, default: str, rule: Allowed, reason: str) -> Setting
     return Setting(kind, default, (rule,), f"No effect: {reason}.")
 
 
-def _is_node_0(voters: list[str]) -> bool:
-    return len(voters) <= 1 and all(voter.startswith("0@") for voter in voters)
+def voter_id(voter: str) -> int | None:
+    """The id of the node in ``voter``, an entry of controller.quorum.voters; None if it has another form."""
+    node, at, address = voter.partition("@")
+    return int(node) if at and address and node.isascii() and node.isdecimal() else None
+
+
+def _is_one_node(voters: list[str]) -> bool:
+    return len(voters) <= 1 and all(voter_id(voter) is not None for voter in voters)
 
 
 _ONE_LOOP = "one event loop serves all requests"
@@ -36,14 +42,14 @@ _NO_SHARES = "this broker has no share groups"
 _NO_INNER_TRAFFIC = "a single node sends no requests to brokers"
 
 CLUSTER_SETTINGS: Mapping[str, Setting] = {
-    "node.id": Setting(INT, "0", (_NODE_0,), "The id of the node."),
-    "broker.id": Setting(INT, "0", (_NODE_0,), "The former name of node.id."),
+    NODE_ID: Setting(INT, "0", (at_least(0),), "The id of the one node. It may change from one start to the next."),
+    BROKER_ID: Setting(INT, "0", (at_least(0),), "The former name of node.id."),
     "process.roles": Setting(
         LIST, "broker,controller",
         (Allowed("broker, or broker,controller", lambda roles: "broker" in roles and set(roles) <= _ROLES),),
         "No effect: the one process does the work of both roles."),
-    "controller.quorum.voters": Setting(
-        LIST, "", (Allowed("0@HOST:PORT only: the one node is the only voter", _is_node_0),),
+    VOTERS: Setting(
+        LIST, "", (Allowed("ID@HOST:PORT with the id of the node: it is the only voter", _is_one_node),),
         "No effect: a single node has no quorum."),
     "controller.quorum.bootstrap.servers": Setting(
         LIST, "", (Allowed("one HOST:PORT at most: there is one node", lambda servers: len(servers) <= 1),),

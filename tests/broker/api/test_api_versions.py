@@ -4,7 +4,6 @@ import struct
 
 import pytest
 
-from dualwrite.broker.api.context import NODE_ID
 from dualwrite.broker.api.routes import ROUTES
 from dualwrite.wire.apis import APIS, ApiKey, ApiVersionsRequest, ApiVersionsResponse, Message
 from dualwrite.wire.codec import MalformedMessageError, read_body, read_response, read_response_correlation
@@ -159,11 +158,11 @@ def test_a_version_too_old_ends_the_connection(client: RawClient, key: ApiKey, v
 @pytest.mark.parametrize(
     ("knows_cluster", "node", "error"),
     [
-        (True, NODE_ID, ErrorCode.NONE),
+        (True, 0, ErrorCode.NONE),
         (True, 7, ErrorCode.REBOOTSTRAP_REQUIRED),
-        (False, NODE_ID, ErrorCode.REBOOTSTRAP_REQUIRED),
+        (False, 0, ErrorCode.REBOOTSTRAP_REQUIRED),
         (None, -1, ErrorCode.NONE),
-        (None, NODE_ID, ErrorCode.INVALID_REQUEST),
+        (None, 0, ErrorCode.INVALID_REQUEST),
         (True, -1, ErrorCode.INVALID_REQUEST),
     ],
 )

@@ -155,12 +155,12 @@ def test_the_brokers_refusal_is_the_error_message(tmp_path: Path, arguments: dic
 
 
 def test_every_setting_that_prevents_the_start_is_in_the_error(tmp_path: Path) -> None:
-    broker = EmbeddedBroker(tmp_path, config={"node.id": "4", "zookeeper.connect": "x"})
+    broker = EmbeddedBroker(tmp_path, config={"node.id": "-4", "zookeeper.connect": "x"})
     with pytest.raises(ConfigurationError) as raised:
         broker.start()
     assert str(raised.value) == (
         "the broker did not start: unknown broker setting 'zookeeper.connect': this broker needs no ZooKeeper;"
-        " remove it; broker setting node.id=4: the one node has the id 0"
+        " remove it; broker setting node.id=-4: Value must be at least 0"
     )
 
 

@@ -62,10 +62,8 @@ def refused(*arguments: str) -> list[str]:
     return [line.removeprefix("dualwrite: ") for line in lines]
 
 
-def test_kafkas_own_file_is_refused_for_its_id_and_then_for_what_other_machines_reach(properties: Path) -> None:
-    on_file = ("--config-file", str(properties))
-    assert refused(*on_file) == ["broker setting node.id=1: the one node has the id 0"]
-    (line,) = refused(*on_file, "--config", "node.id=0")
+def test_kafkas_own_file_is_refused_for_what_other_machines_reach(properties: Path) -> None:
+    (line,) = refused("--config-file", str(properties))
     assert line.startswith("listener PLAINTEXT on 0.0.0.0:9092: other machines reach it")
     assert "--allow-anonymous" in line
 
@@ -73,16 +71,18 @@ def test_kafkas_own_file_is_refused_for_its_id_and_then_for_what_other_machines_
 def test_kafkas_own_file_starts_a_broker(properties: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:  # as if another controller listened there
         controller = taken.getsockname()[1]
-        own = ("node.id=0", f"listeners=PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{controller}")
-        own = (*own, f"advertised.listeners=CONTROLLER://localhost:{controller}")
+        own = (
+            f"listeners=PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{controller}",
+            f"advertised.listeners=CONTROLLER://localhost:{controller}",
+        )
         broker = RunningBroker(tmp_path, ("--config-file", str(properties), "--config", *own), ())
         try:
             with RawClient(broker.address) as client:
                 topic = new_topic(client)
-                assert [node.node_id for node in metadata(client).brokers] == [0]
-                assert config(client, BROKER, "0", "num.io.threads") == ("8", 4)
+                assert [node.node_id for node in metadata(client).brokers] == [1]
+                assert config(client, BROKER, "1", "num.io.threads") == ("8", 4)
             assert (tmp_path / "data" / f"{topic}-0").is_dir()
-            assert f"not listening for controllers, of which there are none: {own[1].rpartition(',')[2]}" in (
+            assert f"not listening for controllers, of which there are none: {own[0].rpartition(',')[2]}" in (
                 broker.log.read_text()
             )
             assert broker.end() == 0
@@ -97,7 +97,6 @@ def test_every_setting_that_cannot_be_honoured_has_a_line(properties: Path) -> N
     assert refused("--config-file", str(properties)) == [
         "unknown broker setting 'zookeeper.connect': this broker needs no ZooKeeper; remove it",
         "unknown broker setting 'remote.log.storage.system.enable': this broker has no tiered storage; remove it",
-        "broker setting node.id=1: the one node has the id 0",
         "broker setting min.insync.replicas=2: a single node is the one replica in sync",
     ]
 

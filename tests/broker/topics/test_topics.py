@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from dualwrite.broker.api.context import NODE_ID
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.wire.apis import ApiKey, CreateTopicsRequest, MetadataRequest
 from dualwrite.wire.error_codes import ErrorCode
@@ -39,10 +38,10 @@ def test_metadata_describes_a_topic_in_every_version(
     assert (topic.name, topic.error_code, topic.is_internal) == (name, ErrorCode.NONE, False)
     assert sorted(entry.partition_index for entry in topic.partitions) == [0, 1, 2]
     for entry in topic.partitions:
-        assert (entry.error_code, entry.leader_id) == (ErrorCode.NONE, NODE_ID)
-        assert entry.replica_nodes == entry.isr_nodes == [NODE_ID]
+        assert (entry.error_code, entry.leader_id) == (ErrorCode.NONE, 0)
+        assert entry.replica_nodes == entry.isr_nodes == [0]
     if version >= 1:
-        assert answer.controller_id == NODE_ID
+        assert answer.controller_id == 0
     if version >= 2:
         assert len(answer.cluster_id) == 32
     if version >= 10:
@@ -193,7 +192,7 @@ def test_the_answer_has_the_effective_settings_of_a_topic(client: RawClient, ver
 
 def test_a_topic_can_be_assigned_to_the_one_node(client: RawClient) -> None:
     assignment = CreateTopicsRequest.CreatableTopic.CreatableReplicaAssignment
-    assignments = [assignment(partition_index=index, broker_ids=[NODE_ID]) for index in (1, 0)]
+    assignments = [assignment(partition_index=index, broker_ids=[0]) for index in (1, 0)]
     (result,) = ask_for_topics(client, wanted_topic(unique("assigned"), -1, -1, assignments=assignments))
     assert (result.error_code, result.num_partitions) == (ErrorCode.NONE, 2)
 

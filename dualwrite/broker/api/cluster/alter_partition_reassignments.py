@@ -12,7 +12,7 @@ from dualwrite.broker.access.acls import AclOperation
 from dualwrite.broker.access.needs import on_cluster
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.api.turns import in_turns
-from dualwrite.broker.core.cluster import ONLY_REPLICAS, RefusedError
+from dualwrite.broker.core.cluster import RefusedError, check_replicas
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.apis import AlterPartitionReassignmentsResponse, ApiKey, Message
 from dualwrite.wire.error_codes import ErrorCode
@@ -67,6 +67,4 @@ def _check(topic: str, partition: Message, broker: BrokerContext) -> None:
         raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
     if replicas is None:
         raise RefusedError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")
-    if tuple(replicas) != ONLY_REPLICAS:
-        message = f"the replicas of each partition can only be {list(ONLY_REPLICAS)}, the one node"
-        raise RefusedError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+    check_replicas(replicas, broker.node_id)

@@ -7,7 +7,7 @@ controllers (v1, KIP-919) gets MISMATCHED_ENDPOINT_TYPE, because there are none.
 
 from dualwrite.broker.access.acls import AclOperation, ResourceType
 from dualwrite.broker.access.needs import on_cluster
-from dualwrite.broker.api.context import NODE_ID, BrokerContext
+from dualwrite.broker.api.context import BrokerContext
 from dualwrite.wire.apis import ApiKey, DescribeClusterResponse, Message
 from dualwrite.wire.error_codes import ErrorCode
 
@@ -44,7 +44,7 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
         error_code=ErrorCode.NONE,
         endpoint_type=_BROKERS,
         cluster_id=broker.cluster.state.cluster_id,
-        controller_id=NODE_ID,
-        brokers=[node(broker_id=NODE_ID, host=broker.host, port=broker.port, rack=None, is_fenced=False)],
+        controller_id=broker.node_id,
+        brokers=[node(broker_id=broker.node_id, host=broker.host, port=broker.port, rack=None, is_fenced=False)],
         authorized_operations=operations,
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from dualwrite.broker.access.acls import AclOperation
 from dualwrite.broker.access.needs import on_cluster
-from dualwrite.broker.api.context import NODE_ID, BrokerContext
+from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.api.turns import in_turns
 from dualwrite.broker.core.cluster import CLUSTER_METADATA
 from dualwrite.broker.runtime.partition import LEADER_EPOCH
@@ -44,21 +44,21 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
         error_code=ErrorCode.NONE,
         error_message=None,
         topics=[_Topic(topic_name=CLUSTER_METADATA, partitions=[quorum])],
-        nodes=[DescribeQuorumResponse.Node(node_id=NODE_ID, listeners=[])],
+        nodes=[DescribeQuorumResponse.Node(node_id=broker.node_id, listeners=[])],
     )
 
 
 def _describe(broker: BrokerContext) -> Message:
     end_offset, now_ms = broker.cluster.journal_end_offset, broker.clock.wall_ms()
     voter = _Partition.ReplicaState(
-        replica_id=NODE_ID,
+        replica_id=broker.node_id,
         replica_directory_id=_NO_DIRECTORY,
         log_end_offset=end_offset,
         last_fetch_timestamp=now_ms,
         last_caught_up_timestamp=now_ms,
     )
     return _partition(
-        0, leader_id=NODE_ID, leader_epoch=LEADER_EPOCH, high_watermark=end_offset, current_voters=[voter]
+        0, leader_id=broker.node_id, leader_epoch=LEADER_EPOCH, high_watermark=end_offset, current_voters=[voter]
     )
 
 

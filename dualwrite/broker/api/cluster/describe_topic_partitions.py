@@ -83,7 +83,7 @@ def _describe(topic: TopicCreated, indexes: Sequence[int], broker: BrokerContext
         topic_authorized_operations=_allowed(topic.name, broker),
         partitions=[
             _Topic.DescribeTopicPartitionsResponsePartition(
-                **leading(index), eligible_leader_replicas=[], last_known_elr=[]
+                **leading(index, broker.node_id), eligible_leader_replicas=[], last_known_elr=[]
             )
             for index in indexes
         ],

@@ -6,7 +6,7 @@ Any other key type, such as share groups, gets INVALID_REQUEST. From v4 on a req
 
 from dualwrite.broker.access.acls import AclOperation
 from dualwrite.broker.access.needs import on_group, on_transactional_id
-from dualwrite.broker.api.context import NODE_ID, BrokerContext
+from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.api.turns import in_turns
 from dualwrite.wire.apis import ApiKey, FindCoordinatorResponse, Message
 from dualwrite.wire.error_codes import ErrorCode
@@ -36,7 +36,7 @@ def _coordinator(key_type: int, key: str, broker: BrokerContext) -> dict[str, ob
     if need is not None and not broker.may(need, key):
         return {"error_code": need.error, "error_message": None, **_NOWHERE}
     if need is not None:
-        node = {"node_id": NODE_ID, "host": broker.host, "port": broker.port}
+        node = {"node_id": broker.node_id, "host": broker.host, "port": broker.port}
         return {"error_code": ErrorCode.NONE, "error_message": None, **node}
     message = "this broker coordinates transactions and groups, nothing else"
     return {"error_code": ErrorCode.INVALID_REQUEST, "error_message": message, **_NOWHERE}

@@ -11,7 +11,7 @@ from dualwrite.broker.access.needs import on_cluster, on_topic
 from dualwrite.broker.api.auditing.acts import created_by_metadata
 from dualwrite.broker.api.auditing.audit_log import log_act
 from dualwrite.broker.api.cluster.leading import leading
-from dualwrite.broker.api.context import NODE_ID, BrokerContext
+from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.api.turns import in_turns
 from dualwrite.broker.core.cluster import INTERNAL_TOPICS, CreateTopic
 from dualwrite.broker.facts.cluster import TopicCreated
@@ -42,7 +42,7 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     requested, created = request.topics, list[str]()
     if requested is None or (version == 0 and not requested):
         known = broker.cluster.topics().values()
-        topics = [_describe(topic) for topic in known if broker.may(_SEE, topic.name)]
+        topics = [_describe(topic, broker) for topic in known if broker.may(_SEE, topic.name)]
     else:
         may_create = broker.auto_create_topics and (
             version < _FIRST_WITH_CHOICE_OF_CREATION or request.allow_auto_topic_creation
@@ -59,13 +59,12 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     await broker.flusher.barrier()
     for name in created:
         log_act(created_by_metadata(name), broker.client)
+    node = MetadataResponse.MetadataResponseBroker
     return MetadataResponse(
         throttle_time_ms=0,
-        brokers=[
-            MetadataResponse.MetadataResponseBroker(node_id=NODE_ID, host=broker.host, port=broker.port, rack=None)
-        ],
+        brokers=[node(node_id=broker.node_id, host=broker.host, port=broker.port, rack=None)],
         cluster_id=broker.cluster.state.cluster_id,
-        controller_id=NODE_ID,
+        controller_id=broker.node_id,
         topics=topics,
         authorized_operations=operations,
         error_code=ErrorCode.NONE,
@@ -84,7 +83,7 @@ def _find(topic_request: Message, may_create: bool, broker: BrokerContext, creat
         return _missing(_DESCRIBE.error, name if by_name else None, None if by_name else topic_request.topic_id)
     existing = broker.cluster.topic(name)
     if existing is not None:
-        return _describe(existing)
+        return _describe(existing, broker)
     if not may_create:
         legal = is_legal_topic(name)
         return _missing(
@@ -95,7 +94,7 @@ def _find(topic_request: Message, may_create: bool, broker: BrokerContext, creat
     decision = broker.cluster.create_topic(CreateTopic(name))
     if decision.fact is not None:
         created.append(name)
-        return _describe(decision.fact)
+        return _describe(decision.fact, broker)
     return _missing(_AS_METADATA.get(decision.error, decision.error), name, None)
 
 
@@ -109,12 +108,12 @@ def _missing(error: ErrorCode, name: str | None, topic_id: object) -> Message:
     )
 
 
-def _describe(topic: TopicCreated) -> Message:
-    entry = MetadataResponse.MetadataResponseTopic
+def _describe(topic: TopicCreated, broker: BrokerContext) -> Message:
+    entry, node_id = MetadataResponse.MetadataResponseTopic, broker.node_id
     return entry(
         error_code=ErrorCode.NONE,
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=[entry.MetadataResponsePartition(**leading(index)) for index in range(topic.partitions)],
+        partitions=[entry.MetadataResponsePartition(**leading(index, node_id)) for index in range(topic.partitions)],
     )

@@ -5,7 +5,7 @@ The one node cannot leave its cluster: INVALID_REQUEST. Any other id gets BROKER
 
 from dualwrite.broker.access.acls import AclOperation
 from dualwrite.broker.access.needs import on_cluster
-from dualwrite.broker.api.context import NODE_ID, BrokerContext
+from dualwrite.broker.api.context import BrokerContext
 from dualwrite.wire.apis import ApiKey, Message, UnregisterBrokerResponse
 from dualwrite.wire.error_codes import ErrorCode
 
@@ -19,8 +19,9 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     """Refuse to remove the node."""
     if not broker.may(_ALTER):
         error, message = _ALTER.error, _ALTER.message
-    elif request.broker_id == NODE_ID:
-        error, message = ErrorCode.INVALID_REQUEST, f"broker {NODE_ID} is the one node of this cluster: stop it instead"
+    elif request.broker_id == broker.node_id:
+        error = ErrorCode.INVALID_REQUEST
+        message = f"broker {broker.node_id} is the one node of this cluster: stop it instead"
     else:
         error = ErrorCode.BROKER_ID_NOT_REGISTERED
         message = f"Broker ID {request.broker_id} is not currently registered"

@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 from dualwrite.broker.access.acls import AclOperation
 from dualwrite.broker.access.needs import Need, on_cluster, on_group, on_topic
-from dualwrite.broker.api.context import NODE_ID, BrokerContext
+from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.api.turns import in_turns
 from dualwrite.broker.core.broker_configs import broker_lists, check_broker_config
 from dualwrite.broker.core.cluster import RESERVED_TOPICS, RefusedError
 from dualwrite.broker.core.topic_changes import topic_lists
+from dualwrite.broker.runtime.cluster import EVERY_NODE, NODE
 from dualwrite.broker.settings.group_settings import GROUP_SETTINGS
 from dualwrite.broker.settings.setting import SettingError
 from dualwrite.broker.settings.topic_configs import check_topic_config
@@ -134,12 +135,12 @@ def _change_topic(name: str, compute: Compute, validate_only: bool, broker: Brok
 
 
 def _change_broker(name: str, compute: Compute, validate_only: bool, broker: BrokerContext) -> None:
-    check_node(name)
-    cluster = broker.cluster
-    configs = compute(cluster.dynamic_configs(name), broker_lists(cluster.broker_configs()))
-    check_broker_config(configs, cluster.broker_configs({name: configs}))
+    check_node(name, broker)
+    cluster, node = broker.cluster, NODE if name else EVERY_NODE
+    configs = compute(cluster.dynamic_configs(node), broker_lists(cluster.broker_configs()))
+    check_broker_config(configs, cluster.broker_configs({node: configs}))
     if not validate_only:
-        cluster.configure_broker(name, configs)
+        cluster.configure_broker(node, configs)
 
 
 def _change_group(name: str, compute: Compute, validate_only: bool, broker: BrokerContext) -> None:
@@ -167,11 +168,11 @@ def check_group(name: str) -> None:
         raise _invalid("Group name must not be empty")
 
 
-def check_node(name: str) -> None:
+def check_node(name: str, broker: BrokerContext) -> None:
     """Refuse a broker's ``name`` unless it is the node's id, or empty for every node."""
     if not name:
         return
     if not name.isdecimal() or not name.isascii():
         raise _invalid(f"Node id must be an integer, but it is: {name}")
-    if name != str(NODE_ID):
-        raise _invalid(f"Unexpected broker id, expected {NODE_ID}, but received {name}")
+    if name != str(broker.node_id):
+        raise _invalid(f"Unexpected broker id, expected {broker.node_id}, but received {name}")

@@ -3,8 +3,8 @@
 Answers the settings of a topic or of the broker (named by the node's id). For the broker with an empty name it answers
 the settings that clients have set for every node. The request names the settings, or asks for all. Each
 has its value, its source and, on request, its synonyms (v1) and documentation (v3). A resource that occurs twice is
-described once. The value of a password is null. A group has Kafka's defaults for the settings of KIP-848, which have no
-effect here. Loggers and client metrics have no settings: INVALID_REQUEST.
+described once. The value of a password is null. A group has the broker's values of the settings of KIP-848. Loggers and
+client metrics have no settings: INVALID_REQUEST.
 """
 
 from collections.abc import Iterable
@@ -74,7 +74,7 @@ def _entries(resource: Message, broker: BrokerContext) -> Iterable[Entry]:
             raise RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic '{name}'")
         return topic_entries(topic.configs, broker)
     if kind == BROKER:
-        check_node(name)
+        check_node(name, broker)
         return broker_entries(broker) if name else dynamic_default_entries(broker)
     if kind == GROUP:
         check_group(name)

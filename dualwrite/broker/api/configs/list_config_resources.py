@@ -8,7 +8,7 @@ empty list.
 from dualwrite.broker.access.acls import AclOperation
 from dualwrite.broker.access.needs import on_cluster
 from dualwrite.broker.api.configs.altering import BROKER, TOPIC
-from dualwrite.broker.api.context import NODE_ID, BrokerContext
+from dualwrite.broker.api.context import BrokerContext
 from dualwrite.wire.apis import ApiKey, ListConfigResourcesResponse, Message
 from dualwrite.wire.error_codes import ErrorCode
 
@@ -32,7 +32,7 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
             throttle_time_ms=0, error_code=ErrorCode.UNSUPPORTED_VERSION, config_resources=[]
         )
     resources = [(TOPIC, name) for name in sorted(broker.cluster.topics()) if TOPIC in requested_types]
-    resources += [(kind, str(NODE_ID)) for kind in (BROKER, _LOGGER) if kind in requested_types]
+    resources += [(kind, str(broker.node_id)) for kind in (BROKER, _LOGGER) if kind in requested_types]
     await broker.flusher.barrier()
     resource = ListConfigResourcesResponse.ConfigResource
     return ListConfigResourcesResponse(

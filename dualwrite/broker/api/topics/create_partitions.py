@@ -10,7 +10,7 @@ from collections import Counter
 from dualwrite.broker.access.acls import AclOperation
 from dualwrite.broker.access.needs import on_topic
 from dualwrite.broker.api.context import BrokerContext
-from dualwrite.broker.core.cluster import ONLY_REPLICAS, RESERVED_TOPICS, TopicDecision
+from dualwrite.broker.core.cluster import RESERVED_TOPICS, RefusedError, TopicDecision, check_replicas
 from dualwrite.wire.apis import ApiKey, CreatePartitionsResponse, Message
 from dualwrite.wire.error_codes import ErrorCode
 
@@ -44,8 +44,10 @@ def _add(topic: Message, validate_only: bool, broker: BrokerContext) -> TopicDec
     if broker.cluster.topic(topic.name) is None:
         return TopicDecision(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     assignments = topic.assignments
-    if assignments is not None and any(tuple(entry.broker_ids) != ONLY_REPLICAS for entry in assignments):
-        message = f"the replicas of each partition can only be {list(ONLY_REPLICAS)}, the one node"
-        return TopicDecision(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
+    try:
+        for entry in assignments or ():
+            check_replicas(entry.broker_ids, broker.node_id)
+    except RefusedError as error:
+        return TopicDecision(error.error, str(error))
     count = None if assignments is None else len(assignments)
     return broker.cluster.add_partitions(topic.name, topic.count, count, validate_only)

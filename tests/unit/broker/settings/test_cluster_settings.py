@@ -13,11 +13,13 @@ from dualwrite.errors import ConfigurationError
 
 ACCEPTED = [
     ("node.id", "0"),
-    ("broker.id", "0"),
+    ("node.id", "2147483647"),
+    ("broker.id", "7"),
     ("process.roles", "broker"),
     ("process.roles", "broker,controller"),
     ("controller.quorum.voters", ""),
     ("controller.quorum.voters", "0@localhost:9093"),
+    ("controller.quorum.voters", "1@localhost:9093"),
     ("controller.quorum.bootstrap.servers", "localhost:9093"),
     ("num.io.threads", "8"),
     ("inter.broker.listener.name", "PLAINTEXT"),
@@ -35,13 +37,14 @@ def test_what_is_true_on_one_node_is_accepted(name: str, value: str) -> None:
 
 
 REFUSED = [
-    ("node.id", "1", "the one node has the id 0"),
-    ("broker.id", "7", "the one node has the id 0"),
+    ("node.id", "-1", "Value must be at least 0"),
+    ("broker.id", "one", "Not a number of type INT"),
     ("process.roles", "controller", "broker, or broker,controller"),
     ("process.roles", "", "broker, or broker,controller"),
     ("process.roles", "broker,witness", "broker, or broker,controller"),
-    ("controller.quorum.voters", "1@localhost:9093", "0@HOST:PORT only: the one node is the only voter"),
-    ("controller.quorum.voters", "0@a:1,1@b:1", "0@HOST:PORT only: the one node is the only voter"),
+    ("controller.quorum.voters", "localhost:9093", "ID@HOST:PORT with the id of the node: it is the only voter"),
+    ("controller.quorum.voters", "one@localhost:9093", "ID@HOST:PORT with the id of the node: it is the only voter"),
+    ("controller.quorum.voters", "0@a:1,1@b:1", "ID@HOST:PORT with the id of the node: it is the only voter"),
     ("controller.quorum.bootstrap.servers", "a:1,b:1", "one HOST:PORT at most: there is one node"),
     ("num.io.threads", "0", "Value must be at least 1"),
     ("num.network.threads", "many", "Not a number of type INT"),
@@ -61,6 +64,26 @@ def test_a_setting_without_an_effect_says_why(name: str) -> None:
     assert SETTINGS[name] is setting
     if setting.documentation.startswith("No effect"):
         assert re.fullmatch(r"No effect: .{10,}\.", setting.documentation)
+
+
+def node_id(**config: str) -> int:
+    """The node's id by a configuration, whose names have underscores for dots."""
+    named = {key.replace("_", "."): text for key, text in config.items()}
+    return BrokerOptions(Path("data"), config=named).number("node.id")
+
+
+def test_the_nodes_id_has_two_names() -> None:
+    assert node_id() == 0
+    assert node_id(node_id="3") == node_id(broker_id="3") == node_id(node_id="3", broker_id="03") == 3
+    assert BrokerOptions(Path("data"), config={"node.id": "3"}).config["broker.id"] == "3"
+    with pytest.raises(ConfigurationError, match=r"node\.id=3 and broker\.id=4: they are two names of one setting"):
+        node_id(node_id="3", broker_id="4")
+
+
+def test_the_only_voter_is_the_node_itself() -> None:
+    assert node_id(node_id="3", controller_quorum_voters="3@localhost:9093") == 3
+    with pytest.raises(ConfigurationError, match=r"=3@h:1: the only voter is the node itself, whose node\.id is 0$"):
+        node_id(controller_quorum_voters="3@h:1")
 
 
 # --- names that are no settings here
@@ -96,7 +119,7 @@ def test_the_longest_beginning_says_it() -> None:
 
 
 def test_every_problem_is_reported_the_unknown_names_first() -> None:
-    config = {"num.partitions": "0", "nope": "1", "zookeeper.connect": "x", "node.id": "4"}
+    config = {"num.partitions": "0", "nope": "1", "zookeeper.connect": "x", "node.id": "-4"}
     problems = list(setting_problems(config))
     assert [re.findall(r"'?([a-z.]+)'?[=;:]", problem)[0] for problem in problems] == [
         "nope", "zookeeper.connect", "num.partitions", "node.id",
