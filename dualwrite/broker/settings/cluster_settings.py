@@ -36,6 +36,7 @@ def _is_one_node(voters: list[str]) -> bool:
 
 
 _ONE_LOOP = "one event loop serves all requests"
+_READS_ONCE = "a start reads these logs batch by batch"
 _NO_REPLICAS = "a single node does not replicate"
 _NO_ELECTIONS = "a single node leads every partition"
 _NO_SHARES = "this broker has no share groups"
@@ -71,7 +72,17 @@ CLUSTER_SETTINGS: Mapping[str, Setting] = {
     "replica.lag.time.max.ms": _idle(LONG, "30000", at_least(0), _NO_REPLICAS),
     "auto.leader.rebalance.enable": _idle(BOOLEAN, "true", ANYTHING, _NO_ELECTIONS),
     "leader.imbalance.check.interval.seconds": _idle(LONG, "300", at_least(1), _NO_ELECTIONS),
+    "leader.imbalance.per.broker.percentage": _idle(INT, "10", at_least(0), _NO_ELECTIONS),
     "controlled.shutdown.enable": _idle(BOOLEAN, "true", ANYTHING, _NO_ELECTIONS),
+    "controlled.shutdown.max.retries": _idle(INT, "3", at_least(0), _NO_ELECTIONS),
+    "controlled.shutdown.retry.backoff.ms": _idle(LONG, "5000", at_least(0), _NO_ELECTIONS),
+    "num.replica.alter.log.dirs.threads": _idle(INT, "1", at_least(1), "there is one data directory"),
+    "group.coordinator.threads": _idle(INT, "1", at_least(1), _ONE_LOOP),
+    "offsets.load.buffer.size": _idle(INT, "5242880", at_least(1), _READS_ONCE),
+    "transaction.state.log.load.buffer.size": _idle(INT, "5242880", at_least(1), _READS_ONCE),
+    "unstable.api.versions.enable": Setting(
+        BOOLEAN, "true", (only(True, "InitProducerId v6 (KIP-939) is always offered"),),
+        "No effect: there are no other unstable versions."),
     "share.coordinator.state.topic.min.isr": _idle(SHORT, "1", _ONE, _NO_SHARES),
     "share.coordinator.state.topic.replication.factor": _idle(SHORT, "1", _ONE, _NO_SHARES),
     BACKLOG: Setting(

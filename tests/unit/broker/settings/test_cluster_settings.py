@@ -28,6 +28,8 @@ ACCEPTED = [
     ("socket.receive.buffer.bytes", "-1"),
     ("socket.listen.backlog.size", "50"),
     ("share.coordinator.state.topic.min.isr", "1"),
+    ("group.coordinator.threads", "4"),
+    ("unstable.api.versions.enable", "true"),
 ]
 
 
@@ -50,6 +52,7 @@ REFUSED = [
     ("num.network.threads", "many", "Not a number of type INT"),
     ("socket.send.buffer.bytes", "0", "-1, for the system's size, or at least 1 byte"),
     ("share.coordinator.state.topic.replication.factor", "3", "there is one node"),
+    ("unstable.api.versions.enable", "false", "InitProducerId v6 (KIP-939) is always offered"),
 ]
 
 
@@ -101,6 +104,10 @@ def test_the_only_voter_is_the_node_itself() -> None:
         ("sasl.kerberos.service.name", "no GSSAPI"),
         ("metric.reporters", "--metrics"),
         ("log.dirs", "use the option --data-dir"),
+        ("create.topic.policy.class.name", "runs no classes of Java; remove it"),
+        ("ssl.keystore.password", "whose key ssl.key.password decrypts; remove it"),
+        ("max.connections.per.ip.overrides", "one limit for all addresses (max.connections.per.ip); remove it"),
+        ("inter.broker.protocol.version", "no other brokers, of an earlier release; remove it"),
     ],
 )
 def test_a_setting_of_what_this_broker_lacks_says_so(name: str, words: str) -> None:
