@@ -15,6 +15,10 @@ from dualwrite.extras import missing_library
 if TYPE_CHECKING:
     from sqlalchemy import URL, Engine
 
+CONNECT_SECONDS = 10.0
+"""The longest time of an attempt to connect if the URL has no timeout for it. Drivers would wait for minutes, or for
+ever, for a server that accepts the connection and then stays silent."""
+
 
 def add_database(parser: argparse.ArgumentParser) -> None:
     """Add ``--db`` and ``--schema``: the database, and the schema of the library's tables."""
@@ -44,6 +48,7 @@ def database(url: str, *, must_exist: bool, schema: str | None = None) -> "Itera
     :param schema: the schema of the library's tables; see DualWrite.
     :raises ConfigurationError: if ``url`` is not a database URL, its file is missing, or it is SQLite in memory. Also
         instead of each SQLAlchemyError in the block. The message contains no password.
+    :raises DatabaseUnavailableError: in the block, by an attempt to connect that takes too long.
     """
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -66,6 +71,7 @@ def _engine(url: str, schema: str | None) -> "Engine":
     from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
     from dualwrite.coordinator.sql.dialects.supported import EXAMPLE_URLS, database_at
+    from dualwrite.coordinator.sql.engine.connecting import bound_connections
     from dualwrite.coordinator.sql.own_tables import with_schema
 
     try:
@@ -83,7 +89,9 @@ def _engine(url: str, schema: str | None) -> "Engine":
             raise ConfigurationError(
                 f"{driver} is a driver for asyncio: use a blocking driver here, such as {supported.example_url}"
             )
-        return with_schema(create_engine(parsed), schema)
+        engine = create_engine(parsed)
+        bound_connections(engine, supported.connect_limit(parsed, CONNECT_SECONDS))
+        return with_schema(engine, schema)
     except (ArgumentError, NoSuchModuleError, ValueError):
         raise ConfigurationError(
             f"--db is not a database URL of SQLAlchemy; examples: {', '.join(EXAMPLE_URLS)}"

@@ -1,5 +1,7 @@
 """``dualwrite move --finish``: groups go on where they were, what still runs is refused, and the way back."""
 
+import socket
+
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -243,3 +245,14 @@ def test_a_difference_prevents_the_end(site: MoveSite, monkeypatch: pytest.Monke
     result = site.run("--verify")
     assert result.code == 1
     assert f"{topic}-0 DIFFERS: 8 records at the source" in result.out
+
+
+def test_a_database_that_stays_silent_prevents_the_end(site: MoveSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dualwrite.cli.database.CONNECT_SECONDS", 0.3)
+    topic = gaps(site)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"mysql+pymysql://me@127.0.0.1:{silent.getsockname()[1]}/x"
+        code, out, err = site.run("--finish", "--db", url)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "the database accepted no connection within 0.3 s (connect_timeout)" in err
+    assert topic not in AdminClient({"bootstrap.servers": site.target.bootstrap_servers}).list_topics(timeout=PATIENCE).topics

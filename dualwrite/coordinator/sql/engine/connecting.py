@@ -4,7 +4,8 @@ An attempt to connect has no connection yet that could be cut. Drivers limit it 
 under a limit (watchdog.py) the attempt runs in its own thread, or in its own task under asyncio. When the limit
 expires, the attempt is abandoned, and a connection that arrives later is closed. The pool's ping is watched, too.
 
-Without a limit, where the application uses its engine itself, nothing changes.
+Without a limit, where the application uses its engine itself, nothing changes. The engines of the ``dualwrite`` command
+have a longest time for each attempt.
 
 ``engine.dispose()`` closes the connections in the engine's pool, and makes a new pool. A connection that is in use at
 that time goes back to the old pool, which keeps it open until it is collected. So the library closes its own
@@ -14,6 +15,7 @@ connections.
 import asyncio
 import contextvars
 import logging
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -32,17 +34,25 @@ from dualwrite.errors import DatabaseUnavailableError
 _LOG = logging.getLogger("dualwrite")
 
 
-def bound_connections(engine: Engine) -> None:
+CONNECT_SETTING = "connect_timeout"
+"""The setting of drivers that limits an attempt to connect."""
+
+
+def bound_connections(engine: Engine, longest: float = math.inf) -> None:
     """Apply the time limit in progress to new connections of ``engine``, and to its pool's pings.
 
     Its pool keeps its settings, as do all pools that are made from it (``engine.dispose()``). Connections to a file use
     no network, and stay as they are.
+
+    :param longest: the most seconds that an attempt to connect may take, also if no limit is in progress.
     """
     if database_of(engine.dialect).is_file:
         return
     pool, dialect = engine.pool, engine.dialect
     if not isinstance(getattr(pool, "_creator", None), BoundedCreator):
-        pool._creator = BoundedCreator(pool._invoke_creator, is_async=dialect.is_async)  # type: ignore[assignment]
+        pool._creator = BoundedCreator(  # type: ignore[assignment]
+            pool._invoke_creator, is_async=dialect.is_async, longest=longest
+        )
     if not isinstance(dialect.do_ping, WatchedPing):
         dialect.do_ping = WatchedPing(dialect.do_ping)  # type: ignore[method-assign]
 
@@ -77,17 +87,25 @@ class BoundedCreator:
     """Makes connections for a pool, within the limit in progress.
 
     :param create: the pool's own creator, with the user's listeners.
+    :param longest: the most seconds for an attempt, also outside of a limit.
     """
 
-    def __init__(self, create: Callable[[Any], Any], *, is_async: bool) -> None:
+    def __init__(self, create: Callable[[Any], Any], *, is_async: bool, longest: float = math.inf) -> None:
         self._create = create
         self._is_async = is_async
+        self._longest = longest
 
     def __call__(self, connection_record: Any) -> Any:
         """A new connection.
 
         :raises DatabaseUnavailableError: if no connection was made within the limit.
         """
+        if self._longest == math.inf:
+            return self._connect(connection_record)
+        with Limit(self._longest, "a new connection", CONNECT_SETTING):
+            return self._connect(connection_record)
+
+    def _connect(self, connection_record: Any) -> Any:
         limit = current_limit()
         if limit is None:
             return self._create(connection_record)
@@ -182,5 +200,6 @@ def _close(connection: Any) -> None:
 
 def _unavailable(limit: Limit) -> DatabaseUnavailableError:
     return DatabaseUnavailableError(
-        f"the database accepted no connection within {limit.allowed}: see whether its host is reachable"
+        f"the database accepted no connection within {limit.allowed}: see whether its host is reachable, and the "
+        "server answers"
     )

@@ -53,6 +53,11 @@ class DatabaseUrls:
     exact_session: Sequence[str] = ()
     """Statements with the same purpose, which run on each new connection."""
 
+    def connect_limit(self, url: URL, usual: float) -> float:
+        """The seconds after which a command gives up an attempt to connect to a server that stays silent: ``usual``, or
+        what ``url`` says instead; infinite if by ``url`` the driver itself gives up. Override it for a server."""
+        return usual
+
     def is_away(self, error: BaseException) -> bool:
         """True if ``error``, SQLAlchemy's or the driver's, of an attempt to connect, means that the server cannot be
         reached now, so that another attempt may succeed; False if the URL is likely to be wrong. Override it for a
@@ -63,6 +68,14 @@ class DatabaseUrls:
 def host_of(url: URL) -> str:
     """The host in ``url``, which may be in its query."""
     return str(url.host or url.query.get("host", ""))
+
+
+def seconds_in(url: URL, name: str) -> float:
+    """The timeout ``name`` in the query of ``url``; 0 if there is none, which also means that the driver has none."""
+    try:
+        return max(0.0, float(str(url.query.get(name, 0))))
+    except ValueError:
+        return 0.0  # the driver says so
 
 
 def port_of(url: URL) -> str:

@@ -16,6 +16,7 @@ Peculiarities of these databases:
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
@@ -46,7 +47,7 @@ from dualwrite.coordinator.sql.dialects.base import LONGEST_HOLD, UNIT, Database
 from dualwrite.coordinator.sql.dialects.interface.bulk_load import BulkInserts, MultiRowInserts
 from dualwrite.coordinator.sql.dialects.interface.server import DurabilityGap, MissingTimeout
 from dualwrite.coordinator.sql.dialects.interface.tables import STATE_TABLE
-from dualwrite.coordinator.sql.dialects.interface.urls import host_of, port_of
+from dualwrite.coordinator.sql.dialects.interface.urls import host_of, port_of, seconds_in
 from dualwrite.coordinator.sql.dialects.mysql.implicit_commits import GRAMMAR
 from dualwrite.coordinator.sql.dialects.mysql.timeouts import missing_timeouts
 from dualwrite.coordinator.sql.dialects.mysql.upserts import upsert
@@ -380,6 +381,10 @@ class Mysql(Database):
     def rolls_back(self, connection: Connection, error: BaseException) -> bool:
         """True for a deadlock, and for a row that has changed since the snapshot."""
         return _number_of(error) in _ROLLS_BACK
+
+    def connect_limit(self, url: URL, usual: float) -> float:
+        """PyMySQL's connect_timeout ends before the server's greeting, for which it waits by read_timeout."""
+        return math.inf if seconds_in(url, "read_timeout") else max(usual, seconds_in(url, "connect_timeout"))
 
     def is_away(self, error: BaseException) -> bool:
         """By the error's number. PyMySQL reports a host that does not exist as one that does not answer."""

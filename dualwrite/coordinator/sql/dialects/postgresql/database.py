@@ -5,6 +5,7 @@ committed. A commit becomes visible only after it is on the disk.
 """
 
 import logging
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from dualwrite.coordinator.sql.dialects.base import FAILED, LONGEST_HOLD, Database, ErrorMeaning, isolation_level
 from dualwrite.coordinator.sql.dialects.interface.bulk_load import BulkInserts, on_conflict
 from dualwrite.coordinator.sql.dialects.interface.server import DurabilityGap, MissingTimeout
+from dualwrite.coordinator.sql.dialects.interface.urls import seconds_in
 from dualwrite.coordinator.sql.dialects.postgresql import settings
 from dualwrite.coordinator.sql.dialects.postgresql.copying import CopyInserts
 from dualwrite.coordinator.sql.dialects.postgresql.refused_statements import GRAMMAR
@@ -357,6 +359,10 @@ class Postgresql(Database):
         set_limits = [func.set_config(name, str(int(seconds * 1000)), True) for name, seconds in limits.items()]
         connection.execute(select(_DURABLE, *set_limits))
         yield
+
+    def connect_limit(self, url: URL, usual: float) -> float:
+        """libpq and psycopg keep to a timeout of their own until the server lets the client in."""
+        return math.inf if seconds_in(url, "connect_timeout") else usual
 
     def is_away(self, error: BaseException) -> bool:
         """By the message: a failed attempt to connect has no SQLSTATE."""
