@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dualwrite.client.config.native_keys import ALIASES, KEYS
+from dualwrite.client.config.native_keys import ALIASES, JAVAS, KEYS
 from dualwrite.client.config.reading import BOOTSTRAP_KEY
 from dualwrite.client.config.settings import ClientSettings
 from dualwrite.coordinator.rules.two_phase import KEEP_PREPARED, RESUME, reserved_settings
@@ -138,7 +138,12 @@ def _parsed(settings: Iterable[tuple[str, str]], owned: Collection[str]) -> dict
             raise ConfigurationError(f"{origin}: {key} is set by dualwrite itself: remove it")
         if key in _FUNCTIONS or key.endswith("_cb"):
             raise ConfigurationError(f"{origin}: {key} is a function, which only Python code can pass")
+        if key in JAVAS:
+            raise ConfigurationError(f"{origin}: {key} is a setting of Java's clients: use {JAVAS[key]}")
         if key not in KEYS and key not in ALIASES:
             raise ConfigurationError(f"{origin}: {key}: there is no such setting")
+        rule = KEYS[ALIASES.get(key, key)].rule
+        if rule.is_range:
+            rule.checked(f"{origin}: {key}", value)
         config[key] = value
     return config

@@ -255,4 +255,7 @@ def test_a_database_that_stays_silent_prevents_the_end(site: MoveSite, monkeypat
         code, out, err = site.run("--finish", "--db", url)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "the database accepted no connection within 0.3 s (connect_timeout)" in err
-    assert topic not in AdminClient({"bootstrap.servers": site.target.bootstrap_servers}).list_topics(timeout=PATIENCE).topics
+    assert (
+        topic
+        not in AdminClient({"bootstrap.servers": site.target.bootstrap_servers}).list_topics(timeout=PATIENCE).topics
+    )

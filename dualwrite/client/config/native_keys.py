@@ -354,8 +354,14 @@ JAVAS = {
     "sasl.jaas.config": "sasl.username and sasl.password",
     "sasl.login.callback.handler.class": "oauth_cb",
     "send.buffer.bytes": "socket.send.buffer.bytes",
+    "ssl.keystore.certificate.chain": "ssl.certificate.location",
+    "ssl.keystore.key": "ssl.key.location",
+    "ssl.truststore.certificates": "ssl.ca.pem",
     "ssl.truststore.location": "ssl.ca.location",
+    "ssl.truststore.password": "ssl.ca.location",
+    "ssl.truststore.type": "ssl.ca.location",
     "compression.gzip.level": "compression.level",
     "compression.zstd.level": "compression.level",
 }
-"""Settings of the Java producer that have another name in librdkafka."""
+"""Settings of Java's clients that have another name in librdkafka. Files are in PEM form there, and a file of trusted
+authorities has no password."""

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from typing import Any
 
+from dualwrite.errors import ConfigurationError
+
 FLAGS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 """How librdkafka reads a boolean, in any case of letters."""
 
@@ -17,12 +19,25 @@ class Rule:
     :param read: converts the value for the program; raises ValueError or TypeError for a value that is not allowed.
     :param is_secret: True if the value must not be shown.
     :param kind: precedes ``says`` where the type is not obvious.
+    :param is_range: True for numbers in a range, which is librdkafka's.
     """
 
     says: str
     read: Callable[[Any], Any]
     is_secret: bool = False
     kind: str = ""
+    is_range: bool = False
+
+    def checked(self, name: str, value: Any) -> Any:
+        """``value`` of the setting ``name``, converted for the program.
+
+        :raises ConfigurationError: if it is not allowed. The message names the setting, and shows no secret.
+        """
+        try:
+            return self.read(value)
+        except (TypeError, ValueError, OverflowError):
+            shown = f"of type {type(value).__name__}" if self.is_secret else repr(value)
+            raise ConfigurationError(f"{name} {shown}: allowed: {self.kind}{self.says}") from None
 
 
 def integer(lowest: int, highest: int) -> Rule:
@@ -36,7 +51,7 @@ def integer(lowest: int, highest: int) -> Rule:
             raise ValueError(value)
         return number
 
-    return Rule(f"{lowest} to {highest}", read, kind="whole numbers, ")
+    return Rule(f"{lowest} to {highest}", read, kind="whole numbers, ", is_range=True)
 
 
 def decimal(lowest: int, highest: int) -> Rule:
@@ -50,7 +65,7 @@ def decimal(lowest: int, highest: int) -> Rule:
             raise ValueError(value)
         return number
 
-    return Rule(f"{lowest} to {highest}", read)
+    return Rule(f"{lowest} to {highest}", read, is_range=True)
 
 
 def choice(*words: str) -> Rule:

@@ -152,11 +152,7 @@ def _parsed(config: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if key.use is Use.REFUSED:
             raise ConfigurationError(f"{name}: refused by the native producer: {key.meaning}")
-        try:
-            read = key.rule.read(value)
-        except (TypeError, ValueError, OverflowError):
-            shown = f"of type {type(value).__name__}" if key.rule.is_secret else repr(value)
-            raise ConfigurationError(f"{name} {shown}: allowed: {key.rule.kind}{key.rule.says}") from None
+        read = key.rule.checked(name, value)
         if parsed.get(known, read) != read:
             raise ConfigurationError(f"{spelt[known]} and {name} are one setting with two values: give one of them")
         spelt[known] = name

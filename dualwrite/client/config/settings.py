@@ -32,6 +32,8 @@ _UNSUPPORTED = {
     "ssl.curves.list": "remove it",
     "ssl.sigalgs.list": "remove it",
 }
+LONGEST_CLIENT_ID = 32767
+"""Bytes of a client.id that the header of a request can have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ class ClientSettings:
             raise ConfigurationError(f"security.protocol {protocol!r}: use one of {', '.join(_SECURITY_PROTOCOLS)}")
         return cls(
             bootstrap=tuple(Endpoint.parse(part, protocol) for part in servers.split(",") if part.strip()),
-            client_id=str(value_in(config, "client.id")),
+            client_id=_client_id(config),
             tls=_tls(config) if protocol.endswith("SSL") else None,
             sasl=_sasl(config) if protocol.startswith("SASL") else None,
             socket=_socket(config),
@@ -101,6 +103,13 @@ class ClientSettings:
             request_timeout=_seconds(config, _REQUEST_TIMEOUT),
             unused=_unused(config, protocol),
         )
+
+
+def _client_id(config: Mapping[str, Any]) -> str:
+    client_id = str(value_in(config, "client.id"))
+    if len(client_id.encode("utf-8", "replace")) > LONGEST_CLIENT_ID:
+        raise ConfigurationError(f"client.id of {len(client_id):,} characters: use at most {LONGEST_CLIENT_ID:,} bytes")
+    return client_id
 
 
 def _unused(config: Mapping[str, Any], protocol: str) -> tuple[str, ...]:

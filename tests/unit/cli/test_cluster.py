@@ -48,6 +48,19 @@ def test_a_file_has_one_in_each_line_and_the_command_line_wins(tmp_path: Path) -
         (["-X", "logger=f"], "-X: logger is a function, which only Python code can pass"),
         (["-X", "security.protocl=SSL"], "-X: security.protocl: there is no such setting"),
         (["-X", "security.protocol=TLS"], "security.protocol 'TLS': use one of"),
+        (
+            ["-X", "sasl.jaas.config=x hunter2"],
+            "-X: sasl.jaas.config is a setting of Java's clients: use sasl",
+        ),
+        (
+            ["-X", "ssl.truststore.type=JKS"],
+            "-X: ssl.truststore.type is a setting of Java's clients: use ssl.ca",
+        ),
+        (["-X", "socket.send.buffer.bytes=99999999999999"], "-X: socket.send.buffer.bytes '99999999999999': allowed: "),
+        (["-X", "socket.connection.setup.timeout.ms=0"], "-X: socket.connection.setup.timeout.ms '0': allowed: whole"),
+        (["-X", "linger.ms=soon"], "-X: linger.ms 'soon': allowed: 0 to 900000"),
+        (["-X", "queue.buffering.max.ms=-1"], "-X: queue.buffering.max.ms '-1': allowed: 0 to 900000"),
+        (["-X", f"client.id={'x' * 40_000}"], "client.id of 40,000 characters: use at most 32,767 bytes"),
         (["-X", "security.protocol=SASL_SSL", "-X", "sasl.mechanism=PLAIN"], "sasl.username and sasl.password: PLAIN"),
         (["--command-config", "/no/such/file"], "--command-config /no/such/file: No such file or directory"),
         (["--command-config", "/"], "--command-config /: Is a directory"),
@@ -59,6 +72,16 @@ def test_an_error_is_one_line_that_names_the_setting(words: list[str], message: 
         parsed(*words)
     assert str(raised.value).startswith(message)
     assert "hunter2" not in str(raised.value)
+
+
+def test_a_file_of_javas_clients_is_told_what_to_write_instead(tmp_path: Path) -> None:
+    login = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+    file = tmp_path / "client.properties"
+    file.write_text(f'security.protocol=SASL_SSL\nsasl.jaas.config={login} username="alice" password="hunter2";\n')
+    with pytest.raises(ConfigurationError) as raised:
+        parsed("--command-config", str(file))
+    advice = "sasl.jaas.config is a setting of Java's clients: use sasl.username and sasl.password"
+    assert str(raised.value) == f"{file}, line 2: {advice}"
 
 
 def test_a_mistake_in_a_file_is_named_by_its_line(tmp_path: Path) -> None:
