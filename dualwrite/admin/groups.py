@@ -89,9 +89,12 @@ def reset_offsets(
 
     :param partitions: only these; None for all.
     :param dry_run: True to change nothing, and only return what would change.
-    :raises InputError: if ``topic`` is not a topic's name, or a partition does not exist; or if the group has members.
+    :raises InputError: if ``topic`` is not a topic's name, or a partition does not exist; if the group has members, or
+        its id is empty (Kafka would make such a group).
     :raises KafkaRefusedError: if there is no such topic, or READ on the group or the topic is not granted.
     """
+    if not group_id:
+        raise InputError("the group's id is empty: name the group")
     with connected(kafka, timeout) as cluster:
         chosen = partitions_of(cluster, topic, partitions)
         after = start_offsets(cluster, chosen, start, committed=True)

@@ -4,6 +4,7 @@ A consumer of a Kafka library hides control records and, with read_committed, ab
 does not tell which are aborted or open. This reads the log itself, with the project's own client, and joins no group.
 """
 
+import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -73,7 +74,7 @@ def read_records(
             for piece in reader.to_the_end()
             for record in _shown(piece, reader.partition, names, committed=committed, markers=markers)
         )
-        yield from islice(records, limit)
+        yield from islice(records, None if limit is None else min(limit, sys.maxsize))
 
 
 def count_unread(cluster: ClusterClient, partition: TopicPartition, offset: int, end: int) -> int | None:

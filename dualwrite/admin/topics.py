@@ -64,15 +64,15 @@ def create_topic(
     :param replicas: the replication factor; None for the broker's ``default.replication.factor``.
     :param config: settings of the topic by Kafka's names.
     :param if_not_exists: return False if the topic exists. It is not compared with the other arguments.
-    :raises InputError: if ``name`` is not a topic's name, or a number is not positive.
+    :raises InputError: if ``name`` is not a topic's name, or a number is not positive or too large.
     :raises KafkaRefusedError: TOPIC_ALREADY_EXISTS, INVALID_CONFIG and others. The message has the broker's reason.
     :raises AnswerLostError: if the broker did not answer: the topic may have been created.
     """
     if not is_legal_topic(name):
         raise InputError(f"{name!r} is not a topic's name: use 1 to 249 letters, digits, '.', '_' and '-'")
-    for number, what in ((partitions, "partitions"), (replicas, "replicas")):
-        if number is not None and number < 1:
-            raise InputError(f"{number} {what}: use 1 or more")
+    for number, what, most in ((partitions, "partitions", 2**31 - 1), (replicas, "replicas", 2**15 - 1)):
+        if number is not None and not 1 <= number <= most:  # as many as the request can say
+            raise InputError(f"{number} {what}: use {'1 or more' if number < 1 else f'{most} at most'}")
     call = topic_creation(name, partitions or BROKERS_DEFAULT, replicas or BROKERS_DEFAULT, config)
     with connected(kafka, timeout) as cluster:
         (answer,) = cluster.ask_once(call).topics

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from dualwrite.cli.actions import Action, add_action
 from dualwrite.client.config.native_keys import ALIASES, JAVAS, KEYS
 from dualwrite.client.config.reading import BOOTSTRAP_KEY
 from dualwrite.client.config.settings import ClientSettings
@@ -22,6 +23,13 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
         "--bootstrap-servers", required=True, metavar="HOST:PORT", help="one broker of the cluster, or several"
     )
     add_settings(parser)
+
+
+def add_cluster_action(actions: Any, name: str, action: Action, purpose: str) -> argparse.ArgumentParser:
+    """Add an action with the options of :func:`add_cluster`; return its parser."""
+    subparser = add_action(actions, name, action, purpose)
+    add_cluster(subparser)
+    return subparser
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:

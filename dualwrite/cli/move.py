@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from dualwrite.moving.results import MoveResult, SourceChanges
 
 _MODES = ("dry_run", "finish", "check")
+_MOST_REPLICAS = 2**15 - 1
+"""As many as CreateTopics can say."""
 PROGRESS_EVERY = 100_000
 """A line of progress for so many records."""
 
@@ -65,8 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise InputError(f"{' and '.join(chosen)}: use one of them")
     if arguments.db and not arguments.finish:
         raise InputError("--db: only --finish changes a database")
-    if arguments.replication_factor < 1 and arguments.replication_factor != -1:
-        raise InputError(f"--replication-factor {arguments.replication_factor}: use 1 or more")
+    if not (1 <= arguments.replication_factor <= _MOST_REPLICAS or arguments.replication_factor == -1):
+        raise InputError(f"--replication-factor {arguments.replication_factor}: use 1 to {_MOST_REPLICAS}")
     job = MoveJob(
         _names("--topics", arguments.topics), _names("--groups", arguments.groups), arguments.replication_factor
     )

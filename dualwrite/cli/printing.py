@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from enum import Enum
 from typing import Any
@@ -30,6 +30,15 @@ def since(moment: datetime | None, now: datetime | None = None) -> str:
 def counted(number: int, noun: str, plural: str | None = None) -> str:
     """``1 transaction``, ``2,000 transactions``; ``plural`` if it is not the noun with an s."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {plural or f'{noun}s'}"
+
+
+def print_either(document: Any, lines: Iterable[str], *, is_json: bool) -> None:
+    """Print the result of a command on stdout: ``document`` for programs, or ``lines`` for people."""
+    if is_json:
+        print_json(document)
+        return
+    for line in lines:
+        print(line)
 
 
 def print_json(value: Any) -> None:

@@ -192,6 +192,7 @@ def test_a_deleted_group_is_gone_with_its_offsets(site: AdminSite, group: str) -
             "the cluster has no topic 't-missing': UNKNOWN_TOPIC_OR_PARTITION (3)",
         ),
         (("reset-offsets", "g", "--topic", "t", "--to", "tomorrow"), "argument --to: 'tomorrow': use beginning, end, "),
+        (("reset-offsets", "", "--topic", "t", "--to", "end", "--yes"), "the group's id is empty: name the group"),
         (("reset-offsets", "g", "--topic", "t"), "the following arguments are required: --to"),
     ],
 )

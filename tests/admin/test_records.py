@@ -244,6 +244,7 @@ def test_the_command_shows_columns(site: AdminSite) -> None:
     assert ["0", "2", "commit-marker", names["tea"], "-", "-"] in site.rows("consume", topic, "--all", "--markers")
     assert len(site.rows("consume", topic, "--all", "--max", "3")) == 3
     assert [row[4] for row in site.rows("consume", topic, "--all", "--from", "6", "--max", "1")] == ["late"]
+    assert len(site.rows("consume", topic, "--all", "--max", str(10**30))) == 7
 
 
 def test_the_command_says_why_a_read_committed_consumer_stops(site: AdminSite) -> None:

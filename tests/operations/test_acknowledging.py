@@ -54,9 +54,23 @@ def test_json_has_the_outcomes(site: OperationsSite) -> None:
     assert outcome["acknowledged_by"] is None
 
 
+def test_json_has_what_was_acknowledged_also_before_an_error(site: OperationsSite) -> None:
+    terminated(site)
+    words = ("--by", "ada", "--json", "--db", site.url)
+    result = command("transactions", "acknowledge", "1", "7", *words)
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert "there is no heuristic outcome 7" in result.err
+    (outcome,) = result.json()["outcomes"]
+    assert (outcome["id"], outcome["outcome"], outcome["acknowledged_by"]) == (1, "heuristic_abort", "ada")
+    assert outcome["acknowledged_at"].startswith("20")
+    assert command("transactions", "acknowledge", "1", *words).json() == result.json()
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
+        (["1-99999999999999999999", "--by", "ada"], "no outcome from 1 to 99999999999999999999 waits to be"),
+        (["99999999999999999999", "--by", "ada"], "there is no heuristic outcome 99999999999999999999"),
         (["1", "--by", "ada"], "there is no heuristic outcome 1"),
         (["one", "--by", "ada"], "argument N: 'one': give a number, or a range such as 11-43"),
         (["2-1", "--by", "ada"], "no outcome from 2 to 1 waits to be acknowledged"),

@@ -38,6 +38,45 @@ def test_with_yes_resolve_ends_both_sides_alike_and_frees_the_slots(any_place: O
     assert (again.code, again.out) == (0, f"{any_place.slot(0)}: nothing was open\n")
 
 
+def test_json_has_the_plan_and_what_was_done(site: OperationsSite) -> None:
+    site.leave("one", silent=False)
+    site.leave("two", step="COMMIT_DATABASE")
+    words = ("transactions", "resolve", "--application", site.application, "--json")
+    planned = site.run(*words)
+    assert (planned.code, planned.err) == (0, "")
+    plan_json = planned.json()
+    assert {key: plan_json[key] for key in ("dry_run", "outcomes", "missed", "errors")} == {
+        "dry_run": True,
+        "outcomes": {},
+        "missed": [],
+        "errors": [],
+    }
+    actions = [(entry["transactional_id"], entry["action"], entry["obstacle"]) for entry in plan_json["transactions"]]
+    assert actions == [(site.slot(0), "commit", None), (site.slot(1), "abort", None)]
+    listed = site.run("transactions", "list", "--application", site.application, "--json").json()["transactions"]
+    assert [entry.keys() - {"action", "obstacle"} for entry in plan_json["transactions"]] == [
+        entry.keys() for entry in listed
+    ]
+    done = site.run(*words, "--yes")
+    assert (done.code, done.err) == (0, "")
+    assert (done.json()["dry_run"], done.json()["outcomes"]) == (
+        False,
+        {site.slot(0): "committed", site.slot(1): "aborted"},
+    )
+    assert site.visible() == site.stored() == ["one"]
+
+
+def test_json_names_what_is_in_the_way(site: OperationsSite) -> None:
+    site.leave("one", silent=False)
+    with site.engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM kafka_transaction_state")
+    result = site.run("transactions", "resolve", site.slot(), "--json", "--yes")
+    assert result.code == 1
+    (entry,) = result.json()["transactions"]
+    assert (entry["action"], entry["database"], result.json()["outcomes"]) == (None, None, {})
+    assert entry["obstacle"].startswith("no row names it, so this database has not decided on it")
+
+
 def test_only_the_named_slots_are_resolved(site: OperationsSite) -> None:
     site.leave("one", silent=False)
     site.leave("two")

@@ -53,6 +53,24 @@ def test_terminating_a_committed_transaction_is_a_heuristic_abort(any_place: Ope
     assert len(any_place.outcomes()) == 1, "recovery has found it as well"
 
 
+def test_json_tells_whether_the_decision_is_contradicted(site: OperationsSite) -> None:
+    site.leave("one")
+    words = ("transactions", "terminate", site.slot(), "--json")
+    planned = site.run(*words)
+    assert (planned.code, planned.err) == (2, "dualwrite: nothing was done: terminate needs --yes\n")
+    shown = planned.json()
+    assert (shown["dry_run"], shown["contradicts_decision"]) == (True, True)
+    assert shown["transaction"]["transactional_id"] == site.slot()
+    assert "THE DATABASE HAS COMMITTED IT" in shown["meaning"]
+    unknown = site.run(*words, "--no-db", db=False).json()
+    assert (unknown["contradicts_decision"], unknown["transaction"]["database"]) == (None, None)
+    done = site.run(*words, "--yes")
+    assert (done.code, done.err) == (1, "")
+    assert done.json() == {**shown, "dry_run": False, "transaction": done.json()["transaction"]}
+    assert done.json()["transaction"]["kafka"]["producer"] == shown["transaction"]["kafka"]["producer"]
+    assert site.visible() == []
+
+
 def test_terminating_an_undecided_transaction_does_what_recovery_would_do(site: OperationsSite) -> None:
     site.leave("one", step="COMMIT_DATABASE")
     result = site.run("transactions", "terminate", site.slot(), "--yes")

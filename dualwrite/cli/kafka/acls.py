@@ -15,10 +15,10 @@ from dualwrite.broker.access.acls import (
     Permission,
     ResourceType,
 )
-from dualwrite.cli.actions import Action, add_action, run_action
-from dualwrite.cli.cluster import add_cluster, cluster_config, reached_cluster
+from dualwrite.cli.actions import Action, run_action
+from dualwrite.cli.cluster import add_cluster_action, cluster_config, reached_cluster
 from dualwrite.cli.kafka.confirming import add_yes, require_confirmation
-from dualwrite.cli.printing import counted, print_json, printable, table
+from dualwrite.cli.printing import counted, print_either, printable, table
 from dualwrite.errors import InputError
 
 run = run_action
@@ -80,13 +80,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _action(actions: Any, name: str, action: Action, purpose: str) -> argparse.ArgumentParser:
-    subparser = add_action(actions, name, action, purpose)
+    subparser = add_cluster_action(actions, name, action, purpose)
     for dest, (option, _, noun) in _RESOURCES.items():
         subparser.add_argument(
             option, dest=dest, action="append", default=[], metavar="NAME", help=f"{noun}; may be repeated"
         )
     subparser.add_argument("--cluster", action="store_true", help="the cluster itself")
-    add_cluster(subparser)
     return subparser
 
 
@@ -124,10 +123,7 @@ def _filters(arguments: argparse.Namespace) -> list[AclFilter]:
 def _list(arguments: argparse.Namespace) -> int:
     filters = _filters(arguments)
     acls = _found(reached_cluster(cluster_config(arguments)), filters)
-    if arguments.json:
-        print_json([_as_json(acl) for acl in acls])
-    else:
-        print("\n".join(_lines(acls)) if acls else "no ACLs")
+    print_either([_as_json(acl) for acl in acls], _lines(acls) if acls else ["no ACLs"], is_json=arguments.json)
     return 0
 
 
@@ -212,9 +208,6 @@ def _remove(arguments: argparse.Namespace) -> int:
         print("\n".join(_lines(found)), flush=True)
     require_confirmation(arguments, f"remove {counted(len(found), 'ACL')}")
     removed = [acl for each in filters for acl in remove_acls(config, each)]
-    if arguments.json:
-        print_json([_as_json(acl) for acl in removed])
-    else:
-        print("\n".join(_lines(removed)))
-        print(f"removed {counted(len(removed), 'ACL')}")
+    lines = [*_lines(removed), f"removed {counted(len(removed), 'ACL')}"]
+    print_either([_as_json(acl) for acl in removed], lines, is_json=arguments.json)
     return 0

@@ -2,15 +2,14 @@
 
 import argparse
 from dataclasses import asdict
-from typing import Any
 
 from dualwrite.admin.views import GroupListing, OffsetChange
-from dualwrite.cli.actions import Action, add_action, run_action
-from dualwrite.cli.cluster import add_cluster, cluster_config, reached_cluster
+from dualwrite.cli.actions import run_action
+from dualwrite.cli.cluster import add_cluster_action, cluster_config, reached_cluster
 from dualwrite.cli.kafka.confirming import add_yes, require_confirmation
 from dualwrite.cli.kafka.group_output import as_json, paragraphs, place
 from dualwrite.cli.kafka.starts import PLACES, parse_start
-from dualwrite.cli.printing import counted, print_json, printable, table
+from dualwrite.cli.printing import counted, print_either, print_json, printable, table
 
 run = run_action
 
@@ -20,10 +19,10 @@ _NONE = "-"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's actions and their arguments."""
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    listing = _action(actions, "list", _list, "every group that the brokers know")
-    describing = _action(actions, "describe", _describe, "a group's members, and its lag in each partition")
+    listing = add_cluster_action(actions, "list", _list, "every group that the brokers know")
+    describing = add_cluster_action(actions, "describe", _describe, "a group's members, and its lag in each partition")
     describing.add_argument("group", metavar="GROUP", help="the group's id")
-    resetting = _action(
+    resetting = add_cluster_action(
         actions, "reset-offsets", _reset, "move the offsets of a group without members to another place of a topic"
     )
     resetting.add_argument("group", metavar="GROUP", help="the group's id")
@@ -38,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     resetting.add_argument("--to", required=True, type=parse_start, metavar="PLACE", help=PLACES)
     resetting.add_argument("--dry-run", action="store_true", help="show what would change, and change nothing")
-    deleting = _action(actions, "delete", _delete, "delete a group without members, with its offsets")
+    deleting = add_cluster_action(actions, "delete", _delete, "delete a group without members, with its offsets")
     deleting.add_argument("group", metavar="GROUP", help="the group's id")
     for subparser in (resetting, deleting):
         add_yes(subparser)
@@ -46,23 +45,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         subparser.add_argument("--json", action="store_true", help="for programs")
 
 
-def _action(actions: Any, name: str, action: Action, purpose: str) -> argparse.ArgumentParser:
-    subparser = add_action(actions, name, action, purpose)
-    add_cluster(subparser)
-    return subparser
-
-
 def _list(arguments: argparse.Namespace) -> int:
     config = reached_cluster(cluster_config(arguments))
     from dualwrite.admin.groups import list_groups  # here and below, as it imports a Kafka client
 
     groups = list_groups(config)
-    if arguments.json:
-        print_json([asdict(group) for group in groups])
-    elif groups:
-        print("\n".join(table(("GROUP", "STATE", "KIND", "TYPE"), [_line(group) for group in groups])))
-    else:
-        print("no groups")
+    lines = table(("GROUP", "STATE", "KIND", "TYPE"), [_line(group) for group in groups]) if groups else ["no groups"]
+    print_either([asdict(group) for group in groups], lines, is_json=arguments.json)
     return 0
 
 
@@ -80,10 +69,7 @@ def _describe(arguments: argparse.Namespace) -> int:
     from dualwrite.admin.groups import describe_group
 
     group = describe_group(config, arguments.group)
-    if arguments.json:
-        print_json(as_json(group))
-    else:
-        print("\n".join(paragraphs(group)))
+    print_either(as_json(group), paragraphs(group), is_json=arguments.json)
     return 0
 
 

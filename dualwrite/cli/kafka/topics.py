@@ -2,14 +2,13 @@
 
 import argparse
 from dataclasses import asdict
-from typing import Any
 
 from dualwrite.admin.views import TopicListing
-from dualwrite.cli.actions import Action, add_action, run_action
-from dualwrite.cli.cluster import add_cluster, cluster_config, reached_cluster
+from dualwrite.cli.actions import run_action
+from dualwrite.cli.cluster import add_cluster_action, cluster_config, reached_cluster
 from dualwrite.cli.kafka.confirming import add_yes, require_confirmation
 from dualwrite.cli.kafka.topic_output import as_json, paragraphs
-from dualwrite.cli.printing import complain, print_json, table
+from dualwrite.cli.printing import complain, print_either, table
 from dualwrite.errors import DualWriteError, InputError
 
 run = run_action
@@ -18,9 +17,9 @@ run = run_action
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's actions and their arguments."""
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    listing = _action(actions, "list", _list, "every topic")
+    listing = add_cluster_action(actions, "list", _list, "every topic")
     listing.add_argument("--internal", action="store_true", help="list Kafka's own topics, too")
-    creating = _action(actions, "create", _create, "create a topic")
+    creating = add_cluster_action(actions, "create", _create, "create a topic")
     creating.add_argument("topic", metavar="TOPIC", help="the topic's name")
     creating.add_argument("--partitions", type=int, metavar="N", help="(default: the broker's num.partitions)")
     creating.add_argument(
@@ -34,11 +33,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a setting of the topic, such as retention.ms=3600000; may be repeated",
     )
     creating.add_argument("--if-not-exists", action="store_true", help="a topic that exists is no error")
-    describing = _action(
+    describing = add_cluster_action(
         actions, "describe", _describe, "a topic's settings, offsets and sizes, and its open transactions"
     )
     describing.add_argument("topic", metavar="TOPIC", help="the topic's name")
-    deleting = _action(actions, "delete", _delete, "delete topics with their records")
+    deleting = add_cluster_action(actions, "delete", _delete, "delete topics with their records")
     deleting.add_argument("topics", metavar="TOPIC", nargs="+", help="the topics' names")
     deleting.add_argument("--if-exists", action="store_true", help="a topic that does not exist is no error")
     add_yes(deleting)
@@ -46,23 +45,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         subparser.add_argument("--json", action="store_true", help="for programs")
 
 
-def _action(actions: Any, name: str, action: Action, purpose: str) -> argparse.ArgumentParser:
-    subparser = add_action(actions, name, action, purpose)
-    add_cluster(subparser)
-    return subparser
-
-
 def _list(arguments: argparse.Namespace) -> int:
     config = reached_cluster(cluster_config(arguments))
     from dualwrite.admin.topics import list_topics  # here and below, as it imports a Kafka client
 
     topics = list_topics(config, internal=arguments.internal)
-    if arguments.json:
-        print_json([asdict(topic) for topic in topics])
-    elif topics:
-        print("\n".join(table(("TOPIC", "PARTITIONS", "REPLICAS"), [_line(topic) for topic in topics])))
-    else:
-        print("no topics")
+    lines = table(("TOPIC", "PARTITIONS", "REPLICAS"), [_line(topic) for topic in topics]) if topics else ["no topics"]
+    print_either([asdict(topic) for topic in topics], lines, is_json=arguments.json)
     return 0
 
 
@@ -71,7 +60,11 @@ def _line(topic: TopicListing) -> tuple[str, ...]:
 
 
 def _create(arguments: argparse.Namespace) -> int:
-    settings = dict(_setting(text) for text in arguments.config)
+    settings: dict[str, str] = {}
+    for key, value in map(_setting, arguments.config):
+        if key in settings:
+            raise InputError(f"--config {key} is given twice")
+        settings[key] = value
     config = reached_cluster(cluster_config(arguments))
     from dualwrite.admin.topics import create_topic
 
@@ -99,10 +92,7 @@ def _describe(arguments: argparse.Namespace) -> int:
     from dualwrite.admin.topics import describe_topic
 
     topic = describe_topic(config, arguments.topic)
-    if arguments.json:
-        print_json(as_json(topic))
-    else:
-        print("\n".join(paragraphs(topic)))
+    print_either(as_json(topic), paragraphs(topic), is_json=arguments.json)
     return 0
 
 

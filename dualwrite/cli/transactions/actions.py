@@ -1,20 +1,29 @@
 """``dualwrite transactions``: show open transactions and the reason, and end them: as decided, or by force."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import Engine
 
-from dualwrite.cli.actions import Action, add_action, run_action
-from dualwrite.cli.cluster import add_cluster, add_two_phase, cluster_config, require_cluster
+from dualwrite.cli.actions import run_action
+from dualwrite.cli.cluster import add_cluster_action, add_two_phase, cluster_config, require_cluster
 from dualwrite.cli.database import add_database, add_schema, database
-from dualwrite.cli.printing import complain, counted, print_json
+from dualwrite.cli.printing import complain, counted, print_either
 from dualwrite.cli.transactions.listing import add_watch, run_list
-from dualwrite.cli.transactions.output import as_json, foretold, paragraphs, recovery, results
+from dualwrite.cli.transactions.output import (
+    acknowledgement,
+    as_json,
+    foretold,
+    paragraphs,
+    recovery,
+    resolution_json,
+    results,
+)
 from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision
-from dualwrite.coordinator.sql.outcome_store import acknowledge, outcomes
+from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome, acknowledge, outcomes
 from dualwrite.errors import InputError
 from dualwrite.operations.copies import reason_to_leave
 from dualwrite.operations.groups import grouped_forecasts
@@ -30,12 +39,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the verb's actions and their arguments."""
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
 
-    listing = _action(actions, "list", run_list, "every slot, and the open transactions in Kafka that no row names")
+    listing = add_cluster_action(
+        actions, "list", run_list, "every slot, and the open transactions in Kafka that no row names"
+    )
     listing.add_argument("--application", metavar="NAME", help="only its slots")
     add_watch(listing)
-    describing = _action(actions, "describe", _describe, "all details of one transactional id")
+    describing = add_cluster_action(actions, "describe", _describe, "all details of one transactional id")
     describing.add_argument("transactional_id", metavar="ID", help="this transactional id")
-    resolving = _action(actions, "resolve", _resolve, "end the transactions of dead owners, as the database decided")
+    resolving = add_cluster_action(
+        actions, "resolve", _resolve, "end the transactions of dead owners, as the database decided"
+    )
     whose = resolving.add_mutually_exclusive_group(required=True)
     whose.add_argument("transactional_ids", metavar="ID", nargs="*", default=[], help="these transactional ids")
     whose.add_argument("--application", metavar="NAME", help="all slots of this application")
@@ -50,11 +63,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "numbers", metavar="N", nargs="+", type=_numbers, help="an outcome's number in the list, or a range: 11-43"
     )
     acknowledging.add_argument("--by", required=True, metavar="NAME", help="the operator's name")
-    terminating = _action(
+    terminating = add_cluster_action(
         actions, "terminate", _terminate, "abort a transaction in Kafka, EVEN IF it was decided to commit"
     )
     terminating.add_argument("transactional_id", metavar="ID", help="this transactional id")
-    for subparser in (listing, describing):
+    for subparser in (listing, describing, resolving, acknowledging, terminating):
         subparser.add_argument("--json", action="store_true", help="for programs")
     for subparser in (resolving, terminating):
         subparser.add_argument("--yes", action="store_true", help="do it; without --yes, only print the plan")
@@ -64,12 +77,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     which_database.add_argument("--db", metavar="URL", help="SQLAlchemy URL of the database that holds the decision")
     which_database.add_argument("--no-db", action="store_true", help="that database is lost, and its decision with it")
     add_schema(terminating)
-
-
-def _action(actions: Any, name: str, action: Action, purpose: str) -> argparse.ArgumentParser:
-    subparser = add_action(actions, name, action, purpose)
-    add_cluster(subparser)
-    return subparser
 
 
 @contextmanager
@@ -91,20 +98,28 @@ def _numbers(word: str) -> range:
 
 
 def _acknowledge(arguments: argparse.Namespace) -> int:
-    with database(arguments.db, must_exist=True, schema=arguments.schema) as engine:
-        waiting = [outcome.id for outcome in outcomes(engine)]
-        for numbers in arguments.numbers:
-            found = numbers if len(numbers) == 1 else [number for number in waiting if number in numbers]
-            if not found:
-                raise InputError(f"no outcome from {numbers.start} to {numbers.stop - 1} waits to be acknowledged")
-            for number in found:
-                outcome = acknowledge(engine, number, by=arguments.by)
-                assert outcome.acknowledged_at is not None
-                print(
-                    f"{outcome.outcome.value} {outcome.id} of {outcome.transactional_id}: acknowledged by "
-                    f"{outcome.acknowledged_by}, {outcome.acknowledged_at.isoformat(timespec='seconds')}"
-                )
+    """Acknowledge one by one. What was acknowledged before an error is printed, too."""
+    done: list[HeuristicOutcome] = []
+    try:
+        with database(arguments.db, must_exist=True, schema=arguments.schema) as engine:
+            for outcome in _acknowledged(engine, arguments.numbers, arguments.by):
+                done.append(outcome)
+    finally:
+        if done:
+            document = {"outcomes": [asdict(outcome) for outcome in done]}
+            print_either(document, map(acknowledgement, done), is_json=arguments.json)
     return 0
+
+
+def _acknowledged(engine: Engine, ranges: Sequence[range], by: str) -> Iterator[HeuristicOutcome]:
+    waiting = [outcome.id for outcome in outcomes(engine)]
+    for numbers in ranges:
+        is_one = numbers.stop == numbers.start + 1  # an outcome that is acknowledged may be named again
+        found = [numbers.start] if is_one else [number for number in waiting if number in numbers]
+        if not found:
+            raise InputError(f"no outcome from {numbers.start} to {numbers.stop - 1} waits to be acknowledged")
+        for number in found:
+            yield acknowledge(engine, number, by=by)
 
 
 def _describe(arguments: argparse.Namespace) -> int:
@@ -112,11 +127,7 @@ def _describe(arguments: argparse.Namespace) -> int:
         obstacle = reason_to_leave(engine, config)
         view, ends = describe_transaction(engine, config, arguments.transactional_id, foretells=not obstacle)
     require_known([view])
-    if arguments.json:
-        print_json(as_json(view, ends))
-    else:
-        for text in paragraphs(view, ends, obstacle):
-            print(text)
+    print_either(as_json(view, ends), paragraphs(view, ends, obstacle), is_json=arguments.json)
     return 0
 
 
@@ -125,22 +136,22 @@ def _resolve(arguments: argparse.Namespace) -> int:
         intentions = plan(
             engine, config, application=arguments.application, transactional_ids=arguments.transactional_ids
         )
-        for intention in intentions:
-            if not arguments.yes or intention.obstacle or not intention.view.is_recoverable:
-                print(_confirmation_text(intention))
-        blocked = sum(bool(intention.obstacle) for intention in intentions)
         if not arguments.yes:
             todo = sum(_is_open(intention) for intention in intentions)
-            print(f"nothing was done; {counted(todo, 'transaction')} would be ended with --yes")
+            summary = f"nothing was done; {counted(todo, 'transaction')} would be ended with --yes"
+            lines = [*map(_confirmation_text, intentions), summary]
+            print_either(resolution_json(intentions, None), lines, is_json=arguments.json)
             return 1 if grouped_forecasts(intention.view for intention in intentions) else 0
+        if not arguments.json:
+            for intention in intentions:
+                if intention.obstacle or not intention.view.is_recoverable:
+                    print(_confirmation_text(intention))
         done = resolve(engine, config, intentions, two_phase=arguments.two_phase)
-    for text in results(done.outcomes):
-        print(text)
-    for name in done.missed:
-        print(f"{name}: not resolved")
+    lines = [*results(done.outcomes), *(f"{name}: not resolved" for name in done.missed)]
+    print_either(resolution_json(intentions, done), lines, is_json=arguments.json)
     for error in done.errors:
         complain(str(error))
-    return 1 if blocked or done.is_bad else 0
+    return 1 if done.is_bad or any(intention.obstacle for intention in intentions) else 0
 
 
 def _confirmation_text(intention: Intention) -> str:
@@ -169,23 +180,33 @@ def _described(view: TransactionView) -> str:
 
 
 def _terminate(arguments: argparse.Namespace) -> int:
-    name = arguments.transactional_id
     if arguments.no_db:
         config = cluster_config(arguments)
         require_cluster(config)
-        return _terminated(None, config, name, arguments.yes)
+        return _terminated(None, config, arguments)
     with _both(arguments) as (engine, config):
-        return _terminated(engine, config, name, arguments.yes)
+        return _terminated(engine, config, arguments)
 
 
-def _terminated(engine: Engine | None, config: dict[str, Any], name: str, do_it: bool) -> int:
-    if not do_it:
+def _terminated(engine: Engine | None, config: dict[str, Any], arguments: argparse.Namespace) -> int:
+    name = arguments.transactional_id
+    if not arguments.yes:
         view = foresee(engine, config, name)
         instead = " `resolve` would commit it instead." if engine is not None and contradicts(view) else ""
-        print(f"{name}: would ABORT {_described(view)}, regardless of the decision. {_meaning(view, engine)}{instead}")
+        line = f"{name}: would ABORT {_described(view)}, regardless of the decision. {_meaning(view, engine)}{instead}"
+    else:
+        view = terminate(engine, config, name)
+        line = f"{name}: aborted {_described(view)}. {_meaning(view, engine)}"
+    is_known = engine is not None and view.row is not None
+    document = {
+        "dry_run": not arguments.yes,
+        "transaction": as_json(view),
+        "contradicts_decision": contradicts(view) if is_known else None,
+        "meaning": _meaning(view, engine),
+    }
+    print_either(document, [line], is_json=arguments.json)
+    if not arguments.yes:
         raise InputError("nothing was done: terminate needs --yes")
-    view = terminate(engine, config, name)
-    print(f"{name}: aborted {_described(view)}. {_meaning(view, engine)}")
     return 1 if contradicts(view) else 0
 
 

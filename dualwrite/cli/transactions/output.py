@@ -10,6 +10,7 @@ from dualwrite.coordinator.rules.slot_rules import SlotStatus, describe_owner, n
 from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome
 from dualwrite.ids import TopicPartition
 from dualwrite.operations.groups import HeuristicGroup, grouped_results
+from dualwrite.operations.resolving import Intention, Resolution
 from dualwrite.operations.views import KafkaView, RowView, Situation, TransactionView, foreign_cluster_message
 
 HEADS = ("TRANSACTIONAL ID", "DATABASE", "OWNER", "KAFKA", "OPEN", "PARTITIONS", "RECOVERY")
@@ -134,6 +135,30 @@ def results(outcomes: Mapping[str, Outcome]) -> Iterator[str]:
             yield f"{name}: {'nothing was open' if outcome is Outcome.NOTHING else outcome.value}"
         elif name in groups:
             yield f"{groups[name].slots}: {outcome.value}"
+
+
+def acknowledgement(outcome: HeuristicOutcome) -> str:
+    """An outcome that is acknowledged, in a line."""
+    assert outcome.acknowledged_at is not None, "it is acknowledged"
+    return (
+        f"{outcome.outcome.value} {outcome.id} of {outcome.transactional_id}: acknowledged by "
+        f"{outcome.acknowledged_by}, {outcome.acknowledged_at.isoformat(timespec='seconds')}"
+    )
+
+
+def resolution_json(intentions: Sequence[Intention], done: Resolution | None) -> dict[str, Any]:
+    """A plan of ``resolve``, and what it has done; None if it was only planned."""
+    is_dry_run, done = done is None, done or Resolution()
+    return {
+        "dry_run": is_dry_run,
+        "transactions": [
+            {**as_json(intention.view), "obstacle": intention.obstacle or None, "action": intention.action}
+            for intention in intentions
+        ],
+        "outcomes": done.outcomes,
+        "missed": done.missed,
+        "errors": [str(error) for error in done.errors],
+    }
 
 
 def heuristic_count(outcomes: Mapping[str, Outcome]) -> str:
