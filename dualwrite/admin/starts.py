@@ -1,7 +1,7 @@
 """Offsets of a place in partitions: where the log begins or ends, at an offset, or at a time."""
 
 from collections.abc import Collection
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 
 from dualwrite.admin.views import Start
 from dualwrite.client.admin.cluster_client import ClusterClient
@@ -9,6 +9,8 @@ from dualwrite.client.admin.offsets import listed_offsets
 from dualwrite.client.protocol.requests import EARLIEST, LATEST
 from dualwrite.errors import InputError
 from dualwrite.ids import TopicPartition
+
+_EPOCH, _MILLISECOND = datetime.fromtimestamp(0, timezone.utc), timedelta(milliseconds=1)
 
 
 def start_offsets(
@@ -25,7 +27,7 @@ def start_offsets(
     if isinstance(start, datetime):
         if start.tzinfo is None or start.timestamp() < 0:
             raise InputError(f"{start.isoformat()}: use a time since 1970 with its zone")
-        placed = listed_offsets(cluster, partitions, int(start.timestamp() * 1000))
+        placed = listed_offsets(cluster, partitions, -((_EPOCH - start) // _MILLISECOND))  # rounded up, and exactly
     elif isinstance(start, int):
         if start < 0:
             raise InputError(f"offset {start}: use 0 or more")

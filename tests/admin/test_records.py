@@ -1,7 +1,7 @@
 """The records of a topic with the state of their transactions, by function and by ``dualwrite consume``."""
 
 import json
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from itertools import islice
 
 import pytest
@@ -128,12 +128,24 @@ def test_reading_begins_at_a_place(site: AdminSite) -> None:
     moment = datetime.fromtimestamp(1_000_000_030, timezone.utc)
     assert [key for key, *_ in seen(site, topic, start=moment)] == ["new"]
     assert [key for key, *_ in seen(site, topic, start=1)] == ["new"]
+    exact = datetime.fromtimestamp(1_000_000_060, timezone.utc)
+    assert [key for key, *_ in seen(site, topic, start=exact)] == ["new"]
+    assert seen(site, topic, start=exact + timedelta(microseconds=1)) == []
     for nothing in ("end", 2, 99, datetime.now(timezone.utc)):
         assert seen(site, topic, start=nothing) == []
     with pytest.raises(InputError, match="use a time since 1970 with its zone"):
         seen(site, topic, start=datetime(2026, 1, 1))
     with pytest.raises(InputError, match="offset -1: use 0 or more"):
         seen(site, topic, start=-1)
+
+
+def test_a_time_is_exact_to_the_millisecond(site: AdminSite) -> None:
+    """Floating point would make the second of these moments a millisecond earlier."""
+    topic, milliseconds = site.topic(), 1078206829386
+    for number in (milliseconds - 1, milliseconds):
+        site.plain(topic, str(number), timestamp=number)
+    moment = datetime.fromtimestamp(milliseconds // 1000, timezone.utc) + timedelta(milliseconds=milliseconds % 1000)
+    assert [key for key, *_ in seen(site, topic, start=moment)] == [str(milliseconds)]
 
 
 def test_deleted_records_are_passed_over(site: AdminSite) -> None:
