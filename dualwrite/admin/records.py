@@ -141,12 +141,13 @@ class _PartitionReader:
                 return
             piece = self._read(committed=True)
         if not self._is_committed and self._offset < end:
-            yield from self._held_back(end)
+            yield from self._held_back(end, max(end, piece.high_watermark))
 
-    def _held_back(self, end: int) -> Iterator[_Piece]:
-        """The records from the last stable offset up to ``end``."""
+    def _held_back(self, end: int, newest: int) -> Iterator[_Piece]:
+        """The records from the last stable offset up to ``end``, in the states that they have by the log up to
+        ``newest``: a reader may have taken long to come here."""
         begin, markers = self._offset, LaterMarkers()
-        for records in self._uncommitted(end):
+        for records in self._uncommitted(newest):
             with _readable(self.partition, self._offset):
                 markers.add(records)
         self._offset = begin

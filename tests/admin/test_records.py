@@ -226,6 +226,17 @@ def test_follow_shows_each_record_of_all_once(site: AdminSite) -> None:
     assert [record.state.value for record in records] == ["open", "plain", "commit-marker"]
 
 
+def test_a_transaction_that_ends_while_the_records_before_it_are_shown_is_not_shown_as_open(site: AdminSite) -> None:
+    topic = site.topic()
+    site.plain(topic, "shown at once")
+    site.producer().write(topic, "open")
+    ended = site.producer().write(topic, "ended")
+    records = iter(read_records(site.config, topic, committed=False))
+    assert next(records).key == b"shown at once"
+    ended.commit()  # its marker is behind the end that the partition had
+    assert [(record.key, record.state) for record in records] == [(b"open", OPEN), (b"ended", COMMITTED)]
+
+
 def test_nothing_is_left_behind_by_reading(site: AdminSite) -> None:
     topic = site.topic()
     site.plain(topic, "a")
