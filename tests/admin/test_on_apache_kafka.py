@@ -8,6 +8,7 @@ from dualwrite.admin.acls import EVERY_ACL, remove_acls
 from dualwrite.admin.groups import describe_group
 from dualwrite.admin.topics import describe_topic
 from tests.support.admin.admin_site import AdminSite
+from tests.support.admin.compacted_history import CompactedHistory
 from tests.support.apache_kafka.single_node import ApacheKafka
 from tests.support.peer_clients.kafka_helpers import fresh_name
 
@@ -16,6 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.jvm]
 AUTHORIZER = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS",
+    "log.cleaner.backoff.ms": "100",
 }
 
 
@@ -78,6 +80,11 @@ def test_records_have_the_states_of_their_transactions(apache: AdminSite) -> Non
     ]
     second.commit()
     assert [row[4] for row in apache.rows("consume", topic)] == ["plain", "tea", "cake", "late"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_compaction_changes_no_state(apache: AdminSite, seed: int) -> None:
+    CompactedHistory(apache, seed).check()
 
 
 def test_groups_are_described_reset_and_deleted(apache: AdminSite) -> None:
