@@ -4,7 +4,7 @@ This module keeps no state. The calls that need librdkafka load it: an applicati
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -148,47 +148,7 @@ def committed_offsets(consumer: KafkaConsumer, partitions: list[Any]) -> dict[To
     return {partition_of(position): int(position.offset) for position in positions if position.offset >= 0}
 
 
-def assign(consumer: KafkaConsumer, partitions: list[Any]) -> bool:
-    """Assign ``partitions`` by the group's protocol; True if they are now all partitions of ``consumer``."""
-    if _is_accepted(lambda: consumer.assign(partitions)):
-        return True
-    consumer.incremental_assign(partitions)
-    return False
-
-
-def seek_again(consumer: KafkaConsumer, positions: list[Any]) -> None:
-    """Let ``consumer`` continue from the offsets of ``positions``, which are all its partitions.
-
-    This seeks even if the consumer's own positions are equal: they do not show a seek that no read has followed."""
-    if not all(_is_sought(consumer, position) for position in positions):
-        _assign_again(consumer, positions)
-
-
 def _translating(operation: str) -> AbstractContextManager[None]:
     from dualwrite.client.librdkafka.errors import translating
 
     return translating(operation)
-
-
-def _assign_again(consumer: KafkaConsumer, partitions: list[Any]) -> None:
-    if not _is_accepted(lambda: consumer.assign(partitions)):
-        consumer.incremental_unassign(partitions)
-        consumer.incremental_assign(partitions)
-
-
-def _is_sought(consumer: KafkaConsumer, partition: Any) -> bool:
-    """False if the partition cannot be sought yet: it was only just assigned."""
-    return _is_accepted(lambda: consumer.seek(partition))
-
-
-def _is_accepted(call: Callable[[], None]) -> bool:
-    """False if librdkafka reports a wrong state: for assign() this means that the group's protocol is cooperative."""
-    from confluent_kafka import KafkaError, KafkaException
-
-    try:
-        call()
-    except KafkaException as error:
-        if error.args[0].code() != KafkaError._STATE:
-            raise
-        return False
-    return True

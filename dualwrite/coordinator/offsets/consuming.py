@@ -12,10 +12,10 @@ from typing import Any
 
 from sqlalchemy import Engine
 
+from dualwrite.coordinator.offsets.assigning import Assigning
 from dualwrite.coordinator.offsets.consumers import (
     KafkaConsumer,
     OffsetReset,
-    assign,
     committed_offsets,
     identity_of,
     member_of_consumer,
@@ -23,7 +23,6 @@ from dualwrite.coordinator.offsets.consumers import (
     partition_of,
     require_consumer,
     require_positions,
-    seek_again,
     tracked_consumer,
     with_beginnings,
 )
@@ -50,6 +49,7 @@ class Consuming:
         self.table = OffsetTable(engine, store)
         self.positions = Positions()
         self.worker = worker
+        self._assigning = Assigning()
         self._has_warned = False
 
     @contextmanager
@@ -143,8 +143,8 @@ class Consuming:
         for position in positions:
             position.offset = starts[partition_of(position)]
         if is_assigned:
-            seek_again(consumer, positions)
-        is_whole = is_assigned or assign(consumer, positions)
+            self._assigning.seek_again(consumer, positions)
+        is_whole = is_assigned or self._assigning.assign(consumer, positions)
         worker = self.worker() if is_assigned else None  # a callback runs in the thread that polls
         self.positions.sought(tracked, starts, worker, is_whole=is_whole, is_stored=is_stored)
 

@@ -1,5 +1,6 @@
 """Offsets of consumers of the next group protocol (KIP-848): the generation is the member's epoch."""
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -103,3 +104,24 @@ def test_a_member_that_was_removed_cannot_commit_the_offsets_that_its_successor_
         successor.subscribe(["in"])
         assert polled(successor, 2) == ["0", "1"]
     assert stored_values(sqlite_engine) == []
+
+
+def test_a_consumer_is_assigned_to_without_a_warning_of_librdkafka(broker: KafkaBroker, sqlite_engine: Engine) -> None:
+    lines: list[str] = []
+
+    class Lines(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    logger = logging.Logger("librdkafka")
+    logger.addHandler(Lines())
+    settings = {"group.protocol": "consumer", "logger": logger, "log_level": 6}
+    with (
+        DualWrite(sqlite_engine, broker.client_config, application="worker") as dual_write,
+        reading(broker.bootstrap_servers, **settings) as consumer,
+    ):
+        consumer.subscribe(["in"], on_assign=dual_write.seek_to_committed)
+        use(dual_write, consumer, polled(consumer, 2))
+        dual_write.seek_to_committed(consumer)
+        use(dual_write, consumer, polled(consumer, 1))
+    assert [line for line in lines if "assign() call" in line] == []

@@ -318,8 +318,34 @@ def test_a_cooperative_group_is_assigned_to_incrementally(lite: DualWrite) -> No
     use(lite, consumer, P, 3)
     lite.seek_to_stored(consumer, positions(Q))
     assert consumer.calls == ["incremental_assign", "incremental_assign"]
+    assert consumer.refused == ["assign"]  # once: the protocol is remembered
     assert consumer.next == {P: 3, Q: 0}
     use(lite, consumer, Q, 1)
+    use(lite, consumer, P, 1)
+
+
+@pytest.mark.parametrize("is_assigned", [False, True])
+def test_no_call_of_the_other_protocol_is_tried_in_a_consumer_group(lite: DualWrite, is_assigned: bool) -> None:
+    group = FakeGroup()
+    group.is_cooperative = True
+    consumer = FakeConsumer(group, "AVbKQhQ5T0+6xL/1n9qk0g")
+    if is_assigned:
+        consumer.next, consumer.is_fetching = {P: 40}, False
+    lite.seek_to_stored(consumer, None if is_assigned else positions(P))
+    assert consumer.calls[-1] == "incremental_assign"
+    assert consumer.refused == []
+
+
+@pytest.mark.parametrize("is_assigned", [False, True])
+def test_a_member_id_that_looks_like_one_of_a_consumer_group_misleads_nothing_but_the_log(
+    lite: DualWrite, is_assigned: bool
+) -> None:
+    consumer = FakeConsumer(FakeGroup(), "AVbKQhQ5T0+6xL/1n9qk0g")
+    if is_assigned:
+        consumer.next, consumer.is_fetching = {P: 40}, False
+    lite.seek_to_stored(consumer, None if is_assigned else positions(P))
+    assert consumer.calls[-1] == "assign"
+    assert consumer.next == {P: 0}
     use(lite, consumer, P, 1)
 
 

@@ -43,6 +43,8 @@ class FakeConsumer:
         """Where each partition is read on; NOTHING_READ as long as the cluster would have to be asked."""
         self.read: dict[TopicPartition, int] = {}
         self.calls: list[str] = []
+        self.refused: list[str] = []
+        """The calls of the other protocol, each of which librdkafka logs."""
         self.is_fetching = True
 
     def poll(self, partition: TopicPartition, count: int) -> list[int]:
@@ -82,24 +84,28 @@ class FakeConsumer:
         self._put([partition])
 
     def assign(self, partitions: list[Any]) -> None:
-        if self.group.is_cooperative:
-            raise KafkaException(KafkaError(KafkaError._STATE))
+        self._require("assign", not self.group.is_cooperative)
         self.calls.append("assign")
         self.next.clear()
         self.read.clear()
         self._put(partitions)
 
     def incremental_assign(self, partitions: list[Any]) -> None:
-        assert self.group.is_cooperative
+        self._require("incremental_assign", self.group.is_cooperative)
         self.calls.append("incremental_assign")
         assert not any(place(partition) in self.next for partition in partitions)
         self._put(partitions)
 
     def incremental_unassign(self, partitions: list[Any]) -> None:
-        assert self.group.is_cooperative
+        self._require("incremental_unassign", self.group.is_cooperative)
         self.calls.append("incremental_unassign")
         for partition in partitions:
             del self.next[place(partition)]
+
+    def _require(self, call: str, is_of_protocol: bool) -> None:
+        if not is_of_protocol:
+            self.refused.append(call)
+            raise KafkaException(KafkaError(KafkaError._STATE))
 
     def _put(self, partitions: Iterable[Any]) -> None:
         for partition in partitions:
