@@ -1,33 +1,23 @@
 """Consumer groups: list, describe and delete them, and move their offsets."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from dualwrite.admin.connecting import DEFAULT_TIMEOUT, connected, log_ends, partitions_of
+from dualwrite.admin.group_members import ask_about, described_group, require_success
 from dualwrite.admin.records import count_unread
 from dualwrite.admin.starts import start_offsets
 from dualwrite.admin.views import GroupDetails, GroupListing, MemberDetails, OffsetChange, PartitionLag, Start
 from dualwrite.client.admin.cluster_client import ClusterClient
-from dualwrite.client.protocol.group_requests import (
-    assigned_partitions,
-    commit_offsets,
-    committed_offsets,
-    group_deletion,
-    group_description,
-    group_listing,
-)
-from dualwrite.client.protocol.requests import CommittedOffset, VersionedRequest
+from dualwrite.client.protocol.group_requests import commit_offsets, committed_offsets, group_deletion, group_listing
+from dualwrite.client.protocol.requests import CommittedOffset
 from dualwrite.client.terms.error_classes import raise_for
 from dualwrite.errors import InputError, KafkaRefusedError
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.apis import ApiKey, Message
 from dualwrite.wire.error_codes import ErrorCode
 
-_CLASSIC = frozenset({"", "classic"})
-"""The kinds of groups that DescribeGroups describes. Others have requests of their own (KIP-848, KIP-932, KIP-1071)."""
-_CONSUMERS = "consumer"
-"""The protocol type of a group of consumers: not of Connect's workers, for example."""
 _NO_OFFSET = -1
 
 
@@ -51,17 +41,9 @@ def describe_group(
     :raises KafkaRefusedError: GROUP_ID_NOT_FOUND, GROUP_AUTHORIZATION_FAILED.
     """
     with connected(kafka, timeout) as cluster:
-        listed = _required(cluster, group_id)
-        members: tuple[MemberDetails, ...] | None = None
-        state, assignor = listed.state, ""
-        if listed.kind in _CLASSIC:
-            answer = _ask(cluster, group_id, group_description(group_id), lambda answer: answer.groups[0].error_code)
-            (described,) = answer.groups
-            state, assignor = described.group_state, described.protocol_data or ""
-            is_consumer = described.protocol_type == _CONSUMERS
-            members = tuple(_member(member, is_consumer) for member in described.members)
-        lags = _lags(cluster, group_id, members or (), counts)
-    return GroupDetails(group_id, state, listed.kind, assignor, members, lags)
+        group = described_group(cluster, group_id)
+        lags = _lags(cluster, group_id, group.members or (), counts)
+    return GroupDetails(group_id, group.state, group.kind, group.assignor, group.members, lags)
 
 
 def delete_group(kafka: Mapping[str, Any], group_id: str, *, timeout: float = DEFAULT_TIMEOUT) -> None:
@@ -71,7 +53,7 @@ def delete_group(kafka: Mapping[str, Any], group_id: str, *, timeout: float = DE
     :raises AnswerLostError: if the coordinator did not answer: the group may have been deleted.
     """
     with connected(kafka, timeout) as cluster:
-        _ask(cluster, group_id, group_deletion(group_id), lambda answer: answer.results[0].error_code)
+        ask_about(cluster, group_id, group_deletion(group_id), lambda answer: answer.results[0].error_code)
 
 
 def reset_offsets(
@@ -107,7 +89,7 @@ def reset_offsets(
         code = _first_code(answer)
         if code == ErrorCode.UNKNOWN_MEMBER_ID:
             raise InputError(f"group {group_id!r} has members: stop its consumers first")
-        _require_success(ApiKey.OFFSET_COMMIT, group_id, code)
+        require_success(ApiKey.OFFSET_COMMIT, group_id, code)
         return changes
 
 
@@ -126,41 +108,9 @@ def _listed(cluster: ClusterClient) -> list[GroupListing]:
     return cluster.persist(attempt)
 
 
-def _required(cluster: ClusterClient, group_id: str) -> GroupListing:
-    for group in _listed(cluster):
-        if group.group_id == group_id:
-            return group
-    raise _no_group(group_id)
-
-
-def _ask(cluster: ClusterClient, group_id: str, call: VersionedRequest, code_of: Callable[[Message], int]) -> Message:
-    answer = cluster.ask_group_coordinator(group_id, call, code_of)
-    _require_success(call.api_key, group_id, code_of(answer))
-    return answer
-
-
-def _no_group(group_id: str) -> KafkaRefusedError:
-    code = ErrorCode.GROUP_ID_NOT_FOUND
-    return KafkaRefusedError(f"the cluster has no group {group_id!r}", code, code.name)
-
-
-def _require_success(api_key: ApiKey, group_id: str, code: int) -> None:
-    if code == ErrorCode.GROUP_ID_NOT_FOUND:
-        raise _no_group(group_id)
-    raise_for(api_key, f"group {group_id!r}", code)
-
-
-def _member(member: Message, is_consumer: bool) -> MemberDetails:
-    try:
-        partitions = tuple(sorted(assigned_partitions(bytes(member.member_assignment)))) if is_consumer else ()
-    except ValueError:
-        partitions = ()  # an assignment of another client's own form
-    return MemberDetails(member.member_id, member.group_instance_id, member.client_id, member.client_host, partitions)
-
-
 def _committed(cluster: ClusterClient, group_id: str, *, stable: bool) -> dict[TopicPartition, int | None]:
     """The committed offset of each partition; with ``stable`` None for one with an offset in an open transaction."""
-    answer = _ask(cluster, group_id, committed_offsets(group_id, stable=stable), lambda answer: answer.error_code)
+    answer = ask_about(cluster, group_id, committed_offsets(group_id, stable=stable), lambda answer: answer.error_code)
     offsets: dict[TopicPartition, int | None] = {}
     for topic in answer.topics:
         for entry in topic.partitions:
@@ -168,7 +118,7 @@ def _committed(cluster: ClusterClient, group_id: str, *, stable: bool) -> dict[T
             if entry.error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT:
                 offsets[partition] = None
                 continue
-            _require_success(ApiKey.OFFSET_FETCH, group_id, entry.error_code)
+            require_success(ApiKey.OFFSET_FETCH, group_id, entry.error_code)
             if entry.committed_offset != _NO_OFFSET:
                 offsets[partition] = entry.committed_offset
     return offsets

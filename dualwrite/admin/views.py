@@ -188,7 +188,9 @@ class GroupDetails:
     """A consumer group.
 
     :param assignor: the partition assignor that the group has agreed on; empty if there is none.
-    :param members: None for a group of another kind than ``classic``, whose members this client cannot list.
+    :param kind: as in GroupListing.
+    :param members: None if they cannot be listed: the group is of another kind than ``classic`` and ``consumer``, or
+        this client may not describe all of its topics, or the broker is older than ConsumerGroupDescribe.
     """
 
     group_id: str

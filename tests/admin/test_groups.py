@@ -53,6 +53,25 @@ def test_members_and_their_partitions_are_described(site: AdminSite, group: str)
     consumer.close()
 
 
+def test_members_of_a_consumer_group_are_described_and_no_other_group_is_listed(site: AdminSite, group: str) -> None:
+    topic = site.topic(partitions=2)
+    site.plain(topic, "a")
+    site.config["group.protocol"] = "consumer"
+    consumer = site.consume(group, topic, 1)
+    del site.config["group.protocol"]
+    described = describe_group(site.config, group)
+    assert described.members is not None
+    (member,) = described.members
+    assert (described.kind, described.state, described.assignor) == ("consumer", "Stable", "uniform")
+    assert (member.client_id, member.instance_id) == ("rdkafka", None)
+    assert member.partitions == (TopicPartition(topic, 0), TopicPartition(topic, 1))
+    assert [lag.member_id for lag in described.lags] == [member.member_id] * 2
+    lines = site.run("groups", "describe", group).out.splitlines()
+    assert lines[:3] == [f"group     {group}", "state     Stable, assignor uniform", "members   1"]
+    assert lines[3].startswith(f"  {member.member_id}: client rdkafka from 127.0.0.1, 2 partitions")
+    consumer.close()
+
+
 def test_a_lag_of_markers_alone_is_explained(site: AdminSite, group: str) -> None:
     topic = site.topic()
     writer = site.producer().write(topic, "a").commit()

@@ -11,6 +11,8 @@ from dualwrite.ids import TopicPartition
 
 _HEADS = ("TOPIC", "PARTITION", "COMMITTED", "STABLE", "END", "LAG", "UNREAD", "MEMBER")
 _NONE = "-"
+_WITHOUT_MEMBERS = {"consumer": "DESCRIBE is not granted on every topic of the group, or the broker is too old"}
+"""Why the members of a group of this kind are not known."""
 
 
 def paragraphs(group: GroupDetails) -> Iterator[str]:
@@ -18,7 +20,7 @@ def paragraphs(group: GroupDetails) -> Iterator[str]:
     yield f"group     {printable(group.group_id)}"
     yield f"state     {group.state or 'unknown'}{f', assignor {printable(group.assignor)}' if group.assignor else ''}"
     if group.members is None:
-        yield f"members   not shown: only those of a classic group can be listed, and its kind is {group.kind}"
+        yield f"members   not shown: {_WITHOUT_MEMBERS.get(group.kind, f'the group is of the kind {group.kind}')}"
     else:
         yield f"members   {len(group.members)}"
         for member in group.members:

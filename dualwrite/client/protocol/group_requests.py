@@ -29,6 +29,12 @@ def group_description(group: str) -> VersionedRequest:
     return VersionedRequest(f"DescribeGroups of {group}", ApiKey.DESCRIBE_GROUPS, message)
 
 
+def consumer_group_description(group: str) -> VersionedRequest:
+    """ConsumerGroupDescribe of one group (KIP-848)."""
+    message = APIS[ApiKey.CONSUMER_GROUP_DESCRIBE].request(group_ids=[group], include_authorized_operations=False)
+    return VersionedRequest(f"ConsumerGroupDescribe of {group}", ApiKey.CONSUMER_GROUP_DESCRIBE, message)
+
+
 def committed_offsets(group: str, *, stable: bool) -> VersionedRequest:
     """OffsetFetch of all offsets of ``group``.
 

@@ -1,5 +1,6 @@
 """Answers of a scripted broker to the requests of ``dualwrite.admin``."""
 
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -80,8 +81,8 @@ def groups_listed(*groups: tuple[str, str, str], code: int = 0) -> Any:
     return response(throttle_time_ms=0, error_code=code, groups=entries)
 
 
-def group_described(*assignments: bytes, code: int = 0) -> Any:
-    """An answer to DescribeGroups: a stable group whose members have these assignments."""
+def group_described(*assignments: bytes, code: int = 0, state: str = "Stable") -> Any:
+    """An answer to DescribeGroups: a group whose members have these assignments."""
     response = APIS[ApiKey.DESCRIBE_GROUPS].response
     group = response.DescribedGroup
     members = [
@@ -98,9 +99,52 @@ def group_described(*assignments: bytes, code: int = 0) -> Any:
     described = group(
         error_code=code,
         group_id="g",
-        group_state="Stable",
+        group_state=state,
         protocol_type="consumer",
         protocol_data="range",
+        members=members,
+    )
+    return response(throttle_time_ms=0, groups=[described])
+
+
+def consumer_group_described(*assignments: Mapping[str, list[int]], code: int = 0) -> Any:
+    """An answer to ConsumerGroupDescribe: a stable group whose members have these partitions by topic."""
+    response = APIS[ApiKey.CONSUMER_GROUP_DESCRIBE].response
+    group = response.DescribedGroup
+    assignment_class = group.Member.Assignment
+
+    def assigned(partitions: Mapping[str, list[int]]) -> Any:
+        topic = assignment_class.TopicPartitions
+        topics = [
+            topic(topic_id=uuid.UUID(int=1), topic_name=name, partitions=list(numbers))
+            for name, numbers in partitions.items()
+        ]
+        return assignment_class(topic_partitions=topics)
+
+    members = [
+        group.Member(
+            member_id=f"m{number}",
+            instance_id=None,
+            rack_id=None,
+            member_epoch=2,
+            client_id="c",
+            client_host="/10.0.0.1",
+            subscribed_topic_names=[],
+            subscribed_topic_regex="",
+            assignment=assigned(partitions),
+            target_assignment=assigned({}),
+            member_type=1,
+        )
+        for number, partitions in enumerate(assignments)
+    ]
+    described = group(
+        error_code=code,
+        error_message=None,
+        group_id="g",
+        group_state="" if code else "Stable",
+        group_epoch=2,
+        assignment_epoch=2,
+        assignor_name="" if code else "uniform",
         members=members,
     )
     return response(throttle_time_ms=0, groups=[described])

@@ -10,11 +10,13 @@ from dualwrite.admin.groups import describe_group, list_groups, reset_offsets
 from dualwrite.admin.open_transactions import open_transactions, transactional_ids
 from dualwrite.admin.topics import create_topic, delete_topic, describe_topic
 from dualwrite.admin.views import OpenTransaction
+from dualwrite.cli.kafka.group_output import paragraphs
 from dualwrite.errors import AnswerLostError, KafkaRefusedError
 from dualwrite.ids import ProducerIdentity, TopicPartition
 from dualwrite.wire.apis import APIS, ApiKey
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.admin.scripted_answers import (
+    consumer_group_described,
     group_described,
     groups_listed,
     log_directories,
@@ -180,7 +182,7 @@ def test_an_older_broker_tells_less(missing: ApiKey) -> None:
 
 
 def test_a_broker_that_does_not_list_states_is_described_all_the_same() -> None:
-    with scripted(versions={ApiKey.LIST_GROUPS: (0, 2)}) as older:
+    with scripted(versions={ApiKey.LIST_GROUPS: (0, 2), ApiKey.CONSUMER_GROUP_DESCRIBE: (0, -1)}) as older:
         older.answer(ApiKey.LIST_GROUPS, groups_listed(("g", "", "")))
         older.answer(ApiKey.DESCRIBE_GROUPS, group_described())
         older.answer(ApiKey.OFFSET_FETCH, offsets_committed({}))
@@ -190,16 +192,49 @@ def test_a_broker_that_does_not_list_states_is_described_all_the_same() -> None:
     assert (group.state, group.assignor, group.members, group.lags) == ("Stable", "range", (), ())
 
 
-@pytest.mark.parametrize("kind", ["Consumer", "Share", "Streams"])
-def test_a_group_of_another_kind_is_not_asked_for_its_members(
-    broker: ScriptedBroker, kafka: dict[str, str], kind: str
+NOT_FOUND = int(ErrorCode.GROUP_ID_NOT_FOUND)
+
+
+@pytest.mark.parametrize("kind", ["Share", "Streams"])
+@pytest.mark.parametrize("before_v6", [False, True], ids=["not found", "Dead"])
+def test_a_group_of_another_kind_is_looked_for_in_the_list(
+    broker: ScriptedBroker, kafka: dict[str, str], kind: str, before_v6: bool
 ) -> None:
-    broker.answer(ApiKey.LIST_GROUPS, groups_listed(("g", "Stable", kind)))
+    missing = group_described(state="Dead") if before_v6 else group_described(code=NOT_FOUND)
+    broker.answer(ApiKey.DESCRIBE_GROUPS, missing)
+    broker.answer(ApiKey.CONSUMER_GROUP_DESCRIBE, consumer_group_described(code=NOT_FOUND))
+    broker.answer(ApiKey.LIST_GROUPS, groups_listed(("a", "Empty", "Classic"), ("g", "Stable", kind)))
     broker.answer(ApiKey.OFFSET_FETCH, offsets_committed({T0: (5, 0)}))
     group = describe_group(kafka, "g")
     assert (group.kind, group.state, group.members) == (kind.lower(), "Stable", None)
     assert [lag.lag for lag in group.lags] == [0]
-    assert broker.requests(ApiKey.DESCRIBE_GROUPS) == []
+
+
+def test_a_group_that_is_found_is_not_looked_for_in_the_list(broker: ScriptedBroker, kafka: dict[str, str]) -> None:
+    broker.answer(ApiKey.OFFSET_FETCH, offsets_committed({}))
+    broker.answer(ApiKey.DESCRIBE_GROUPS, group_described())
+    assert describe_group(kafka, "g").kind == "classic"
+    broker.answer(ApiKey.DESCRIBE_GROUPS, group_described(code=NOT_FOUND))
+    broker.answer(ApiKey.CONSUMER_GROUP_DESCRIBE, consumer_group_described({"t": [1, 0]}, {}))
+    group = describe_group(kafka, "g")
+    assert (group.kind, group.state, group.assignor) == ("consumer", "Stable", "uniform")
+    assert group.members is not None
+    assert [member.partitions for member in group.members] == [(T0, T1), ()]
+    assert broker.requests(ApiKey.LIST_GROUPS) == []
+
+
+@pytest.mark.parametrize("is_old", [False, True], ids=["a hidden topic", "an old broker"])
+def test_a_consumer_group_that_cannot_be_described_shows_its_lag(is_old: bool) -> None:
+    with scripted(versions={ApiKey.CONSUMER_GROUP_DESCRIBE: (0, -1 if is_old else 1)}) as broker:
+        broker.answer(ApiKey.LIST_OFFSETS, ENDS)
+        broker.answer(ApiKey.DESCRIBE_GROUPS, group_described(code=NOT_FOUND))
+        broker.answer(ApiKey.CONSUMER_GROUP_DESCRIBE, consumer_group_described(code=NOT_GRANTED))
+        broker.answer(ApiKey.LIST_GROUPS, groups_listed(("g", "Stable", "Consumer")))
+        broker.answer(ApiKey.OFFSET_FETCH, offsets_committed({T0: (4, 0)}))
+        group = describe_group({"bootstrap.servers": broker.bootstrap_servers}, "g", counts=False)
+    assert (group.kind, group.state, group.members) == ("consumer", "Stable", None)
+    assert [lag.lag for lag in group.lags] == [1]
+    assert "members   not shown: DESCRIBE is not granted on every topic of the group" in "\n".join(paragraphs(group))
 
 
 def test_an_assignment_in_another_form_is_no_assignment(broker: ScriptedBroker, kafka: dict[str, str]) -> None:
@@ -226,13 +261,14 @@ def test_pending_offsets_are_asked_for_a_second_time(broker: ScriptedBroker, kaf
     ("answer", "message"),
     [
         (group_described(code=int(ErrorCode.GROUP_AUTHORIZATION_FAILED)), "group 'g': GROUP_AUTHORIZATION_FAILED"),
-        (group_described(code=int(ErrorCode.GROUP_ID_NOT_FOUND)), "the cluster has no group 'g': GROUP_ID_NOT_FOUND"),
+        (group_described(code=NOT_FOUND), "the cluster has no group 'g': GROUP_ID_NOT_FOUND"),
     ],
 )
 def test_a_group_that_is_refused_is_named(
     broker: ScriptedBroker, kafka: dict[str, str], answer: object, message: str
 ) -> None:
-    broker.answer(ApiKey.LIST_GROUPS, groups_listed(("g", "Empty", "Classic")))
+    broker.answer(ApiKey.LIST_GROUPS, groups_listed(("other", "Empty", "Classic")))
+    broker.answer(ApiKey.CONSUMER_GROUP_DESCRIBE, consumer_group_described(code=NOT_FOUND))
     broker.answer(ApiKey.DESCRIBE_GROUPS, answer)
     with pytest.raises(KafkaRefusedError, match=message):
         describe_group(kafka, "g")
