@@ -9,7 +9,7 @@ from dualwrite.admin.groups import describe_group
 from dualwrite.admin.topics import describe_topic
 from dualwrite.ids import TopicPartition
 from tests.support.admin.admin_site import AdminSite
-from tests.support.admin.compacted_history import CompactedHistory
+from tests.support.admin.compacted_history import CompactedTopicHistory
 from tests.support.apache_kafka.single_node import ApacheKafka
 from tests.support.peer_clients.kafka_helpers import fresh_name
 
@@ -85,7 +85,7 @@ def test_records_have_the_states_of_their_transactions(apache: AdminSite) -> Non
 
 @pytest.mark.parametrize("seed", range(4))
 def test_compaction_changes_no_state(apache: AdminSite, seed: int) -> None:
-    CompactedHistory(apache, seed).check()
+    CompactedTopicHistory(apache, seed).check()
 
 
 def test_groups_are_described_reset_and_deleted(apache: AdminSite) -> None:

@@ -71,7 +71,7 @@ def test_a_group_without_offsets_or_members_says_so() -> None:
     assert lines == [
         "group     g",
         "state     unknown",
-        "members   not shown: only those of a classic group can be listed, and its kind is consumer",
+        "members   not shown: DESCRIBE is not granted on every topic of the group, or the broker is too old",
         "no offsets are committed, and no partitions are assigned",
     ]
 
