@@ -76,7 +76,7 @@ class TokenKeys:
             self._read()
         except _FAILURES as error:
             if urllib.parse.urlsplit(self.url).scheme == "file":
-                raise ConfigurationError(f"broker setting {JWKS_URL}={self.url}: {_why(error)}") from None
+                raise ConfigurationError(f"broker setting {JWKS_URL}={_shown(self.url)}: {_why(error)}") from None
             logger.warning("%s", self._failure_message(error))
 
     def refresh(self) -> None:
@@ -124,7 +124,7 @@ class TokenKeys:
 
     def _failure_message(self, error: Exception) -> str:
         remaining = f"the {len(self._keys)} known keys remain" if self._keys else "no token can be verified until then"
-        return f"cannot read {JWKS_URL}={self.url}: {_why(error)}; will try again, {remaining}"
+        return f"cannot read {JWKS_URL}={_shown(self.url)}: {_why(error)}; will try again, {remaining}"
 
 
 class TokenVerifier:
@@ -164,6 +164,13 @@ def _keys_in(content: bytes) -> tuple[Key, ...]:
     if not isinstance(keys, list) or not all(isinstance(key, dict) for key in keys):
         raise ValueError("it is not a JWK Set: its keys are not a list of objects")
     return tuple(keys)
+
+
+def _shown(url: str) -> str:
+    """``url`` without a user, a password and a query, which may have a key of the server."""
+    parts = urllib.parse.urlsplit(url)
+    query = "…" if parts.query else ""
+    return urllib.parse.urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=query, fragment=""))
 
 
 def _why(error: Exception) -> str:

@@ -52,10 +52,11 @@ def database(url: str, *, must_exist: bool, schema: str | None = None) -> "Itera
     """
     from sqlalchemy.exc import SQLAlchemyError
 
+    from dualwrite.coordinator.sql.dialects.url_text import url_text
     from dualwrite.coordinator.sql.engine.database_errors import first_line
 
     engine = _engine(url, schema)
-    name = engine.url.render_as_string(hide_password=True)
+    name = url_text(engine.url)
     _require_file(engine.url, must_exist, schema)
     try:
         yield engine
@@ -71,6 +72,7 @@ def _engine(url: str, schema: str | None) -> "Engine":
     from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
     from dualwrite.coordinator.sql.dialects.supported import EXAMPLE_URLS, database_at
+    from dualwrite.coordinator.sql.dialects.url_text import url_text
     from dualwrite.coordinator.sql.engine.connecting import bound_connections
     from dualwrite.coordinator.sql.own_tables import with_schema
 
@@ -79,7 +81,7 @@ def _engine(url: str, schema: str | None) -> "Engine":
         supported = database_at(parsed)
         if supported.is_in_memory(parsed):
             raise ConfigurationError(
-                f"{parsed.render_as_string(hide_password=True)} is a {supported.title} database in memory, which ends "
+                f"{url_text(parsed)} is a {supported.title} database in memory, which ends "
                 f"with the process: use a file, as in {supported.example_url}"
             )
         if schema is None:
@@ -105,11 +107,12 @@ def _engine(url: str, schema: str | None) -> "Engine":
 def _require_file(url: "URL", must_exist: bool, schema: str | None) -> None:
     """Refuse a database file that cannot be opened, or that is missing and has to exist."""
     from dualwrite.coordinator.sql.dialects.supported import database_at
+    from dualwrite.coordinator.sql.dialects.url_text import url_text
     from dualwrite.coordinator.sql.engine.shown_url import shown_url
 
     file = database_at(url).file_of(url)
     if file is not None and not Path(file).parent.is_dir():
-        name = url.render_as_string(hide_password=True)
+        name = url_text(url)
         raise ConfigurationError(f"database {name}: there is no directory {Path(file).parent}")
     if must_exist and file is not None and not Path(file).exists():
         raise ConfigurationError(

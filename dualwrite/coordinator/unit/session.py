@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
+from dualwrite.coordinator.sql.dialects.url_text import url_text
 from dualwrite.coordinator.unit.flushed_objects import FlushedObjects, require_usable
 from dualwrite.coordinator.unit.unit_transaction import LEAVE_TO_END, UnitTransaction, unit_on
 from dualwrite.errors import InvalidTransactionStateError
@@ -43,9 +44,9 @@ class UnitSession(Session):
         bind = super().get_bind(*args, **options)
         if bind is not self.unit_connection and not _is_same_database(bind, self.unit_connection):
             raise InvalidTransactionStateError(
-                f"{bind.engine.url!r}: a unit of work writes through the engine of its DualWrite alone, "
-                f"{self.unit_connection.engine.url!r}: give the DualWrite the engine that its sessions have, and use a "
-                "session outside the unit of work for another database"
+                f"{url_text(bind.engine.url)}: a unit of work writes through the engine of its DualWrite alone, "
+                f"{url_text(self.unit_connection.engine.url)}: give the DualWrite the engine that its sessions have, "
+                "and use a session outside the unit of work for another database"
             )
         return self.unit_connection
 

@@ -195,6 +195,23 @@ def test_a_server_that_does_not_answer_at_the_start_is_tried_again(
     assert keys.key("key") is not None
 
 
+@pytest.mark.parametrize(
+    ("secret", "shown"),
+    [
+        ("http://127.0.0.1:{port}/keys?api_key=hunter2", "http://127.0.0.1:{port}/keys?…"),
+        ("http://ann:hunter2@127.0.0.1:{port}/keys", "http://127.0.0.1:{port}/keys"),
+    ],
+)
+def test_the_log_has_no_secret_of_the_url(
+    server: KeyServer, clock: ScriptedClock, caplog: pytest.LogCaptureFixture, secret: str, shown: str
+) -> None:
+    server.status = 503
+    port = server.url.rpartition(":")[2].partition("/")[0]
+    TokenKeys(secret.format(port=port), clock).load()
+    assert f"cannot read sasl.oauthbearer.jwks.endpoint.url={shown.format(port=port)}: " in caplog.text
+    assert "hunter2" not in caplog.text
+
+
 @pytest.mark.parametrize("content", [None, "oops"])
 def test_a_file_that_cannot_be_used_is_a_mistake(tmp_path: Path, clock: ScriptedClock, content: str | None) -> None:
     file = tmp_path / "keys.json"

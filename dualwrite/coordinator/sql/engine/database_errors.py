@@ -15,6 +15,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from dualwrite.coordinator.concurrency.step_errors import is_step_error
 from dualwrite.coordinator.sql.dialects.base import ErrorMeaning
 from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.coordinator.sql.dialects.url_text import url_text
 from dualwrite.errors import ConfigurationError, DatabaseBusyError, DatabaseUnavailableError, DualWriteError
 
 _MEANINGS: dict[ErrorMeaning | None, str] = {
@@ -60,7 +61,7 @@ def connected(engine: Engine) -> Connection:
     except Exception as error:
         if not is_step_error(error):
             raise  # a time limit, or a bug in a listener
-        message = f"no connection to {_shown(engine)}: {first_line(error)}"
+        message = f"no connection to {url_text(engine.url)}: {first_line(error)}"
         is_lost = isinstance(error, DBAPIError) and error.connection_invalidated
         if is_lost or isinstance(error, OSError) or database_of(engine.dialect).is_away(error):
             raise DatabaseUnavailableError(message) from error
@@ -115,8 +116,3 @@ def _pool(error: PoolTimeoutError) -> str:
         f"the engine's pool had no connection in time: {first_line(error)}; see whether the database answers, or make "
         "the pool larger (pool_size and max_overflow of create_engine)"
     )
-
-
-def _shown(engine: Engine) -> str:
-    secrets = [name for name in engine.url.query if "pass" in name.lower()]
-    return engine.url.difference_update_query(secrets).render_as_string(hide_password=True)

@@ -5,6 +5,7 @@ from shlex import quote
 from sqlalchemy import URL, Engine
 
 from dualwrite.coordinator.sql.dialects.supported import database_at
+from dualwrite.coordinator.sql.dialects.url_text import passwords_in_query, url_text
 from dualwrite.coordinator.sql.own_tables import chosen_schema
 
 
@@ -21,4 +22,7 @@ def shown_url(url: URL, schema: str | None = None) -> str:
     shown = url.set(drivername=f"{backend}+{blocking}" if blocking else backend)
     options = f" --schema {quote(schema)}" if schema else ""
     advice = "" if url.password is None else " (with the password in place of ***)"
-    return f"--db {quote(shown.render_as_string(hide_password=True))}{options}{advice}"
+    left_out = passwords_in_query(url)
+    if left_out:
+        advice += f" (with {', '.join(left_out)} in its query)"
+    return f"--db {quote(url_text(shown))}{options}{advice}"

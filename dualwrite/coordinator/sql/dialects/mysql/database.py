@@ -52,6 +52,7 @@ from dualwrite.coordinator.sql.dialects.mysql.implicit_commits import GRAMMAR
 from dualwrite.coordinator.sql.dialects.mysql.timeouts import missing_timeouts
 from dualwrite.coordinator.sql.dialects.mysql.upserts import upsert
 from dualwrite.coordinator.sql.dialects.unit_transactions import Fate, run_unseen
+from dualwrite.coordinator.sql.dialects.url_text import url_text
 from dualwrite.errors import ConfigurationError, DatabaseBusyError
 
 _LOG = logging.getLogger("dualwrite")
@@ -401,8 +402,7 @@ class Mysql(Database):
 
 
 def _unnamed(url: URL) -> ConfigurationError:
-    shown = url.set(database="NAME").render_as_string(hide_password=True)
-    return ConfigurationError(f"the URL names no database: {shown}")
+    return ConfigurationError(f"the URL names no database: {url_text(url.set(database='NAME'))}")
 
 
 def _digest(variables: Mapping[str, str]) -> str:
