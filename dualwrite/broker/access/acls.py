@@ -1,7 +1,7 @@
 """Access control lists: the fields of an ACL, filters for ACLs, and the ACLs that the broker refuses to store.
 
 Sources: Kafka's AclBinding, AclBindingFilter, ResourcePatternFilter and AclControlManager.validateNewAcl; KIP-290
-(prefixed patterns); KIP-939 (the operation TWO_PHASE_COMMIT).
+(prefixed patterns); KIP-939 (the operation TWO_PHASE_COMMIT); KIP-1276 (ranges of addresses).
 """
 
 import ipaddress
@@ -85,7 +85,7 @@ class Acl:
     """One access control list entry.
 
     :param principal: as ``User:alice``; ``User:*`` is everybody.
-    :param host: the client's address; ``*`` is every address.
+    :param host: the client's address, or a range of addresses as ``10.0.0.0/8``; ``*`` is every address.
     """
 
     resource_type: ResourceType
@@ -112,7 +112,18 @@ class Acl:
             return f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
         if ":" not in self.principal:
             return f"Could not parse principal from '{self.principal}': expected TYPE:NAME, for example User:alice"
+        if not self.host:
+            return "Host pattern cannot be null or empty"
+        if "/" in self.host and network_of(self.host) is None:
+            return f"Invalid CIDR notation '{self.host}': expected ADDRESS/BITS, for example 10.0.0.0/8"
         return None
+
+    def covers(self, host: str) -> bool:
+        """True if ``host``, a client's address in its canonical form, is one that this ACL is about."""
+        if self.host == WILDCARD or canonical_host(self.host) == host:
+            return True
+        network = network_of(self.host)
+        return network is not None and _is_in(host, network)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +167,35 @@ class AclFilter:
         if acl.pattern_type is PatternType.LITERAL:
             return acl.resource_name in (name, WILDCARD)
         return name.startswith(acl.resource_name)
+
+
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+_MAPPED_BITS = 96
+"""The bits of an IPv4-mapped IPv6 address before those of the IPv4 address."""
+
+
+@lru_cache(maxsize=1024)
+def network_of(text: str) -> _Network | None:
+    """The range of addresses that ``text`` names in CIDR notation; None if it names none."""
+    _, slash, bits = text.partition("/")
+    if not slash or not bits.isascii() or not bits.isdecimal():
+        return None
+    try:
+        network = ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return None
+    mapped = network.network_address.ipv4_mapped if isinstance(network, ipaddress.IPv6Network) else None
+    if mapped is None or network.prefixlen < _MAPPED_BITS:
+        return network
+    return ipaddress.IPv4Network((mapped, network.prefixlen - _MAPPED_BITS))
+
+
+@lru_cache(maxsize=1024)
+def _is_in(host: str, network: _Network) -> bool:
+    try:
+        return ipaddress.ip_address(host) in network
+    except ValueError:
+        return False  # a client of a test, without an address
 
 
 @lru_cache(maxsize=1024)

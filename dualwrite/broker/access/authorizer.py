@@ -96,7 +96,7 @@ class Authorizer:
 
 
 def _concerns(acl: Acl, principal: str, host: str) -> bool:
-    return acl.principal in (principal, EVERYBODY) and (acl.host == WILDCARD or canonical_host(acl.host) == host)
+    return acl.principal in (principal, EVERYBODY) and acl.covers(host)
 
 
 def _decides(acl: Acl, operation: AclOperation) -> bool:

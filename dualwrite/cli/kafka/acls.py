@@ -49,7 +49,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     adding.add_argument("--prefixed", action="store_true", help="names of resources are prefixes of names")
     adding.add_argument("--deny", action="store_true", help="forbid, instead of allow")
-    adding.add_argument("--host", default=WILDCARD, metavar="ADDRESS", help="the client's address (every address)")
+    adding.add_argument(
+        "--host",
+        default=WILDCARD,
+        metavar="ADDRESS",
+        help="the client's address, or a range: 10.0.0.0/8 (every address)",
+    )
     adding.add_argument(
         "--operation",
         dest="operations",

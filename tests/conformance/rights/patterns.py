@@ -27,6 +27,8 @@ AUTHORIZER = {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.Sta
 EVERYONE, NOBODY = "allow.everyone.if.no.acl.found=true", "allow.everyone.if.no.acl.found=false"
 SUPER = "super.users"
 ELSEWHERE, ANYWHERE = "127.0.0.3", "*"
+NEAR, FAR = f"{STRANGER}/31", "127.0.0.8/29"
+"""Ranges with and without the stranger; the administrator is in neither (KIP-1276)."""
 ANONYMOUS, OTHER = "User:ANONYMOUS", "User:other"
 LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
 ALLOW, DENY = Permission.ALLOW, Permission.DENY
@@ -115,6 +117,11 @@ ROUNDS: Mapping[str, tuple[AclRule, ...]] = {
     "ALL here, ALL denied at another host": (AclRule(ALL), AclRule(ALL, DENY, host=ELSEWHERE)),
     "ALL at any host, ALL denied here": (AclRule(ALL, host=ANYWHERE), AclRule(ALL, DENY)),
     "ALL here, READ denied at any host": (AclRule(ALL), AclRule(READ, DENY, host=ANYWHERE)),
+    "ALL in a range of addresses": (AclRule(ALL, host=NEAR),),
+    "ALL in a range that is named by another of its addresses": (AclRule(ALL, host=f"{ELSEWHERE}/31"),),
+    "ALL in another range": (AclRule(ALL, host=FAR),),
+    "ALL at any host, READ denied in a range": (AclRule(ALL, host=ANYWHERE), AclRule(READ, DENY, host=NEAR)),
+    "ALL here, ALL denied in another range": (AclRule(ALL), AclRule(ALL, DENY, host=FAR)),
     "ALL for the principal": (AclRule(ALL, principal=ANONYMOUS),),
     "ALL for another principal": (AclRule(ALL, principal=OTHER),),
     "ALL for everybody, denied to another principal": (AclRule(ALL), AclRule(ALL, DENY, principal=OTHER)),

@@ -1,8 +1,9 @@
-"""CreateAcls (30), v1-v3 (KIP-140, KIP-290).
+"""CreateAcls (30), v1-v3 (KIP-140, KIP-290, KIP-1276).
 
 Stores ACLs, which apply at once and are durable before the answer; those of one request are stored together. An ACL
 that exists is not stored twice. Errors: SECURITY_DISABLED without an authorizer; INVALID_REQUEST for an ACL with an
-unknown code, without a name, or with a principal that is not TYPE:NAME. Source: Kafka's AclApis, AclControlManager.
+unknown code, without a name or a host, with an invalid range of hosts, or with a principal that is not TYPE:NAME.
+Source: Kafka's AclApis, AclControlManager.
 """
 
 from dualwrite.broker.access.acls import AclOperation

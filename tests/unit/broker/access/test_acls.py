@@ -30,8 +30,16 @@ acls = st.builds(
 )
 
 
+NO_RANGES = (
+    "10.0.0.0/33", "10.0.0.0/", "/8", "10.0.0/8", "10.0.0.0/8/8", "10.0.0.0/-1", "10.0.0.0/255.0.0.0", "10.0.0.0/٨",
+    "fd00::/129", "host.example/8",
+)  # fmt: skip
+
+
 def test_a_complete_acl_is_stored() -> None:
     assert READ_T.refusal() is None
+    for host in ("10.0.0.0/8", "10.1.2.3/8", "0.0.0.0/0", "fd00::/8", "::/0", "10.0.0.1/32"):
+        assert dataclasses.replace(READ_T, host=host).refusal() is None
 
 
 @pytest.mark.parametrize(
@@ -47,6 +55,8 @@ def test_a_complete_acl_is_stored() -> None:
         ({"resource_name": ""}, "Resource name should not be empty"),
         ({"resource_type": ResourceType.CLUSTER}, "The only valid name for the CLUSTER resource is kafka-cluster"),
         ({"principal": "ann"}, "expected TYPE:NAME"),
+        ({"host": ""}, "Host pattern cannot be null or empty"),
+        *(({"host": host}, f"Invalid CIDR notation '{host}'") for host in NO_RANGES),
     ],
 )
 def test_an_incomplete_acl_is_refused(change: dict[str, object], message: str) -> None:
@@ -103,6 +113,32 @@ def test_any_pattern_compares_names_as_they_are() -> None:
     wanted = dataclasses.replace(ALL, resource_name="t1")
     assert not wanted.finds(dataclasses.replace(READ_T, pattern_type=PatternType.PREFIXED))
     assert wanted.finds(dataclasses.replace(READ_T, pattern_type=PatternType.PREFIXED, resource_name="t1"))
+
+
+@pytest.mark.parametrize(
+    ("of_acl", "client", "is_covered"),
+    [
+        ("*", "10.1.2.3", True),
+        ("10.1.2.3", "10.1.2.3", True),
+        ("10.1.2.3", "10.1.2.4", False),
+        ("10.0.0.0/8", "10.255.255.255", True),
+        ("10.0.0.0/8", "10.0.0.0", True),
+        ("10.9.9.9/8", "10.1.2.3", True),
+        ("10.0.0.0/8", "11.0.0.0", False),
+        ("10.0.0.0/32", "10.0.0.1", False),
+        ("0.0.0.0/0", "192.0.2.1", True),
+        ("0.0.0.0/0", "::1", False),
+        ("fd00::/8", "fd12::1", True),
+        ("fd00::/8", "fe80::1", False),
+        ("::ffff:10.0.0.0/104", "10.1.2.3", True),
+        ("::ffff:10.0.0.0/104", "11.1.2.3", False),
+        ("::/0", "10.1.2.3", False),
+        ("client.example", "10.1.2.3", False),
+        ("10.0.0.0/8", "", False),
+    ],
+)
+def test_an_acl_covers_an_address_or_a_range_of_them(of_acl: str, client: str, is_covered: bool) -> None:
+    assert dataclasses.replace(READ_T, host=of_acl).covers(canonical_host(client)) is is_covered
 
 
 @pytest.mark.parametrize(

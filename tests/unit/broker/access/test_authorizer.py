@@ -67,6 +67,8 @@ def authorizer(*acls: Acl, allows_unprotected: bool = False, super_users: tuple[
         ([acl(), deny(name="", pattern=PatternType.PREFIXED)], READ, "t", False),
         ([acl(), deny(principal=BOB)], READ, "t", True),
         ([acl(), deny(host=THERE)], READ, "t", True),
+        ([acl(host=f"{HERE}/24")], READ, "t", True),
+        ([acl(), deny(host=f"{HERE}/24")], READ, "t", False),
         ([acl(), deny(principal=ANYBODY)], READ, "t", False),
         ([acl(), deny(AclOperation.ALL)], READ, "t", False),
     ],
