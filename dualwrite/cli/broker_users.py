@@ -129,6 +129,8 @@ def _password(arguments: argparse.Namespace) -> str:
     """The new password, from a file, from a pipe, or typed twice."""
     if arguments.password_file is not None:
         password, origin = _first_line(arguments.password_file), f"--password-file {arguments.password_file}"
+    elif sys.stdin is None:
+        raise ConfigurationError("standard input is closed: give the password there, or in a file (--password-file)")
     elif not sys.stdin.isatty():
         password, origin = sys.stdin.readline().rstrip("\r\n"), "standard input"
     else:

@@ -57,6 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     :raises SystemExit: after ``--help`` and ``--version``, and for invalid arguments.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the shell (>&-): also keeps a database's file from taking its number
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal may lack a letter of a key or of a name
             stream.reconfigure(errors="backslashreplace")

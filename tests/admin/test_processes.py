@@ -1,6 +1,7 @@
 """The daily verbs as processes: a reader that goes away, Ctrl-C, a question at a terminal, a broker that is down."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -63,6 +64,17 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(site: AdminSite, more:
     assert process.stderr is not None
     assert process.stderr.read() == ""
     process.stderr.close()
+
+
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-"])
+def test_a_command_without_stdout_does_its_work(site: AdminSite, closed: str) -> None:
+    topic = site.topic()
+    site.plain(topic, "a")
+    words = [*COMMAND, "consume", topic, "--bootstrap-servers", site.config["bootstrap.servers"]]
+    done = subprocess.run(
+        ["sh", "-c", f"{shlex.join(words)} {closed}"], capture_output=True, text=True, timeout=PATIENCE_SECONDS
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize(("answer", "code"), [("yes\n", 0), ("y\n", 0), ("\n", 2), ("no\n", 2), ("", 2)])

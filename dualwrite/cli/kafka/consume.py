@@ -99,11 +99,11 @@ class _Printed:
     def print(self, records: Iterator[TopicRecord]) -> None:
         """Print all ``records``; each at once if new ones are waited for."""
         while batch := list(islice(records, 1 if self._is_followed else _AT_ONCE)):
-            # Whoever has read the one line may interrupt at once.
-            self.number += len(batch) if self._is_followed else 0
-            for line in self._lines.of(batch):
+            lines = list(self._lines.of(batch))
+            heads = len(lines) - len(batch)
+            for at, line in enumerate(lines):
+                self.number += at >= heads  # first: Ctrl-C may come as soon as the line can be read
                 print(line, flush=self._is_followed)
-            self.number += 0 if self._is_followed else len(batch)
 
 
 def _explain_end(config: Mapping[str, Any], arguments: argparse.Namespace) -> None:
