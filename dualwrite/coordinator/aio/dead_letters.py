@@ -7,7 +7,7 @@ from typing import Any
 
 from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
 from dualwrite.coordinator.aio.manager import AsyncUnitManager
-from dualwrite.coordinator.aio.transaction import AsyncTransaction
+from dualwrite.coordinator.aio.transaction import AsyncBlock, AsyncTransaction
 from dualwrite.coordinator.dead_letters.dead_letters import OffsetPlace, commit_method
 from dualwrite.coordinator.dead_letters.letter import ReadRecord
 from dualwrite.coordinator.dead_letters.sequence import DeadLetterSequence, RecordAttempt
@@ -43,7 +43,7 @@ class AsyncDeadLetters:
         manager = manager_of(dual_write)
         require_consumer(manager.awaited(consumer))
         self._manager = manager
-        units = _AwaitedUnits(dual_write, manager, consumer, commit_method(offsets))
+        units = _AwaitedUnits(manager, consumer, commit_method(offsets))
         self._sequence = DeadLetterSequence(manager, units, topic, attempts, may_pass)
 
     async def use(self, messages: Sequence[Any], function: Callable[[AsyncTransaction, Any], Awaitable[object]]) -> int:
@@ -60,8 +60,8 @@ class AsyncDeadLetters:
 class _AwaitedUnits:
     """The units of work of an AsyncDualWrite; see RecordUnits. The methods run in a greenlet of the caller's task."""
 
-    def __init__(self, dual_write: AsyncDualWrite, manager: AsyncUnitManager, consumer: Any, commit: str) -> None:
-        self._dual_write, self._manager, self._consumer, self._commit = dual_write, manager, consumer, commit
+    def __init__(self, manager: AsyncUnitManager, consumer: Any, commit: str) -> None:
+        self._manager, self._consumer, self._commit = manager, consumer, commit
 
     def use(self, records: Sequence[ReadRecord], offsets: list[Any], function: Any, attempt: RecordAttempt) -> None:
         """One unit of work: commit ``offsets``, and await ``function(tx, record)`` for each of ``records``."""
@@ -82,7 +82,7 @@ class _AwaitedUnits:
     async def _used(
         self, records: Sequence[ReadRecord], offsets: list[Any], function: Any, attempt: RecordAttempt
     ) -> None:
-        async with self._dual_write.transaction() as tx:
+        async with AsyncBlock(self._manager, is_repeated=True) as tx:
             attempt.transaction = tx
             await getattr(tx, self._commit)(self._consumer, offsets)
             attempt.has_offsets = True
@@ -93,7 +93,7 @@ class _AwaitedUnits:
                 await made
 
     async def _written(self, letter: OutgoingRecord, offsets: list[Any]) -> None:
-        async with self._dual_write.transaction() as tx:
+        async with AsyncBlock(self._manager, is_repeated=True) as tx:
             await getattr(tx, self._commit)(self._consumer, offsets)
             await greenlet_spawn(driver_of(tx).produce, letter)
 

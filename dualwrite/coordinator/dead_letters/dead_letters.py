@@ -10,6 +10,7 @@ from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.offsets.consumers import KafkaConsumer, member_of_consumer, require_consumer
 from dualwrite.coordinator.process.this_process import THIS_PROCESS
+from dualwrite.coordinator.unit.block import Block
 from dualwrite.coordinator.unit.transaction import Transaction, driver_of
 from dualwrite.errors import ConfigurationError
 from dualwrite.records.outgoing import OutgoingRecord
@@ -92,12 +93,12 @@ class _BlockingUnits:
     """The units of work of a DualWrite; see RecordUnits."""
 
     def __init__(self, dual_write: DualWrite, consumer: KafkaConsumer, commit: str) -> None:
-        self._dual_write, self._consumer, self._commit = dual_write, consumer, commit
+        self._manager, self._consumer, self._commit = manager_of(dual_write), consumer, commit
         self.sleep = THIS_PROCESS.sleep
 
     def use(self, records: Sequence[ReadRecord], offsets: list[Any], function: Any, attempt: RecordAttempt) -> None:
         """One unit of work: commit ``offsets``, and call ``function(tx, record)`` for each of ``records``."""
-        with self._dual_write.transaction() as tx:
+        with Block(self._manager, is_repeated=True) as tx:
             attempt.transaction = tx
             getattr(tx, self._commit)(self._consumer, offsets)
             attempt.has_offsets = True
@@ -109,7 +110,7 @@ class _BlockingUnits:
 
     def write(self, letter: OutgoingRecord, offsets: list[Any]) -> None:
         """One unit of work: commit ``offsets``, and produce ``letter``."""
-        with self._dual_write.transaction() as tx:
+        with Block(self._manager, is_repeated=True) as tx:
             getattr(tx, self._commit)(self._consumer, offsets)
             driver_of(tx).produce(letter)
 

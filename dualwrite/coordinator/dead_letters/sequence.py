@@ -93,6 +93,10 @@ class DeadLetterSequence:
         self._manager.require_outside()
         _require_function(function)
         records = require_records(messages, self._topic)
+        with self._manager.process.consuming.failures_count():  # a unit that does not begin is begun again
+            return self._use(records, function)
+
+    def _use(self, records: Sequence[ReadRecord], function: Callable[..., Any]) -> int:
         if len(records) > 1:
             error = self._try(records, function)
             if error is None:

@@ -14,6 +14,7 @@ from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run
 from tests.support.coordinator.dead_letters.fake_records import KeepingKafka, polled
 from tests.support.coordinator.event_table import events, stored_values
 from tests.support.coordinator.fake_consumer import FakeConsumer, FakeGroup, positions
+from tests.support.coordinator.fake_kafka import Fault
 
 P = TopicPartition("in", 0)
 DLQ = "in.dlq"
@@ -40,6 +41,23 @@ async def use_strictly(tx: Any, message: Any) -> None:
     await tx.produce("out", value)
     if value == "bad":
         raise ValueError(value)
+
+
+@pytest.mark.parametrize("offsets", PLACES)
+def test_a_unit_that_could_not_begin_is_begun_again_with_the_same_records(
+    sqlite_place: AsyncPlace, kafka: KeepingKafka, offsets: str
+) -> None:
+    failing = [Fault.BEFORE]
+
+    async def main() -> None:
+        async with sqlite_place.dual_write() as dual_write:
+            consumer, letters = await begun(dual_write, offsets)
+            kafka.fault = lambda request: failing.pop() if failing else Fault.NONE
+            assert await letters.use(polled(consumer, P, "a"), use_strictly) == 0
+
+    run(main())
+    assert not failing
+    assert stored_values(sqlite_place.seen) == ["a"]
 
 
 @pytest.mark.parametrize("offsets", PLACES)

@@ -8,7 +8,7 @@ from sqlalchemy import Engine
 
 from dualwrite import DeadLetterError
 from dualwrite.coordinator.dual_write import DualWrite
-from dualwrite.errors import KafkaRefusedError, KafkaUnavailableError
+from dualwrite.errors import InvalidTransactionStateError, KafkaRefusedError, KafkaUnavailableError
 from tests.support.coordinator.dead_letters.fake_records import KeepingKafka, polled
 from tests.support.coordinator.dead_letters.letter_reader import DLQ, LetterReader, P, fail
 from tests.support.coordinator.fake_kafka import Fault
@@ -39,6 +39,27 @@ def test_a_refused_dead_letter_loses_no_record(reading: LetterReader) -> None:
     reading.seek_back()
     assert reading.letters().use(polled(reading.consumer, P, "a"), fail) == 1
     assert (reading.letters_left(), reading.offset(), reading.dual_write.counters.dead_letters) == (["a"], 1, 1)
+
+
+def test_a_unit_that_could_not_begin_is_begun_again_with_the_same_records(reading: LetterReader) -> None:
+    failing = [Fault.BEFORE]
+    reading.kafka.fault = lambda request: failing.pop() if failing else Fault.NONE
+    assert reading.use("a") == 0
+    assert not failing
+    assert reading.tried == ["a"], "the first attempt never called the function"
+    assert (reading.letters_left(), reading.offset()) == (["a"], 1)
+
+
+def test_after_units_that_could_not_begin_the_worker_must_seek(reading: LetterReader) -> None:
+    reading.kafka.fault = lambda request: Fault.BEFORE
+    with pytest.raises(KafkaUnavailableError):
+        reading.use("a")
+    reading.kafka.fault = lambda request: Fault.NONE
+    with pytest.raises(InvalidTransactionStateError, match="seek_to_"):
+        reading.use("b")  # "a" was read, and never used
+    reading.seek_back()
+    assert reading.use("a") == 0
+    assert (reading.letters_left(), reading.offset()) == (["a"], 1)
 
 
 @pytest.mark.parametrize("request_name", ["produce", "prepare", "commit"])
