@@ -8,6 +8,8 @@ the cause of a UnitCommitted.
 from asyncio import CancelledError
 from collections.abc import Callable
 
+from sqlalchemy.exc import PendingRollbackError
+
 from dualwrite.coordinator.concurrency.step_errors import is_step_error
 from dualwrite.coordinator.rules.machine import Result
 from dualwrite.coordinator.steps.driver import UnitDriver
@@ -50,9 +52,12 @@ class OutgoingErrors:
 
     def of_block(self, driver: UnitDriver, error: BaseException) -> BaseException:
         """The exception that leaves the block in place of ``error``, which the user's code raised: the library's if
-        that is the loss of the unit's own connection, and ``error`` itself otherwise."""
+        that is the loss of the unit's own connection or one that SQLAlchemy raises because of it, and ``error`` itself
+        otherwise."""
         if not driver.has_lost_database:
             return error
+        if isinstance(error, PendingRollbackError):
+            return DatabaseUnavailableError("the connection to the database was lost, and the error was caught")
         translated = self._translate(error)
         return translated if isinstance(translated, DatabaseUnavailableError) else error
 

@@ -143,8 +143,8 @@ class SqlUnit:
         """Flush the sessions, and return the error that prevents a commit, if any; see UnitDatabase."""
         try:
             transaction = self._transaction
-            is_refused = transaction is not None and transaction.refused is not None
-            if not is_refused and self._used_sessions():
+            is_over = transaction is not None and (transaction.refused is not None or transaction.is_lost)
+            if not is_over and self._used_sessions():
                 flush_all(self._used_sessions)
             if transaction is None:
                 return InvalidTransactionStateError(f"this unit of work has no database transaction: {LEAVE_TO_END}")

@@ -85,6 +85,12 @@ class UnitTransaction(RootTransaction):
         """True while the block runs."""
         return self._machine.in_user_code
 
+    def _connection_begin_impl(self) -> None:
+        # In place of a transaction whose connection was lost none is begun: that would need another connection, and its
+        # error would take the place of the loss. Without one SQLAlchemy refuses what the block does next.
+        if not self.connection.invalidated:
+            super()._connection_begin_impl()
+
     def commit(self) -> None:
         """Commit, for the unit's own end.
 

@@ -3,12 +3,14 @@ unit again."""
 
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, insert, make_url, text
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy import Engine, create_engine, event, insert, make_url, text
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.orm import Session
 
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.unit.transaction import Transaction
@@ -22,7 +24,7 @@ from dualwrite.errors import (
 from tests.support.coordinator.event_table import events, ready_engine, stored_values
 from tests.support.coordinator.fake_consumer import FakeConsumer, FakeGroup
 from tests.support.coordinator.fake_kafka import FakeKafka
-from tests.support.coordinator.usual_unit import run_unit, write, write_unit, writing
+from tests.support.coordinator.usual_unit import EventModel, run_unit, write, write_unit, writing
 from tests.support.servers.sessions import kill_session, session_of
 
 Make = Callable[..., DualWrite]
@@ -88,6 +90,81 @@ def test_a_lost_connection_whose_error_is_caught_is_the_librarys_error(
     with pytest.raises(DatabaseUnavailableError, match="caught"):
         run_unit(dual_write, writing("one"), killing(other), insert_in_vain)
     assert in_neither(other, kafka)
+
+
+def going_down(other: Engine, engine: Engine) -> Callable[[Transaction], None]:
+    """Let the server end the session of the unit, and refuse all later ones of ``engine``."""
+
+    def refuse(*_: object) -> None:
+        raise engine.dialect.loaded_dbapi.OperationalError("Connection refused")
+
+    def go_down(tx: Transaction) -> None:
+        killing(other)(tx)
+        event.listen(engine, "do_connect", refuse)
+
+    return go_down
+
+
+def add_to(session: Session) -> None:
+    session.add(EventModel(value="two"))
+
+
+def flush(tx: Transaction) -> None:
+    add_to(tx.session)
+    tx.session.flush()
+
+
+def flush_twice(tx: Transaction) -> None:
+    with pytest.raises(DBAPIError):
+        flush(tx)
+    flush(tx)
+
+
+def insert_twice(tx: Transaction) -> None:
+    with pytest.raises(DBAPIError):
+        insert_two(tx)
+    insert_two(tx)
+
+
+def own_session(tx: Transaction) -> None:
+    add_to(Session(tx.connection))
+
+
+@pytest.mark.parametrize(
+    "use", [lambda tx: add_to(tx.session), flush, flush_twice, own_session, insert_twice], ids=lambda use: use.__name__
+)
+@pytest.mark.parametrize("writes", [[writing("one")], []], ids=["with records", "without"])
+def test_a_database_that_goes_down_in_the_block_is_the_librarys_error(
+    make_dual_write: Make,
+    engine: Engine,
+    other: Engine,
+    kafka: FakeKafka,
+    writes: list[Callable[[Transaction], None]],
+    use: Callable[[Transaction], None],
+) -> None:
+    dual_write = make_dual_write(engine)
+    with pytest.raises(DatabaseUnavailableError, match="was lost") as caught:
+        run_unit(dual_write, *writes, going_down(other, engine), use)
+    assert caught.value.retriable
+    assert in_neither(other, kafka)
+
+
+def test_after_a_lost_connection_the_block_writes_nothing_on_another_one(
+    make_dual_write: Make, engine: Engine, other: Engine, kafka: FakeKafka
+) -> None:
+    def go_on(tx: Transaction) -> None:
+        with pytest.raises(DBAPIError):
+            flush(tx)
+        for call in (tx.session.rollback, lambda: insert_two(tx), tx.connection.rollback, tx.connection.commit):
+            with suppress(SQLAlchemyError, InvalidTransactionStateError):
+                call()
+
+    dual_write = make_dual_write(engine)
+    with pytest.raises(DatabaseUnavailableError, match="was lost"):
+        run_unit(dual_write, writing("one"), killing(other), go_on)
+    assert in_neither(other, kafka)
+    write_unit(dual_write, "three")
+    assert stored_values(other) == kafka.committed == ["three"]
 
 
 def test_the_users_own_exception_passes_even_if_the_connection_is_lost(
