@@ -65,15 +65,20 @@ def schema_of(connection: Connection) -> str | None:
     return schema
 
 
+PLAIN: Mapping[str, Any] = {"stream_results": False, "yield_per": None}
+"""Execution options in place of those with which a block reads large results by ``tx.connection.execution_options()``:
+they stay on the connection, and would give the library's UPDATE a cursor of the server's."""
+
+
 def ours(connection: Connection) -> Mapping[str, Any]:
     """The ``execution_options`` of a statement on the library's tables.
 
     They replace the ``schema_translate_map`` of the engine or the connection, which does not apply to the library's
-    tables once these are found.
+    tables once these are found, and PLAIN's.
     """
     return _options(schema_of(connection))
 
 
 @lru_cache
 def _options(schema: str | None) -> Mapping[str, Any]:
-    return {"schema_translate_map": None if schema is None else {None: schema}}
+    return {**PLAIN, "schema_translate_map": None if schema is None else {None: schema}}

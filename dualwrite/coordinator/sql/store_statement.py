@@ -7,6 +7,7 @@ from sqlalchemy import ColumnElement, Connection, Dialect, Update, bindparam, ca
 
 from dualwrite.coordinator.sql.dialects.base import Database
 from dualwrite.coordinator.sql.fencing import is_under_token
+from dualwrite.coordinator.sql.own_tables import PLAIN
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 
 
@@ -62,4 +63,4 @@ class CompiledUpdate:
         """Execute it with the parameters ``values``; the number of rows that it found."""
         named = {**self._constants, **values}
         parameters = named if self._order is None else tuple([named[name] for name in self._order])
-        return connection.exec_driver_sql(self._text, parameters).rowcount
+        return connection.exec_driver_sql(self._text, parameters, PLAIN).rowcount

@@ -13,8 +13,9 @@ from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.coordinator.sql.unit_bounds import begin_unit
 from dualwrite.errors import DatabaseUnavailableError, InvalidTransactionStateError
-from dualwrite.ids import PreparedTxnState, ProducerIdentity
+from dualwrite.ids import PreparedTxnState, ProducerIdentity, TopicPartition
 from tests.support.coordinator.event_table import TakingStore, events, is_closed, ready_engine, stored_values
+from tests.support.coordinator.fake_consumer import FakeConsumer, FakeGroup, positions
 from tests.support.coordinator.fake_kafka import FakeKafka
 from tests.support.coordinator.usual_unit import write, write_unit
 from tests.support.servers.sessions import kill_session, session_of
@@ -145,6 +146,21 @@ def test_a_lease_renewal_does_not_fail_a_unit_under_mariadbs_snapshot_isolation(
             write(tx, "one")
         assert in_both(engine, kafka, "one")
     engine.dispose()
+
+
+@pytest.mark.parametrize("options", [{"stream_results": True}, {"yield_per": 10}], ids=str)
+def test_a_block_may_read_large_results_by_its_connection(
+    make_dual_write: Make, engine: Engine, kafka: FakeKafka, options: dict[str, Any]
+) -> None:
+    dual_write, consumer, partition = make_dual_write(engine), FakeConsumer(FakeGroup()), TopicPartition("in", 0)
+    dual_write.seek_to_stored(consumer, positions(partition))
+    consumer.poll(partition, 1)
+    with dual_write.transaction() as tx:
+        write(tx, "one")
+        reading = tx.connection.execution_options(**options)  # the same connection, with the options from now on
+        assert reading.scalars(select(events.c.value)).all() == ["one"]
+        tx.store_offsets(consumer)
+    assert stored_values(engine) == kafka.committed == ["one"]
 
 
 def test_savepoints_work_inside_a_unit(make_dual_write: Make, engine: Engine, kafka: FakeKafka) -> None:
