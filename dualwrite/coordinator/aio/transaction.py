@@ -213,6 +213,7 @@ class AsyncTransaction(BaseTransaction):
             call.set_result(None)
 
     def _require_alone(self, verb: str) -> None:
+        self._units.check_loop()  # an asyncio driver notices another loop only when the database has the statement
         if self._call is not None:
             raise InvalidTransactionStateError(
                 f"{verb}: another task is using this unit of work: a unit of work makes one call at a time"

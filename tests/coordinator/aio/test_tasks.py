@@ -189,6 +189,24 @@ def assert_true(value: bool) -> None:
 # Delivery callbacks.
 
 
+def test_another_event_loop_cannot_use_a_unit(place: AsyncPlace) -> None:
+    """If only the driver noticed, the statement could have its effect, and the record after it would be missing."""
+
+    async def write_elsewhere(tx: AsyncTransaction) -> None:
+        await tx.execute(insert(events).values(value="two"))
+        await tx.produce("t", "two")
+
+    async def main() -> None:
+        async with place.dual_write() as dual_write, dual_write.transaction() as tx:
+            await write(tx, "one")
+            for use in (write_elsewhere, lambda tx: tx.produce("t", "two")):
+                with pytest.raises(InvalidTransactionStateError, match="another one: make one in each event loop"):
+                    await asyncio.to_thread(asyncio.run, use(tx))
+
+    run(main())
+    assert place.in_both("one")
+
+
 def test_delivery_callbacks_are_called_in_the_loops_thread(sqlite_place: AsyncPlace) -> None:
     seen: list[Any] = []
 
