@@ -23,6 +23,7 @@ from sqlalchemy import (
     Integer,
     MetaData,
     Select,
+    String,
     Table,
     TableClause,
     column,
@@ -86,11 +87,13 @@ class _Type(NamedTuple):
 
     :param name: its name in the database; None if SQLAlchemy does not know it.
     :param number: its number, on a database where another type of the same name may replace it.
+    :param texts: the table's options for texts, if it is a text.
     """
 
     kind: TypeEngine[Any]
     name: str | None
     number: int | None
+    texts: Mapping[str, str]
 
 
 def make_staging(engine: Engine, dbtable: str, columns: Sequence[TableColumn]) -> Staging:
@@ -193,8 +196,14 @@ def _types_of(connection: Connection, schema: str | None, name: str) -> dict[str
     columns = inspect(connection).get_columns(name, schema)
     column_types = {reflected["name"]: reflected["type"] for reflected in columns}
     type_numbers = database_of(dialect).type_numbers(connection, schema, name)
+    texts = database_of(dialect).text_options(connection, schema, name)
     return {
-        column_name: _Type(column_type, _type_name(column_type, dialect), type_numbers.get(column_name))
+        column_name: _Type(
+            column_type,
+            _type_name(column_type, dialect),
+            type_numbers.get(column_name),
+            texts if isinstance(column_type, String) else {},
+        )
         for column_name, column_type in column_types.items()
     }
 
@@ -207,11 +216,14 @@ def _type_name(column_type: TypeEngine[Any], dialect: Dialect) -> str | None:
 
 
 def _staging_name(target: tuple[str | None, str], types: Mapping[str, _Type], column_names: Sequence[str]) -> str:
-    """The name of the staging table for the columns ``column_names`` of ``target``. Other columns or types result in
-    another name."""
-    return _prefix(*target) + _digest(
-        [[column_name, types[column_name].name, types[column_name].number] for column_name in column_names], 9
-    )
+    """The name of the staging table for the columns ``column_names`` of ``target``. Other columns, types or collations
+    result in another name: with another collation the staged rows would have other keys than the target."""
+    parts: list[object] = []
+    for column_name in column_names:
+        column_type = types[column_name]
+        texts = [dict(sorted(column_type.texts.items()))] if column_type.texts else []
+        parts.append([column_name, column_type.name, column_type.number, *texts])
+    return _prefix(*target) + _digest(parts, 9)
 
 
 def _prefix(schema: str | None, name: str) -> str:
@@ -290,7 +302,10 @@ def move_rows(
                 "them in a crash; run the batch again"
             )
         rows = select(*(staged.c[name] for name in names)).where(*of_chunk)
-        rows = _last_of_each_key(staged, rows, upsert_keys) if upsert_keys else rows.order_by(*in_order)
+        if upsert_keys:
+            rows = _last_of_each_key(staged, rows, upsert_keys, in_order if database.one_writer else ())
+        else:
+            rows = rows.order_by(*in_order)
         fill = partial(_fill_from_select, names, rows)
         connection.execute(database.insert(target, upsert_keys, fill))
         moved_rows += staged_rows
@@ -313,11 +328,20 @@ def _fill_from_select(names: Sequence[str], rows: Select[Any], into: Any) -> Any
     return into.from_select(names, rows)
 
 
-def _last_of_each_key(staged: TableClause, rows: Select[Any], keys: Sequence[str]) -> Select[Any]:
+def _last_of_each_key(
+    staged: TableClause, rows: Select[Any], keys: Sequence[str], in_order: Sequence[ColumnClause[Any]]
+) -> Select[Any]:
     """The last row of each key, because a statement of PostgreSQL cannot replace a row twice. Rows with NULL in a key
-    column have no key."""
+    column have no key.
+
+    :param in_order: the order of the rows; empty for the database's own. SQLite's target may take several of them for
+        one key (COLLATE NOCASE), and the last one has to count. Elsewhere the order of the keys makes deadlocks of
+        concurrent batches rarer.
+    """
+    names = [column_.name for column_ in rows.selected_columns]
     latest = (staged.c[PART].desc(), staged.c[ROW].desc())
     rank = func.row_number().over(partition_by=[staged.c[key] for key in keys], order_by=latest)
-    ranked = rows.add_columns(rank.label(_RANK)).subquery()
+    ranked = rows.add_columns(*in_order, rank.label(_RANK)).subquery()
     is_last = or_(ranked.c[_RANK] == 1, *(ranked.c[key].is_(None) for key in keys))
-    return select(*(column_ for column_ in ranked.c if column_.name != _RANK)).where(is_last)
+    last_rows = select(*(ranked.c[name] for name in names)).where(is_last)
+    return last_rows.order_by(*(ranked.c[mark.name] for mark in in_order))

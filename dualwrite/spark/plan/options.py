@@ -193,6 +193,10 @@ def _topic(value: Any) -> str:
     return text
 
 
+_LARGEST = 2**63 - 1
+"""A number's upper bound in the databases."""
+
+
 def _whole(least: int) -> Callable[[Any], int]:
     def read(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int | str):
@@ -203,6 +207,8 @@ def _whole(least: int) -> Callable[[Any], int]:
             raise ValueError("use a whole number") from None
         if number < least:
             raise ValueError(f"use {least} or more")
+        if number > _LARGEST:
+            raise ValueError(f"use at most {_LARGEST}")
         return number
 
     return read

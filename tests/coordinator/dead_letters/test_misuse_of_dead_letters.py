@@ -159,6 +159,8 @@ def of_database(kind: Callable[..., Exception], *arguments: Any, is_lost: bool =
         (of_database(OperationalError, "database is locked"), False),
         (of_database(OperationalError, 3819, "Check constraint 'c' is violated."), True),
         (of_database(OperationalError, 4025, "CONSTRAINT `c` failed"), True),
+        (of_database(OperationalError, 1292, "Incorrect datetime value: '0001-01-01' for column `ts`"), True),
+        (of_database(OperationalError, 1364, "Field 'item' doesn't have a default value"), True),
         (of_database(OperationalError, 1644, "a trigger's SIGNAL"), True),
         (of_database(OperationalError, "no such table: events"), False),
         (of_database(InterfaceError, "Error binding parameter 0"), True),

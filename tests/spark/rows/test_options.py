@@ -83,6 +83,7 @@ def test_kafkas_settings_are_one_mapping_or_one_option_each_and_always_texts() -
         ({"dbtable": " "}, "option 'dbtable' ' ': use a text that is not empty"),
         ({"topic": "a b"}, "option 'topic' 'a b': use 1 to 249 letters, digits, dots"),
         ({"batchId": "-1"}, "option 'batchId' '-1': use 0 or more"),
+        ({"batchId": 2**63}, "option 'batchId' 9223372036854775808: use at most 9223372036854775807"),
         ({"batchId": True}, "option 'batchId' True: use a whole number"),
         ({"batchsize": "many"}, "option 'batchsize' 'many': use a whole number"),
         ({"batchsize": 1.5}, "option 'batchsize' 1.5: use a whole number"),

@@ -25,9 +25,10 @@ _MEANINGS: dict[ErrorMeaning | None, str] = {
 
 _REFUSALS = (DataError, IntegrityError, InternalError, ProgrammingError)
 """SQLAlchemy's errors for bad values, for constraints, and for refusals by triggers, policies, views and rights."""
-_REFUSED_ROWS = frozenset({1644, 3819, 4025})
-"""MySQL's and MariaDB's errors of a trigger's SIGNAL and of a CHECK constraint, for which PyMySQL and its relatives
-raise OperationalError."""
+_REFUSED_ROWS = frozenset({1292, 1364, 1526, 1644, 3140, 3819, 4025})
+"""MySQL's and MariaDB's errors of a wrong value (1292, such as a time that a TIMESTAMP cannot hold), of a missing value
+(1364), of a value without a partition (1526), of a trigger's SIGNAL (1644), of wrong JSON (3140) and of a CHECK
+constraint (3819, 4025), for which PyMySQL and its relatives raise OperationalError."""
 
 
 def refuses_row(error: DBAPIError) -> bool:

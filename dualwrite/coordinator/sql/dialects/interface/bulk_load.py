@@ -83,6 +83,11 @@ class DatabaseBulkLoad:
         compares texts as that does, and has transactions. A crash of the server may empty it."""
         return {}
 
+    def text_options(self, connection: Connection, schema: str | None, name: str) -> Mapping[str, str]:
+        """The options of the table ``name`` that decide how its columns keep and compare texts, unless a column has its
+        own."""
+        return {}
+
     def type_numbers(self, connection: Connection, schema: str | None, name: str) -> Mapping[str, int]:
         """A number for the type of each column of the table ``name``, where a type may be replaced by another one of
         the same name."""

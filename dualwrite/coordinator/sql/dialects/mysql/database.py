@@ -331,9 +331,13 @@ class Mysql(Database):
 
     def staging_options(self, connection: Connection, schema: str | None, name: str) -> Mapping[str, Any]:
         """The target's collation, and a transactional engine."""
-        options = inspect(connection).get_table_options(name, schema)
-        texts = {key: value for key, value in options.items() if key.endswith(("charset", "collate"))}
+        texts = self.text_options(connection, schema, name)
         return {**texts, f"{connection.dialect.name}_engine": self.table_options["engine"]}
+
+    def text_options(self, connection: Connection, schema: str | None, name: str) -> Mapping[str, str]:
+        """The table's character set and collation."""
+        options = inspect(connection).get_table_options(name, schema)
+        return {key: str(value) for key, value in options.items() if key.endswith(("charset", "collate"))}
 
     @contextmanager
     def changing_tables(self, connection: Connection) -> Iterator[None]:
