@@ -127,13 +127,16 @@ def async_dualwrite_engine(dualwrite_engine: "Engine") -> "AsyncEngine":
     """The database of ``async_dualwrite``: that of ``dualwrite_engine``, by aiosqlite, asyncpg or aiomysql. It keeps no
     connection open, which would belong to one event loop. Override it for another driver."""
     from sqlalchemy import NullPool
-    from sqlalchemy.ext.asyncio import create_async_engine
 
     from dualwrite.coordinator.sql.dialects.supported import database_of
+    from dualwrite.extras import brought_by
 
     driver = next(iter(database_of(dualwrite_engine.dialect).blocking_drivers))
-    url = dualwrite_engine.url
-    return create_async_engine(url.set(drivername=f"{url.drivername.partition('+')[0]}+{driver}"), poolclass=NullPool)
+    url = dualwrite_engine.url.set(drivername=f"{dualwrite_engine.url.drivername.partition('+')[0]}+{driver}")
+    with brought_by(driver):
+        from sqlalchemy.ext.asyncio import create_async_engine
+
+        return create_async_engine(url, poolclass=NullPool)
 
 
 @pytest.fixture

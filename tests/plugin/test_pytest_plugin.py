@@ -200,3 +200,10 @@ def test_an_async_dualwrite_is_for_the_event_loop_of_a_test(suite: pytest.Pytest
         """
     )
     suite.runpytest_subprocess("-W", "error").assert_outcomes(passed=3)
+
+
+def test_a_fixture_that_needs_an_extra_says_what_to_install(suite: pytest.Pytester) -> None:
+    suite.makeconftest("import sys; sys.modules['greenlet'] = None")
+    suite.makepyfile("def test_on_asyncio(async_dualwrite): pass")
+    result = suite.runpytest_subprocess()
+    result.stdout.fnmatch_lines(["*greenlet is not installed; run pip install '.[[]aiosqlite[]]' in a clone*"])
