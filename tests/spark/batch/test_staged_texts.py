@@ -77,13 +77,12 @@ def test_of_rows_that_only_the_target_takes_for_one_key_the_last_one_counts(sqli
         ("seen TIMESTAMP NULL", "'0001-01-01'"),
         ("seen INT) PARTITION BY RANGE (seen) (PARTITION few VALUES LESS THAN (10)", "20"),
     ],
+    ids=["time", "partition"],
 )
 def test_a_value_that_the_target_cannot_have_is_refused_in_one_line(
     mariadb: Engine, definition: str, value: str
 ) -> None:
     execute(mariadb, f"CREATE TABLE words ({definition})")
-    with (
-        pytest.raises(InputError, match="^job 'job': the database refuses a row: .*$"),
-        database_errors_translated("job 'job'"),
-    ):
+    refused = pytest.raises(InputError, match=r"^job 'job': the database refuses a row: .*$")
+    with refused, database_errors_translated("job 'job'"):
         execute(mariadb, f"INSERT INTO words VALUES ({value})")
