@@ -1,9 +1,9 @@
 """The daily work on a Kafka cluster as functions over a Kafka configuration: topics, records, groups and ACLs.
 
-``dualwrite topics``, ``consume``, ``groups`` and ``acls`` call them. Each function takes ``kafka``, a configuration by
-librdkafka's keys as DualWrite takes it, and makes connections of its own. ``timeout`` is how many seconds a request may
-take, with all attempts. The functions need no database, and work on the bundled broker and on Apache Kafka. All of them
-raise:
+``dualwrite topics``, ``consume``, ``groups``, ``acls`` and ``move`` call them. Each function takes ``kafka``, a
+configuration by librdkafka's keys as DualWrite takes it, and makes connections of its own. ``timeout`` is how many
+seconds a request may take, with all attempts. The functions need no database, and work on the bundled broker and on
+Apache Kafka. All of them raise:
 
 - ConfigurationError, if a setting is missing, malformed, or cannot be honoured;
 - KafkaUnavailableError, if the cluster gives no usable answer in time;

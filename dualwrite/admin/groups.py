@@ -80,7 +80,7 @@ def reset_offsets(
     with connected(kafka, timeout) as cluster:
         chosen = partitions_of(cluster, topic, partitions)
         after = start_offsets(cluster, chosen, start, committed=True)
-        before = _committed(cluster, group_id, stable=False)
+        before = _offsets(_committed(cluster, group_id, stable=False))
         changes = [OffsetChange(partition, before.get(partition), after[partition]) for partition in chosen]
         if dry_run:
             return changes
@@ -91,6 +91,24 @@ def reset_offsets(
             raise InputError(f"group {group_id!r} has members: stop its consumers first")
         require_success(ApiKey.OFFSET_COMMIT, group_id, code)
         return changes
+
+
+def stable_offsets(
+    kafka: Mapping[str, Any],
+    group_ids: Iterable[str],
+    partitions: Collection[TopicPartition],
+    *,
+    timeout: float = DEFAULT_TIMEOUT,
+) -> dict[str, dict[TopicPartition, CommittedOffset | None]]:
+    """The committed offsets of each of ``group_ids`` in ``partitions``. None stands for an offset that an open
+    transaction may replace; partitions without any are left out.
+
+    :raises KafkaRefusedError: if DESCRIBE on a group, or on one of the topics, is not granted.
+    """
+    if not partitions:
+        return {group_id: {} for group_id in group_ids}
+    with connected(kafka, timeout) as cluster:
+        return {group_id: _committed(cluster, group_id, partitions, stable=True) for group_id in group_ids}
 
 
 def _listed(cluster: ClusterClient) -> list[GroupListing]:
@@ -108,11 +126,13 @@ def _listed(cluster: ClusterClient) -> list[GroupListing]:
     return cluster.persist(attempt)
 
 
-def _committed(cluster: ClusterClient, group_id: str, *, stable: bool) -> dict[TopicPartition, int | None]:
+def _committed(
+    cluster: ClusterClient, group_id: str, partitions: Collection[TopicPartition] | None = None, *, stable: bool
+) -> dict[TopicPartition, CommittedOffset | None]:
     """The committed offset of each partition; with ``stable`` None for one with an offset in an open transaction."""
-    answer = ask_about(cluster, group_id, committed_offsets(group_id, stable=stable), lambda answer: answer.error_code)
-    offsets: dict[TopicPartition, int | None] = {}
-    for topic in answer.topics:
+    call = committed_offsets(group_id, partitions, stable=stable)
+    offsets: dict[TopicPartition, CommittedOffset | None] = {}
+    for topic in ask_about(cluster, group_id, call, lambda answer: answer.error_code).topics:
         for entry in topic.partitions:
             partition = TopicPartition(topic.name, entry.partition_index)
             if entry.error_code == ErrorCode.UNSTABLE_OFFSET_COMMIT:
@@ -120,8 +140,14 @@ def _committed(cluster: ClusterClient, group_id: str, *, stable: bool) -> dict[T
                 continue
             require_success(ApiKey.OFFSET_FETCH, group_id, entry.error_code)
             if entry.committed_offset != _NO_OFFSET:
-                offsets[partition] = entry.committed_offset
+                offsets[partition] = CommittedOffset(
+                    *partition, entry.committed_offset, entry.committed_leader_epoch, entry.metadata or ""
+                )
     return offsets
+
+
+def _offsets(committed: Mapping[TopicPartition, CommittedOffset | None]) -> dict[TopicPartition, int]:
+    return {partition: entry.offset for partition, entry in committed.items() if entry is not None}
 
 
 def _lags(
@@ -129,7 +155,7 @@ def _lags(
 ) -> tuple[PartitionLag, ...]:
     owners = {partition: member.member_id for member in members for partition in member.partitions}
     stable = _committed(cluster, group_id, stable=True)
-    committed = _committed(cluster, group_id, stable=False)
+    committed = _offsets(_committed(cluster, group_id, stable=False))
     partitions = sorted(owners.keys() | committed.keys())
     ends = log_ends(cluster, partitions)
     lags = []

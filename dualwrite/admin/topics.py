@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from dualwrite.admin.connecting import DEFAULT_TIMEOUT, connected, log_ends, topic_metadata, with_leader
+from dualwrite.admin.definitions import require_success, settings_of
 from dualwrite.admin.open_transactions import open_transactions
 from dualwrite.admin.views import PartitionDetails, TopicConfigEntry, TopicDetails, TopicListing
 from dualwrite.client.admin.cluster_client import ClusterClient, topic_id_text
@@ -13,16 +14,13 @@ from dualwrite.client.protocol.topic_requests import (
     partition_sizes,
     topic_creation,
     topic_deletion,
-    topic_settings,
 )
 from dualwrite.client.terms.error_classes import raise_for
 from dualwrite.errors import InputError, KafkaRefusedError
 from dualwrite.ids import TopicPartition, is_legal_topic
 from dualwrite.wire.apis import Message
-from dualwrite.wire.error_codes import ErrorCode, error_name
+from dualwrite.wire.error_codes import ErrorCode
 
-_SET_ON_TOPIC = 1
-"""Kafka's ConfigSource DYNAMIC_TOPIC_CONFIG."""
 _NOT_GRANTED = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED})
 
 
@@ -78,7 +76,7 @@ def create_topic(
         (answer,) = cluster.ask_once(call).topics
     if if_not_exists and answer.error_code == ErrorCode.TOPIC_ALREADY_EXISTS:
         return False
-    _require_success(f"topic {name!r} was not created", answer)
+    require_success(f"topic {name!r} was not created", answer)
     return True
 
 
@@ -95,7 +93,7 @@ def delete_topic(
         (answer,) = cluster.ask_once(topic_deletion(name)).responses
     if if_exists and answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return False
-    _require_success(f"topic {name!r} was not deleted", answer)
+    require_success(f"topic {name!r} was not deleted", answer)
     return True
 
 
@@ -185,19 +183,9 @@ def _sizes(cluster: ClusterClient, name: str, entries: Iterable[Message]) -> dic
 
 
 def _settings(cluster: ClusterClient, name: str) -> tuple[TopicConfigEntry, ...] | None:
-    call = topic_settings(name)
-    (result,) = cluster.persist(lambda deadline: cluster.ask_any(call, deadline)).results
-    if result.error_code in _NOT_GRANTED:
+    try:
+        return settings_of(cluster, [name]).get(name)
+    except KafkaRefusedError as error:
+        if error.code not in _NOT_GRANTED:
+            raise
         return None
-    raise_for(call.api_key, call.operation, result.error_code)
-    settings = [
-        TopicConfigEntry(entry.name, entry.value, entry.config_source == _SET_ON_TOPIC) for entry in result.configs
-    ]
-    return tuple(sorted(settings, key=lambda setting: setting.name))
-
-
-def _require_success(message: str, answer: Message) -> None:
-    """Raise an error with the broker's reason, unless the answer has none."""
-    if answer.error_code:
-        reason = f": {answer.error_message.rstrip('.')}" if answer.error_message else ""
-        raise KafkaRefusedError(f"{message}{reason}", answer.error_code, error_name(answer.error_code))

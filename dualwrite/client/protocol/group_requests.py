@@ -4,9 +4,9 @@ A dual write sends TxnOffsetCommit alone, which is in ``requests.py``.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from dualwrite.client.protocol.requests import CommittedOffset, VersionedRequest, topics_of
+from dualwrite.client.protocol.requests import CommittedOffset, VersionedRequest, by_topic, topics_of
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.apis import APIS, ApiKey
 
@@ -35,12 +35,21 @@ def consumer_group_description(group: str) -> VersionedRequest:
     return VersionedRequest(f"ConsumerGroupDescribe of {group}", ApiKey.CONSUMER_GROUP_DESCRIBE, message)
 
 
-def committed_offsets(group: str, *, stable: bool) -> VersionedRequest:
-    """OffsetFetch of all offsets of ``group``.
+def committed_offsets(
+    group: str, partitions: Collection[TopicPartition] | None = None, *, stable: bool
+) -> VersionedRequest:
+    """OffsetFetch of offsets of ``group``.
 
+    :param partitions: only those of these partitions; None for all that have one, which leaves out partitions with
+        nothing but an offset in an open transaction.
     :param stable: True for an error instead of an offset that an open transaction may replace.
     """
-    message = APIS[ApiKey.OFFSET_FETCH].request(group_id=group, topics=None, require_stable=stable)
+    request = APIS[ApiKey.OFFSET_FETCH].request
+    topics = None
+    if partitions is not None:
+        named = by_topic(partitions).items()
+        topics = [request.OffsetFetchRequestTopic(name=name, partition_indexes=indexes) for name, indexes in named]
+    message = request(group_id=group, topics=topics, require_stable=stable)
     floor = _FIRST_WITH_STABLE if stable else 2
     return VersionedRequest(f"OffsetFetch of {group}", ApiKey.OFFSET_FETCH, message, floor, _FIRST_WITH_STABLE)
 

@@ -22,6 +22,9 @@ EARLIEST, LATEST = -2, -1
 _FIRST_WITH_AN_EXPECTED_IDENTITY = 3
 _FIRST_OF_TV2 = 5
 """The lowest versions of InitProducerId for KIP-360, and of EndTxn and TxnOffsetCommit for TV2."""
+_FIRST_WITH_MEMBERS, _LAST_OF_TV1 = 3, 4
+"""The lowest version of TxnOffsetCommit with a member (KIP-447), and the highest of it and AddOffsetsToTxn before
+TV2."""
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 _BROKER = 4
 """Kafka's ConfigResource.Type of a broker."""
@@ -200,10 +203,30 @@ def topics_of(
     return [topic_class(name=name, partitions=partitions) for name, partitions in topics.items()]
 
 
+def add_offsets_to_txn(transactional_id: str, producer: ProducerIdentity, group: str) -> VersionedRequest:
+    """AddOffsetsToTxn: the offsets of ``group`` become a part of the transaction, as before TV2."""
+    message = APIS[ApiKey.ADD_OFFSETS_TO_TXN].request(
+        transactional_id=transactional_id,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        group_id=group,
+    )
+    operation = f"AddOffsetsToTxn of group {group} to {transactional_id}"
+    return VersionedRequest(operation, ApiKey.ADD_OFFSETS_TO_TXN, message, cap=_LAST_OF_TV1)
+
+
 def txn_offset_commit(
-    transactional_id: str, producer: ProducerIdentity, offsets: Sequence[CommittedOffset], member: GroupMember
+    transactional_id: str,
+    producer: ProducerIdentity,
+    offsets: Sequence[CommittedOffset],
+    member: GroupMember,
+    *,
+    joins: bool = True,
 ) -> VersionedRequest:
-    """TxnOffsetCommit v5, which makes the offsets part of the transaction without AddOffsetsToTxn."""
+    """TxnOffsetCommit.
+
+    :param joins: True for v5, which makes the offsets part of the transaction; False after AddOffsetsToTxn.
+    """
     request = APIS[ApiKey.TXN_OFFSET_COMMIT].request
     topic_class = request.TxnOffsetCommitRequestTopic
     message = request(
@@ -217,7 +240,8 @@ def txn_offset_commit(
         topics=topics_of(offsets, topic_class, topic_class.TxnOffsetCommitRequestPartition),
     )
     operation = f"TxnOffsetCommit of group {member.group_id} in {transactional_id}"
-    return VersionedRequest(operation, ApiKey.TXN_OFFSET_COMMIT, message, _FIRST_OF_TV2, _FIRST_OF_TV2)
+    versions = (_FIRST_OF_TV2, _FIRST_OF_TV2) if joins else (_FIRST_WITH_MEMBERS, _LAST_OF_TV1)
+    return VersionedRequest(operation, ApiKey.TXN_OFFSET_COMMIT, message, *versions)
 
 
 def code_in(api_key: ApiKey, answer: Message) -> tuple[int, str]:
@@ -253,7 +277,7 @@ def list_transactions(producer_ids: Iterable[int] = ()) -> VersionedRequest:
 def describe_producers(partitions: Iterable[TopicPartition]) -> VersionedRequest:
     """DescribeProducers of partitions that the broker leads."""
     request = APIS[ApiKey.DESCRIBE_PRODUCERS].request
-    topics = [request.TopicRequest(name=name, partition_indexes=each) for name, each in _by_topic(partitions).items()]
+    topics = [request.TopicRequest(name=name, partition_indexes=each) for name, each in by_topic(partitions).items()]
     return VersionedRequest("DescribeProducers", ApiKey.DESCRIBE_PRODUCERS, request(topics=topics))
 
 
@@ -276,7 +300,7 @@ def list_offsets(partitions: Iterable[TopicPartition], timestamp: int, *, commit
                 for index in indexes
             ],
         )
-        for name, indexes in _by_topic(partitions).items()
+        for name, indexes in by_topic(partitions).items()
     ]
     message = request(replica_id=-1, isolation_level=_isolation(committed), topics=topics)
     return VersionedRequest("ListOffsets", ApiKey.LIST_OFFSETS, message, floor=2 if committed else 1, cap=9)
@@ -322,7 +346,8 @@ def describe_log_dirs(node: int) -> VersionedRequest:
     return VersionedRequest(f"DescribeLogDirs of broker {node}", ApiKey.DESCRIBE_LOG_DIRS, message, floor=1)
 
 
-def _by_topic(partitions: Iterable[TopicPartition]) -> Mapping[str, list[int]]:
+def by_topic(partitions: Iterable[TopicPartition]) -> Mapping[str, list[int]]:
+    """The indexes of ``partitions`` by topic, as requests name them."""
     indexes: dict[str, list[int]] = {}
     for partition in partitions:
         indexes.setdefault(partition.topic, []).append(partition.partition)

@@ -1,4 +1,4 @@
-"""The requests of ``dualwrite.admin`` about topics. None of them is a part of a dual write."""
+"""The requests of ``dualwrite.admin`` about topics and their settings. None of them is a part of a dual write."""
 
 from collections.abc import Iterable, Mapping
 
@@ -9,6 +9,10 @@ BROKERS_DEFAULT = -1
 """In CreateTopics: the broker's own number of partitions or replicas (KIP-464)."""
 _TOPIC = 2
 """Kafka's ConfigResource.Type of a topic."""
+_SET = 0
+"""Kafka's AlterConfigOp.OpType SET."""
+_FIRST_WITH_SETTINGS = 5
+"""The answer to CreateTopics has the topic's settings from this version on (KIP-525)."""
 _TIMEOUT_MS = 30_000
 """How long the broker may wait for the cluster, as in Kafka's own tools."""
 _LAST_WITH_NAMES = 5
@@ -20,8 +24,13 @@ def topic_creation(
     partitions: int = BROKERS_DEFAULT,
     replicas: int = BROKERS_DEFAULT,
     config: Mapping[str, str] | None = None,
+    *,
+    validates: bool = False,
 ) -> VersionedRequest:
-    """CreateTopics of one topic. It is not repeatable: the second answer would be that the topic exists."""
+    """CreateTopics of one topic. It is not repeatable: the second answer would be that the topic exists.
+
+    :param validates: True to create nothing, and only learn what the topic would be (repeatable).
+    """
     request = APIS[ApiKey.CREATE_TOPICS].request
     settings = request.CreatableTopic.CreatableTopicConfig
     topic = request.CreatableTopic(
@@ -31,8 +40,17 @@ def topic_creation(
         assignments=[],
         configs=[settings(name=key, value=value) for key, value in (config or {}).items()],
     )
-    message = request(topics=[topic], timeout_ms=_TIMEOUT_MS)
-    return VersionedRequest(f"CreateTopics of {name}", ApiKey.CREATE_TOPICS, message, floor=4, repeatable=False)
+    message = request(topics=[topic], timeout_ms=_TIMEOUT_MS, validate_only=validates)
+    floor = _FIRST_WITH_SETTINGS if validates else 4
+    return VersionedRequest(f"CreateTopics of {name}", ApiKey.CREATE_TOPICS, message, floor, repeatable=validates)
+
+
+def partition_addition(name: str, total: int) -> VersionedRequest:
+    """CreatePartitions of one topic, up to ``total``. It is not repeatable: the second answer would be an error."""
+    request = APIS[ApiKey.CREATE_PARTITIONS].request
+    topic = request.CreatePartitionsTopic(name=name, count=total, assignments=None)
+    message = request(topics=[topic], timeout_ms=_TIMEOUT_MS, validate_only=False)
+    return VersionedRequest(f"CreatePartitions of {name}", ApiKey.CREATE_PARTITIONS, message, repeatable=False)
 
 
 def topic_deletion(name: str) -> VersionedRequest:
@@ -43,12 +61,28 @@ def topic_deletion(name: str) -> VersionedRequest:
     )
 
 
-def topic_settings(name: str) -> VersionedRequest:
-    """DescribeConfigs of the topic ``name``: all its settings."""
+def topic_settings(names: Iterable[str]) -> VersionedRequest:
+    """DescribeConfigs of the topics ``names``: all their settings."""
     request = APIS[ApiKey.DESCRIBE_CONFIGS].request
-    resource = request.DescribeConfigsResource(resource_type=_TOPIC, resource_name=name, configuration_keys=None)
-    message = request(resources=[resource], include_synonyms=False, include_documentation=False)
-    return VersionedRequest(f"DescribeConfigs of topic {name}", ApiKey.DESCRIBE_CONFIGS, message, floor=1)
+    resources = [
+        request.DescribeConfigsResource(resource_type=_TOPIC, resource_name=name, configuration_keys=None)
+        for name in names
+    ]
+    message = request(resources=resources, include_synonyms=False, include_documentation=False)
+    return VersionedRequest("DescribeConfigs", ApiKey.DESCRIBE_CONFIGS, message, floor=1)
+
+
+def settings_change(name: str, settings: Mapping[str, str]) -> VersionedRequest:
+    """IncrementalAlterConfigs of the topic ``name``: set these settings, and leave the others (KIP-339)."""
+    request = APIS[ApiKey.INCREMENTAL_ALTER_CONFIGS].request
+    resource = request.AlterConfigsResource
+    configs = [
+        resource.AlterableConfig(name=key, config_operation=_SET, value=value) for key, value in settings.items()
+    ]
+    message = request(
+        resources=[resource(resource_type=_TOPIC, resource_name=name, configs=configs)], validate_only=False
+    )
+    return VersionedRequest(f"IncrementalAlterConfigs of {name}", ApiKey.INCREMENTAL_ALTER_CONFIGS, message)
 
 
 def partition_sizes(name: str, partitions: Iterable[int]) -> VersionedRequest:

@@ -85,6 +85,7 @@ ERROR_CLASSES: dict[ApiKey, dict[int, ErrorClass]] = {
     },
     ApiKey.INIT_PRODUCER_ID: {**_COMMON, **_FENCED},
     ApiKey.END_TXN: {**_COMMON, **_FENCED, **_ABORTABLE},
+    ApiKey.ADD_OFFSETS_TO_TXN: {**_COMMON, **_FENCED, **_ABORTABLE},
     ApiKey.TXN_OFFSET_COMMIT: {
         **_COMMON,
         **_FENCED,

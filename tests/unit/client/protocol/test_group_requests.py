@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from dualwrite.client.protocol.group_requests import assigned_partitions, commit_offsets, committed_offsets
 from dualwrite.client.protocol.requests import CommittedOffset
-from dualwrite.client.protocol.topic_requests import topic_creation, topic_deletion
+from dualwrite.client.protocol.topic_requests import (
+    partition_addition,
+    settings_change,
+    topic_creation,
+    topic_deletion,
+    topic_settings,
+)
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.codec import write_request
 
@@ -73,6 +79,42 @@ def test_stable_offsets_need_the_version_that_knows_them() -> None:
     assert committed_offsets("g", stable=False).floor == 2
 
 
+def test_offsets_are_asked_for_by_topic_or_all() -> None:
+    asked = committed_offsets(
+        "g", [TopicPartition("a", 0), TopicPartition("b", 3), TopicPartition("a", 1)], stable=True
+    )
+    assert {topic.name: topic.partition_indexes for topic in asked.message.topics} == {"a": [0, 1], "b": [3]}
+    assert b"g" in write_request(asked.api_key, 7, 1, "", asked.message)
+    assert committed_offsets("g", stable=True).message.topics is None
+
+
 def test_what_would_be_answered_differently_the_second_time_is_not_repeated() -> None:
     assert not topic_creation("a").repeatable
     assert not topic_deletion("a").repeatable
+    assert not partition_addition("a", 3).repeatable
+
+
+def test_what_only_looks_or_sets_may_be_repeated() -> None:
+    validating = topic_creation("a", validates=True)
+    assert (validating.message.validate_only, validating.floor, validating.repeatable) == (True, 5, True)
+    assert not topic_creation("a").message.validate_only
+    assert settings_change("a", {}).repeatable
+    assert topic_settings(["a"]).repeatable
+
+
+def test_a_change_names_the_settings_that_it_sets() -> None:
+    call = settings_change("a", {"retention.ms": "1"})
+    (resource,) = call.message.resources
+    (entry,) = resource.configs
+    assert (resource.resource_type, resource.resource_name) == (2, "a")
+    assert (entry.name, entry.value, entry.config_operation) == ("retention.ms", "1", 0)
+    assert not call.message.validate_only
+
+
+def test_partitions_are_added_up_to_a_total() -> None:
+    (topic,) = partition_addition("a", 3).message.topics
+    assert (topic.name, topic.count, topic.assignments) == ("a", 3, None)
+
+
+def test_the_settings_of_several_topics_are_one_request() -> None:
+    assert [each.resource_name for each in topic_settings(["a", "b"]).message.resources] == ["a", "b"]
