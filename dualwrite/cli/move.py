@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{side}-config", type=Path, metavar="FILE", help=f"a file of client settings for --{side}, one per line"
         )
-    parser.add_argument("--topics", metavar="NAME", help="the topics to move, as a,b (all)")
+    parser.add_argument(
+        "--topics", metavar="NAME", help="the topics to move, as a,b (all, without those that begin with __)"
+    )
     parser.add_argument("--groups", metavar="NAME", help="the consumer groups to move, as a,b (all of these topics)")
     parser.add_argument(
         "--replication-factor", type=int, default=-1, metavar="N", help="of new topics (the target's default)"
@@ -65,6 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
     chosen = [f"--{mode.replace('_', '-')}" for mode in _MODES if getattr(arguments, mode)]
     if len(chosen) > 1:
         raise InputError(f"{' and '.join(chosen)}: use one of them")
+    if arguments.verify and arguments.dry_run:
+        raise InputError("--dry-run and --verify: use one of them")
     if arguments.db and not arguments.finish:
         raise InputError("--db: only --finish changes a database")
     if not (1 <= arguments.replication_factor <= _MOST_REPLICAS or arguments.replication_factor == -1):
@@ -93,7 +98,9 @@ def _run(move: "ClusterMove", arguments: argparse.Namespace, engines: list[Any])
         result = move.finish(engines, progress, compares=arguments.verify)
     elif not arguments.check and not (arguments.verify and move.is_finished):
         result = move.copy(progress)
-    comparisons = list(move.compare()) if arguments.verify else []
+    comparisons = list(result.compared) if result is not None else []
+    if arguments.verify and not comparisons:
+        comparisons = list(move.compare())
     changes = move.changes() if arguments.finish or arguments.check else None
     if arguments.json:
         print_json(_as_json(move, result, comparisons, changes))
@@ -127,18 +134,20 @@ class _CopyProgress:
 
 
 def _show_plan(move: "ClusterMove", *, as_json: bool) -> int:
-    plans = move.plan()
+    plans, left_out = move.plan(), move.left_out()
     if as_json:
         print_json(
             {
                 "source": move.source_id,
                 "target": move.target_id,
                 "finished": move.is_finished,
+                "left_out": left_out,
                 "topics": {
                     plan.source.name: {
                         "partitions": plan.source.partitions,
                         "preparation": plan.preparation,
-                        "settings": plan.source.settings,
+                        "settings": plan.settings,
+                        "differing": plan.differences,
                     }
                     for plan in plans
                 },
@@ -150,12 +159,13 @@ def _show_plan(move: "ClusterMove", *, as_json: bool) -> int:
             plan.source.name,
             str(plan.source.partitions),
             plan.preparation.value,
-            " ".join(f"{key}={value}" for key, value in plan.source.settings.items()),
+            " ".join(f"{key}={value}" for key, value in plan.settings.items()),
         )
         for plan in plans
     ]
     for line in table(("TOPIC", "PARTITIONS", "AT THE TARGET", "SETTINGS"), rows):
         print(line)
+    _complain_of({plan.source.name: plan.differences for plan in plans}, left_out)
     print(f"from cluster {move.source_id} to {move.target_id}: nothing was changed")
     return 0
 
@@ -170,6 +180,7 @@ def _print(
 
     if result is not None:
         _print_result(result)
+        _complain_of(result.differing, move.left_out())
     if comparisons:
         _print_comparisons(comparisons)
     if changes:
@@ -192,6 +203,19 @@ def _print_result(result: "MoveResult") -> None:
         print(f"group {group}: moved")
     if result.slots:
         print(f"{counted(result.slots, 'slot')} given to the target")
+    for database_name in result.unchanged:
+        print(f"{database_name}: no slot was at the source, so nothing was changed there")
+
+
+def _complain_of(differing: Mapping[str, Mapping[str, tuple[str, str]]], left_out: Sequence[str]) -> None:
+    for topic, settings in differing.items():
+        for name, (source, target) in settings.items():
+            complain(
+                f"topic {topic}: {name} is {source} at the source and {target} at the target, where a move does not "
+                "change it: the clusters may keep different records"
+            )
+    if left_out:
+        complain(f"not moved, because they begin with two underscores: {', '.join(left_out)}; --topics moves them")
 
 
 def _print_comparisons(comparisons: "list[PartitionComparison]") -> None:
@@ -224,6 +248,9 @@ def _as_json(
             "waiting": result.waiting,
             "groups": result.groups,
             "slots": result.slots,
+            "unchanged": result.unchanged,
+            "differing": result.differing,
+            "left_out": move.left_out(),
         }
     if changes is not None:
         records = {str(partition): count for partition, count in changes.records.items()}

@@ -20,7 +20,7 @@ def groups_at(source: MoveAdmin, plans: Iterable[TopicPlan]) -> GroupOffsets:
     :raises InputError: if an open transaction has offsets of a group.
     """
     places = [TopicPartition(plan.source.name, number) for plan in plans for number in range(plan.source.partitions)]
-    groups = {name: source.group_offsets(name, places) for name in source.groups()}
+    groups = source.group_offsets(source.groups(), places)
     return {name: offsets for name, offsets in groups.items() if offsets}
 
 
@@ -41,9 +41,10 @@ def require_stopped(admin: MoveAdmin, place: str, groups: Iterable[str]) -> None
     :param place: the cluster of ``admin``, for the error.
     :raises InputError: if a group has members.
     """
-    active = admin.active_groups(groups)
-    if active:
-        raise InputError(f"group {active[0]!r} has members at the {place}: stop its consumers first")
+    have_members = admin.groups()
+    for name in sorted(groups):
+        if have_members.get(name):
+            raise InputError(f"group {name!r} has members at the {place}: stop its consumers first")
 
 
 def translated(groups: GroupOffsets, translate: Translate) -> GroupOffsets:
@@ -60,10 +61,11 @@ def plain_offsets(offsets: Mapping[TopicPartition, GroupOffset]) -> dict[TopicPa
 
 
 def changed_groups(groups: GroupOffsets, moved: Mapping[str, Mapping[TopicPartition, int]]) -> list[str]:
-    """The groups that have committed other offsets since they were moved.
+    """The groups that have committed other offsets since they were moved. An offset that is gone is none: clusters
+    remove those of groups without members after some time (``offsets.retention.minutes``).
 
     :param groups: the offsets that they have now, in the moved topics.
     :param moved: the offsets that they had.
     """
-    names = sorted({*groups, *moved})
-    return [name for name in names if plain_offsets(groups.get(name, {})) != moved.get(name, {})]
+    now = {name: plain_offsets(offsets).items() for name, offsets in groups.items()}
+    return sorted(name for name, offsets in now.items() if offsets - moved.get(name, {}).items())

@@ -38,6 +38,11 @@ class MovedRecords:
     partition: int
     runs: tuple[OffsetRun, ...]
 
+    @property
+    def next_target(self) -> int:
+        """The target offset after the last record."""
+        return self.runs[-1].target + self.runs[-1].length
+
 
 @dataclass(frozen=True, slots=True)
 class SourceGroup:
@@ -55,7 +60,7 @@ class Finished:
     """
 
     number: int
-    topics: tuple[str, ...]
+    topics: tuple[TopicPair, ...]
 
 
 JournalRecord = MovedRecords | SourceGroup | Finished
@@ -90,7 +95,7 @@ def decode(value: bytes | None) -> JournalRecord:
         if fields["version"] != _VERSION:
             raise ValueError
         if "finished" in fields:
-            return Finished(int(fields["finished"]), tuple(fields["topics"]))
+            return Finished(int(fields["finished"]), tuple(TopicPair(*pair) for pair in fields["topics"]))
         if "group" in fields:
             offsets = {TopicPartition(topic, number): offset for topic, number, offset in fields["offsets"]}
             return SourceGroup(fields["group"], offsets)
@@ -124,17 +129,18 @@ class MoveJournal:
 
     mappings: dict[TopicPair, dict[int, OffsetMapping]] = field(default_factory=dict)
     offsets: dict[tuple[str, TopicPartition], int] = field(default_factory=dict)
-    finished: dict[str, int] = field(default_factory=dict)
+    finished: dict[TopicPair, int] = field(default_factory=dict)
     _finishing: list[SourceGroup] = field(default_factory=list)
 
     def add(self, record: JournalRecord) -> None:
         """Add the next record.
 
-        :raises ValueError: if it contradicts the records before it.
+        :raises InputError: if it contradicts the records before it.
         """
         if isinstance(record, Finished):
             self.finished.update(dict.fromkeys(record.topics, record.number))
-            self.offsets = {key: offset for key, offset in self.offsets.items() if key[1].topic not in record.topics}
+            names = {topic.name for topic in record.topics}
+            self.offsets = {key: offset for key, offset in self.offsets.items() if key[1].topic not in names}
             for moved in self._finishing:
                 self.offsets.update({(moved.group, place): offset for place, offset in moved.offsets.items()})
             self._finishing.clear()
@@ -142,8 +148,11 @@ class MoveJournal:
             self._finishing.append(record)
         else:
             mapping = self.mappings.setdefault(record.topic, {}).setdefault(record.partition, OffsetMapping())
-            for run in record.runs:
-                mapping.add(run)
+            try:
+                for run in record.runs:
+                    mapping.add(run)
+            except ValueError as error:
+                raise _contradiction(record.topic, record.partition, error) from None
 
     def groups_in(self, topics: Collection[str]) -> dict[str, dict[TopicPartition, int]]:
         """The offsets that each group had in ``topics`` when their last move was finished."""
@@ -170,9 +179,9 @@ class MoveState:
     forward: MoveJournal = field(default_factory=MoveJournal)
     backward: MoveJournal = field(default_factory=MoveJournal)
 
-    def is_finished(self, topic: str) -> bool:
+    def is_finished(self, topic: TopicPair) -> bool:
         """True if applications use ``topic`` at the target: its last finished move had this direction."""
-        return self.forward.finished.get(topic, 0) > self.backward.finished.get(topic, 0)
+        return self.forward.finished.get(topic, 0) > self.backward.finished.get(_reversed(topic), 0)
 
     @property
     def next_number(self) -> int:
@@ -185,10 +194,25 @@ class MoveState:
 
     def mapping(self, topic: TopicPair, partition: int) -> OffsetMapping:
         """Source and target offsets of the records that are in both clusters, because a move in either direction has
-        copied them."""
+        copied them.
+
+        :raises InputError: if the two journals contradict each other.
+        """
         forward = self.forward.mappings.get(topic, {}).get(partition, OffsetMapping())
         backward = self.backward.mappings.get(_reversed(topic), {}).get(partition)
-        return forward if backward is None else forward.merged(backward.reversed())
+        if backward is None:
+            return forward
+        try:
+            return forward.merged(backward.reversed())
+        except ValueError as error:
+            raise _contradiction(topic, partition, error) from None
+
+
+def _contradiction(topic: TopicPair, partition: int, error: ValueError) -> InputError:
+    return InputError(
+        f"topic {topic.name!r}, partition {partition}: the journal of the move contradicts itself ({error}): delete "
+        "the topic at the target to copy it again"
+    )
 
 
 def _reversed(topic: TopicPair) -> TopicPair:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Engine
@@ -17,23 +18,36 @@ from dualwrite.moving.copying import (
     copy_topic,
     records_behind,
     require_only_moved,
+    require_whole,
 )
-from dualwrite.moving.groups import changed_groups, chosen, groups_at, plain_offsets, require_stopped, translated
+from dualwrite.moving.groups import (
+    Translate,
+    changed_groups,
+    chosen,
+    groups_at,
+    plain_offsets,
+    require_stopped,
+    translated,
+)
 from dualwrite.moving.journal import (
     Finished,
-    JournalRecord,
     MoveJournal,
     MoveState,
     SourceGroup,
-    TopicPair,
     decode,
     journal_topic,
 )
-from dualwrite.moving.plan import APPEND_TIME, CREATE_TIME, MoveJob, Preparation, TopicPlan, plan_topics
+from dualwrite.moving.offset_mapping import OffsetMapping
+from dualwrite.moving.plan import APPEND_TIME, CREATE_TIME, MoveJob, Preparation, TopicPlan, left_out, plan_topics
 from dualwrite.moving.results import MoveResult, SourceChanges, describe_changes
-from dualwrite.moving.target_writer import MovedTopicReader, MoverProducer
+from dualwrite.moving.target_writer import USUAL_BATCH_BYTES, MovedTopicReader, MoverProducer
 
-_JOURNAL_SETTINGS = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+_JOURNAL_SETTINGS = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "max.message.bytes": "16000000",  # the end of a move is one record that names all topics
+}
 
 
 class ClusterMove:
@@ -69,9 +83,12 @@ class ClusterMove:
         plans = self._plans()
         for plan in self._unfinished(plans):
             if plan.target is not None:
-                with closing(MovedTopicReader(self._configs[1], plan.source.name)) as target:
-                    require_only_moved(plan.pair, self._state, target)
-        return plans
+                self._target_ends(plan)
+        return [self._with_defaults(plan) for plan in plans]
+
+    def left_out(self) -> list[str]:
+        """The topics that are neither moved nor Kafka's own: their names begin with two underscores."""
+        return left_out(self._job, {} if self._job.topics else self._source.topics())
 
     def copy(self, observe: Observe = lambda *_: None) -> MoveResult:
         """Create the topics that the target lacks, and copy what is not there yet. Applications may go on at the source
@@ -104,13 +121,14 @@ class ClusterMove:
         for plan in plans:
             if plan.source.timestamp_type == APPEND_TIME:
                 self._target.set_timestamp_type(plan.source.name, APPEND_TIME)
-        pairs = {plan.source.name: plan.pair for plan in plans}
-
-        def translate(place: TopicPartition, offset: int) -> int:
-            return self._state.mapping(pairs[place.topic], place.partition).translate(offset)
-
-        slots = sum(move_applications(engine, self.source_id, self.target_id, pairs, translate) for engine in engines)
-        return MoveResult(result.copied, result.waiting, result.groups, slots)
+        names, translate = [plan.source.name for plan in plans], self._translation(plans)
+        slots, unchanged = 0, []
+        for engine in engines:
+            moved = move_applications(engine, self.source_id, self.target_id, names, translate)
+            slots += moved
+            if not moved:
+                unchanged.append(engine.url.render_as_string(hide_password=True))
+        return replace(result, slots=slots, unchanged=unchanged)
 
     def changes(self) -> SourceChanges:
         """What was changed at the source since it was moved: a forgotten application still runs there.
@@ -123,9 +141,9 @@ class ClusterMove:
             with closing(MovedTopicReader(self._configs[0], plan.source.name)) as source:
                 for partition, count in records_behind(plan.pair, self._state, source).items():
                     records[TopicPartition(plan.source.name, partition)] = count
-            for partition in self._source.open_partitions(plan.source):
+            for partition in self._source.ends(plan.source).open_partitions:
                 records.setdefault(TopicPartition(plan.source.name, partition), 0)
-        finished = [plan for plan in plans if self._state.is_finished(plan.source.name)]
+        finished = [plan for plan in plans if self._state.is_finished(plan.pair)]
         moved = self._state.forward.groups_in([plan.source.name for plan in finished])
         return SourceChanges(records, changed_groups(groups_at(self._source, finished), moved))
 
@@ -135,7 +153,7 @@ class ClusterMove:
         :raises InputError: if a topic was not moved.
         """
         for plan in self._moved_plans():
-            first = self._source.first_offsets(plan.source), self._target.first_offsets(plan.moved)
+            first = self._source.ends(plan.source).first, self._target.ends(plan.moved).first
             is_compacted = plan.source.is_compacted or plan.moved.is_compacted
             with (
                 closing(MovedTopicReader(self._configs[0], plan.source.name)) as source,
@@ -156,12 +174,12 @@ class ClusterMove:
         return self._known_state
 
     def _plans(self) -> list[TopicPlan]:
-        names = set(self._job.topics) or None
-        return plan_topics(self._job, self._source.topics(names), self._target.topics())
+        source = self._source.topics(set(self._job.topics) or None)
+        return plan_topics(self._job, source, self._target.topics(list(source)))
 
     def _unfinished(self, plans: Iterable[TopicPlan]) -> list[TopicPlan]:
         """Those of ``plans`` whose topics applications still use at the source."""
-        return [plan for plan in plans if not self._state.is_finished(plan.source.name)]
+        return [plan for plan in plans if plan.target is None or not self._state.is_finished(plan.pair)]
 
     def _moved_plans(self) -> list[TopicPlan]:
         """The topics of the job, all of which must be in both clusters."""
@@ -171,13 +189,51 @@ class ClusterMove:
                 raise InputError(f"topic {plan.source.name!r} was not moved: the target does not have it")
         return plans
 
+    def _with_defaults(self, plan: TopicPlan) -> TopicPlan:
+        """``plan`` with the settings that the target would give the topic, if it is to be created."""
+        if plan.target is not None:
+            return plan
+        name, partitions, replicas = plan.source.name, plan.source.partitions, self._job.replication_factor
+        return replace(plan, at_creation=self._target.settings_at_creation(name, partitions, plan.settings, replicas))
+
+    def _target_ends(self, plan: TopicPlan, *, is_alone: bool = False) -> Mapping[int, int]:
+        """Where the partitions of a topic at the target end, which must have the moved records and no others.
+
+        :param is_alone: no other mover has a transaction open there.
+        :raises InputError: if it has lost some, or has others.
+        """
+        name, ends = plan.source.name, self._target.ends(plan.moved)
+        require_whole(plan.pair, self._state, self._source.ends(plan.source).high, ends.high)
+        with closing(MovedTopicReader(self._configs[1], name)) as target:
+            require_only_moved(plan.pair, self._state, target)
+        if is_alone and ends.open_partitions:
+            raise InputError(
+                f"topic {name!r} has an open transaction at the target: a program writes there already. Stop it, and "
+                "end the transaction; see dualwrite transactions list"
+            )
+        return ends.high
+
+    def _translation(self, plans: Iterable[TopicPlan]) -> Translate:
+        """The mapping of the offsets in the topics of ``plans``."""
+        pairs = {plan.source.name: plan.pair for plan in plans}
+        mappings: dict[TopicPartition, OffsetMapping] = {}
+
+        def translate(place: TopicPartition, offset: int) -> int:
+            if place not in mappings:
+                mappings[place] = self._state.mapping(pairs[place.topic], place.partition)
+            return mappings[place].translate(offset)
+
+        return translate
+
     @contextmanager
     def _writing(self) -> Iterator[MoverProducer]:
         """The only producer of this move. The journal is read after it has fenced the others."""
         journal = journal_topic(self.source_id)
+        sizes = [topic.largest_batch for plan in self._plans() for topic in (plan.source, plan.target) if topic]
+        largest_batch = min((size for size in sizes if size is not None), default=USUAL_BATCH_BYTES)
         if not self._target.topics([journal]):
             self._target.create_topic(journal, 1, _JOURNAL_SETTINGS, self._job.replication_factor)
-        with closing(MoverProducer(self._configs[1], self.source_id)) as writer:
+        with closing(MoverProducer(self._configs[1], self.source_id, largest_batch)) as writer:
             self._known_state = None
             if self.is_finished:
                 raise InputError(
@@ -187,17 +243,25 @@ class ClusterMove:
 
     def _copy(self, writer: MoverProducer, observe: Observe) -> MoveResult:
         copied: dict[str, int] = {}
-        waiting = []
-        for plan in self._prepared():
-            with closing(MovedTopicReader(self._configs[0], plan.source.name)) as source:
-                copied[plan.source.name] = copy_topic(plan.pair, self._state, source, writer, observe)
-            if self._source.open_partitions(plan.source):
-                waiting.append(plan.source.name)
-        return MoveResult(copied, waiting)
+        waiting, differing = [], {}
+        for plan, ends in self._prepared():
+            name = plan.source.name
+            with closing(MovedTopicReader(self._configs[0], name)) as source:
+                copied[name] = copy_topic(plan.pair, self._state, source, writer, ends, observe)
+            if self._source.ends(plan.source).open_partitions:
+                waiting.append(name)
+            if plan.differences:
+                differing[name] = plan.differences
+        return MoveResult(copied, waiting, differing=differing)
 
-    def _prepared(self) -> list[TopicPlan]:
-        """The unfinished topics, after the target has all of them."""
-        for plan in self._unfinished(self.plan()):
+    def _prepared(self) -> list[tuple[TopicPlan, Mapping[int, int]]]:
+        """The unfinished topics, after the target has all of them; each with the ends of its partitions there."""
+        ends: dict[str, Mapping[int, int]] = {}
+        plans = [self._with_defaults(plan) for plan in self._unfinished(self._plans())]
+        for plan in plans:
+            if plan.target is not None:
+                ends[plan.source.name] = self._target_ends(plan, is_alone=True)
+        for plan in plans:
             name, partitions = plan.source.name, plan.source.partitions
             if plan.preparation is Preparation.CREATE:
                 self._target.create_topic(name, partitions, plan.settings, self._job.replication_factor)
@@ -207,44 +271,47 @@ class ClusterMove:
         for plan in prepared:
             if plan.moved.timestamp_type != CREATE_TIME:
                 self._target.set_timestamp_type(plan.source.name, CREATE_TIME)
-        return prepared
+        return [(plan, ends.get(plan.source.name, {})) for plan in prepared]
 
     def _finish_in_kafka(self, writer: MoverProducer, observe: Observe, *, compares: bool) -> MoveResult:
         plans = self._unfinished(self._plans())
-        groups = chosen(groups_at(self._source, plans), self._job.groups)
-        require_stopped(self._source, "source", groups)
-        require_stopped(self._target, "target", groups)
+        self._require_stopped(chosen(groups_at(self._source, plans), self._job.groups))
         result = self._copy(writer, observe)
         if result.waiting:
             raise InputError(
                 f"topic {result.waiting[0]!r} has an open transaction at the source, so the move is not finished: end "
                 "it first; see dualwrite transactions list"
             )
-        if compares:
-            self._require_equal()
+        compared = self._equal_partitions() if compares else ()
         changes = self.changes()
         if changes:
             raise InputError(f"{describe_changes(changes)}. Stop it, and run the command again")
-        pairs: dict[str, TopicPair] = {plan.source.name: plan.pair for plan in self._moved_plans()}
+        plans = self._unfinished(self._moved_plans())
+        for plan in plans:
+            self._target_ends(plan, is_alone=True)
         groups = groups_at(self._source, plans)
         moved = chosen(groups, self._job.groups)
+        self._require_stopped(moved)  # again: a consumer may have begun meanwhile
+        notes = [SourceGroup(group, plain_offsets(offsets)) for group, offsets in groups.items()]
+        end = Finished(self._state.next_number, tuple(plan.pair for plan in plans))
+        writer.finish(translated(moved, self._translation(plans)), notes, end)
+        self._state.forward.add_all([*notes, end])
+        return replace(result, groups=sorted(moved), compared=compared)
 
-        def translate(place: TopicPartition, offset: int) -> int:
-            return self._state.mapping(pairs[place.topic], place.partition).translate(offset)
+    def _require_stopped(self, groups: Iterable[str]) -> None:
+        names = list(groups)
+        require_stopped(self._source, "source", names)
+        require_stopped(self._target, "target", names)
 
-        notes: list[JournalRecord] = [SourceGroup(group, plain_offsets(offsets)) for group, offsets in groups.items()]
-        notes.append(Finished(self._state.next_number, tuple(plan.source.name for plan in plans)))
-        writer.finish(translated(moved, translate), notes)
-        self._state.forward.add_all(notes)
-        return MoveResult(result.copied, (), sorted(moved))
-
-    def _require_equal(self) -> None:
-        differing = next((found for found in self.compare() if not found.is_equal), None)
+    def _equal_partitions(self) -> list[PartitionComparison]:
+        compared = list(self.compare())
+        differing = next((found for found in compared if not found.is_equal), None)
         if differing is not None:
             raise InputError(
                 f"topic {differing.topic!r}, partition {differing.partition}: the target has other records than the "
                 "source, so the move is not finished; see dualwrite move --verify"
             )
+        return compared
 
 
 def _read_journal(config: Mapping[str, Any], admin: MoveAdmin, source_id: str) -> MoveJournal:

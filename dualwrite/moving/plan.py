@@ -9,13 +9,29 @@ from dualwrite.moving.journal import PREFIX, TopicPair
 
 TIMESTAMP_TYPE = "message.timestamp.type"
 CREATE_TIME, APPEND_TIME = "CreateTime", "LogAppendTime"
+POLICY, LARGEST_BATCH = "cleanup.policy", "max.message.bytes"
+DECISIVE = (
+    POLICY,
+    "delete.retention.ms",
+    "max.compaction.lag.ms",
+    LARGEST_BATCH,
+    "message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms",
+    "min.compaction.lag.ms",
+    "retention.bytes",
+    "retention.ms",
+)
+"""The settings that decide which records a topic takes, and how long it keeps them."""
+_RESERVED = "__"
+_NOT_FLAGGED = ("__remote_log_metadata", "__cluster_metadata")
+"""Topics of Kafka itself that its Metadata does not call internal."""
 
 
 @dataclass(frozen=True, slots=True)
 class MoveJob:
     """What to move.
 
-    :param topics: the topics; empty for all, without Kafka's internal ones.
+    :param topics: the topics; empty for all, without Kafka's internal ones and those that begin with two underscores.
     :param groups: the consumer groups; empty for all that have offsets in the topics.
     :param replication_factor: of topics that are created; -1 for the default of the target cluster.
     """
@@ -29,20 +45,37 @@ class MoveJob:
 class TopicDescription:
     """A topic of one cluster.
 
-    :param settings: its own settings, without the cluster's defaults.
-    :param timestamp_type: ``CreateTime`` or ``LogAppendTime``.
+    :param settings: its own settings.
+    :param defaults: the cluster's values of the settings that it does not have itself.
+    :param is_internal: True if Kafka says so.
     """
 
     name: str
     topic_id: str
     partitions: int
     settings: Mapping[str, str] = field(default_factory=dict)
-    timestamp_type: str = CREATE_TIME
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    is_internal: bool = False
+
+    def value(self, setting: str) -> str | None:
+        """The value that is in effect; None if the cluster has no such setting."""
+        return self.settings.get(setting, self.defaults.get(setting))
+
+    @property
+    def timestamp_type(self) -> str:
+        """``CreateTime`` or ``LogAppendTime``."""
+        return self.value(TIMESTAMP_TYPE) or CREATE_TIME
 
     @property
     def is_compacted(self) -> bool:
         """True if the cluster removes records of keys that have later ones."""
-        return "compact" in self.settings.get("cleanup.policy", "")
+        return "compact" in (self.value(POLICY) or "")
+
+    @property
+    def largest_batch(self) -> int | None:
+        """The largest batch of records that it takes, in bytes; None if that is not known."""
+        value = self.value(LARGEST_BATCH)
+        return None if value is None else int(value)
 
 
 class Preparation(Enum):
@@ -58,10 +91,13 @@ class TopicPlan:
     """One topic to move.
 
     :param target: None if the target cluster does not have it yet.
+    :param at_creation: the settings that it would have if the target created it with those of the source; empty if that
+        is not known.
     """
 
     source: TopicDescription
     target: TopicDescription | None
+    at_creation: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def preparation(self) -> Preparation:
@@ -84,17 +120,47 @@ class TopicPlan:
 
     @property
     def settings(self) -> dict[str, str]:
-        """The settings to create the topic with. Records keep the times that they have at the source, so a topic with
-        the broker's times gets these when the move is finished."""
+        """The settings to create the topic with: its own, and those of DECISIVE that the clusters have other defaults
+        for. Records keep the times that they have at the source, so a topic with the broker's times gets these when the
+        move is finished."""
         settings = dict(self.source.settings)
+        for name in DECISIVE:
+            value = self.source.value(name)
+            if value is not None and name in self.at_creation and not _is_same(name, value, self.at_creation[name]):
+                settings[name] = value
         if self.source.timestamp_type == APPEND_TIME:
             settings[TIMESTAMP_TYPE] = CREATE_TIME
         return settings
 
+    @property
+    def differences(self) -> dict[str, tuple[str, str]]:
+        """Those of DECISIVE that differ, with the values at the source and at the target; none before the target has
+        the topic."""
+        differing = {}
+        for name in DECISIVE if self.target is not None else ():
+            here, there = self.source.value(name), self.moved.value(name)
+            if here is not None and there is not None and not _is_same(name, here, there):
+                differing[name] = here, there
+        return differing
 
-def is_movable(topic: str) -> bool:
+
+def _is_same(setting: str, value: str, other: str) -> bool:
+    if setting == POLICY:
+        return {word.strip() for word in value.split(",")} == {word.strip() for word in other.split(",")}
+    return value == other
+
+
+def is_movable(topic: TopicDescription) -> bool:
     """False for Kafka's internal topics and the journals of moves."""
-    return not topic.startswith(("__", PREFIX))
+    return not (topic.is_internal or topic.name in _NOT_FLAGGED or topic.name.startswith(PREFIX))
+
+
+def left_out(job: MoveJob, source: Mapping[str, TopicDescription]) -> list[str]:
+    """The topics that a job of all topics does not move, although they are not Kafka's own. Their names begin with two
+    underscores, as those of monitoring and management do, which each cluster has for itself."""
+    if job.topics:
+        return []
+    return sorted(name for name, topic in source.items() if is_movable(topic) and name.startswith(_RESERVED))
 
 
 def plan_topics(
@@ -106,11 +172,12 @@ def plan_topics(
     :param target: those of the target cluster.
     :raises InputError: if a topic cannot be moved.
     """
-    names = sorted(set(job.topics)) if job.topics else sorted(filter(is_movable, source))
+    movable = {name for name, topic in source.items() if is_movable(topic)}
+    names = sorted(set(job.topics) or movable.difference(left_out(job, source)))
     for name in names:
         if name not in source:
             raise InputError(f"--topics: the source cluster has no topic {name!r}, or hides it from this client")
-        if not is_movable(name):
+        if name not in movable:
             raise InputError(f"--topics: {name!r} is internal, and is not moved")
     if not names:
         raise InputError("the source cluster has no topic to move, or hides them from this client")

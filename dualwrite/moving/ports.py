@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from dualwrite.ids import TopicPartition
-from dualwrite.moving.journal import JournalRecord, TopicPair
+from dualwrite.moving.journal import Finished, MovedRecords, SourceGroup, TopicPair
 from dualwrite.moving.records import MovedRecord
 
 GroupOffset = tuple[int, str]
@@ -26,18 +26,22 @@ class RecordReader(Protocol):
 
 
 class TargetWriter(Protocol):
-    """Writes to the target cluster. Each method is one Kafka transaction, which a crash leaves done or undone."""
+    """Writes to the target cluster. Each Kafka transaction is done or undone after a crash."""
 
-    def write(self, topic: TopicPair, records: Sequence[MovedRecord]) -> list[JournalRecord]:
-        """Write ``records`` to ``topic``, and the journal's records about them. Return these.
+    def write(self, topic: TopicPair, records: Sequence[MovedRecord], begins: Mapping[int, int]) -> list[MovedRecords]:
+        """Write ``records`` to ``topic``, and the journal's records about them, in one Kafka transaction. Return these.
 
-        :raises InputError: if a record cannot be written as it is, or another program writes to the topic.
+        :param begins: the offset that the first record of each partition must get; 0 for a partition that is missing.
+        :raises InputError: if a record cannot be written as it is.
         :raises FencedError: if another mover has begun.
-        :raises KafkaUnavailableError: if the cluster does not answer.
+        :raises KafkaUnavailableError: if the cluster does not answer; or if a record got another offset, because
+            another program writes to the topic.
         :raises KafkaRefusedError: if it refuses a record.
         """
 
     def finish(
-        self, groups: Mapping[str, Mapping[TopicPartition, GroupOffset]], records: Sequence[JournalRecord]
+        self, groups: Mapping[str, Mapping[TopicPartition, GroupOffset]], notes: Sequence[SourceGroup], end: Finished
     ) -> None:
-        """Commit the offsets of ``groups``, and write ``records`` to the journal. Raises as :meth:`write`."""
+        """Commit the offsets of ``groups``, and write ``notes`` and ``end`` to the journal. This may be several Kafka
+        transactions, the last of which has ``end``. Raises as :meth:`write`.
+        """

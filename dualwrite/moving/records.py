@@ -49,6 +49,12 @@ class MovedRecord(NamedTuple):
         headers = tuple((name, value) for name, value in message.headers() or ())
         return cls(partition, offset, message.timestamp()[1], message.key(), message.value(), headers)
 
+    @property
+    def size(self) -> int:
+        """Bytes of key, value and headers."""
+        headers = sum(len(name) + len(value or b"") for name, value in self.headers)
+        return len(self.key or b"") + len(self.value or b"") + headers
+
     def digest_at(self, offset: int) -> bytes:
         """A digest of everything that is moved, as a record with this offset at the target."""
         hashed = blake2b(digest_size=_DIGEST_BYTES)
@@ -71,6 +77,7 @@ class PartitionDigest:
 
     def __init__(self, *, only_last: bool) -> None:
         self._last: dict[bytes | None, bytes] | None = {} if only_last else None
+        self._left_out: set[bytes | None] = set()
         self._running = blake2b(digest_size=_DIGEST_BYTES)
         self._count = 0
 
@@ -80,10 +87,19 @@ class PartitionDigest:
         if self._last is None:
             self._count += 1
             self._running.update(digest)
+        elif record.key in self._left_out:
+            return
         elif record.value is None:
             self._last.pop(record.key, None)
         else:
             self._last[record.key] = digest
+
+    def leave_out(self, key: bytes | None) -> None:
+        """In a compacted topic: do not count records with this key, because it has a record behind those that are
+        compared. The cluster with it may have removed the others."""
+        if self._last is not None:
+            self._left_out.add(key)
+            self._last.pop(key, None)
 
     @property
     def count(self) -> int:

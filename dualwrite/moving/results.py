@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dualwrite.ids import TopicPartition
+from dualwrite.moving.copying import PartitionComparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,12 +16,19 @@ class MoveResult:
         beginning are not copied yet.
     :param groups: the moved groups.
     :param slots: the number of slots that were given to the target.
+    :param unchanged: the databases of which no slot was at the source, so that nothing was changed in them.
+    :param differing: the settings that decide which records a topic keeps and that differ, by topic, with their values
+        at the source and at the target. A move changes no settings of a topic that the target has already.
+    :param compared: the comparison of each partition, if it was asked for.
     """
 
     copied: Mapping[str, int] = field(default_factory=dict)
     waiting: Sequence[str] = ()
     groups: Sequence[str] = ()
     slots: int = 0
+    unchanged: Sequence[str] = ()
+    differing: Mapping[str, Mapping[str, tuple[str, str]]] = field(default_factory=dict)
+    compared: Sequence[PartitionComparison] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,27 +5,50 @@ that starts after a crash first aborts the transaction that was left open.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, KafkaException, Producer
-from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaException, Producer
 
-from dualwrite.client.librdkafka.errors import translated, translating
+from dualwrite.client.librdkafka.errors import is_purged, translated, translating
 from dualwrite.comparison.topic import TopicReader
-from dualwrite.errors import ConfigurationError, DualWriteError, InputError, KafkaUnavailableError
+from dualwrite.errors import (
+    ConfigurationError,
+    DualWriteError,
+    InputError,
+    KafkaRefusedError,
+    KafkaUnavailableError,
+)
 from dualwrite.ids import TopicPartition
-from dualwrite.moving.journal import JournalRecord, MovedRecords, TopicPair, encode, journal_topic
-from dualwrite.moving.offset_mapping import SEVERAL, first_offset, runs_of
+from dualwrite.moving.group_commits import commit_in_transaction, identity_of
+from dualwrite.moving.journal import (
+    Finished,
+    JournalRecord,
+    MovedRecords,
+    SourceGroup,
+    TopicPair,
+    encode,
+    journal_topic,
+)
+from dualwrite.moving.offset_mapping import first_offset, runs_of
 from dualwrite.moving.ports import GroupOffset
 from dualwrite.moving.records import MovedRecord, by_partition
+from dualwrite.wire.error_codes import ErrorCode
 
 _SECONDS = 60.0
 """How long each step of a transaction may take."""
+USUAL_BATCH_BYTES = 1_000_000
+"""librdkafka's batch.size. A larger record has a batch of its own."""
+GROUPS_AT_ONCE = 50
+"""Groups whose offsets are committed in one transaction: each takes three requests, and a transaction a minute."""
 _MOST_BYTES = 1_000_000_000
 """The maximum of librdkafka's message.max.bytes. The topic has the limit that counts."""
+_GROUPS = "moving the groups' offsets"
 _log = logging.getLogger("dualwrite.librdkafka")
+
+ResultT = TypeVar("ResultT")
 
 
 class MovedTopicReader:
@@ -53,17 +76,20 @@ class MoverProducer:
 
     :param config: how to reach the target cluster, by librdkafka's keys.
     :param source_cluster: the source cluster's id.
+    :param largest_batch: the most bytes that every topic takes in one batch.
     :raises ConfigurationError: if librdkafka refuses a setting.
     :raises KafkaUnavailableError: if the cluster does not answer.
     :raises KafkaRefusedError: if it refuses the transactional id.
     """
 
-    def __init__(self, config: Mapping[str, Any], source_cluster: str) -> None:
+    def __init__(self, config: Mapping[str, Any], source_cluster: str, largest_batch: int = USUAL_BATCH_BYTES) -> None:
         self._config = {key: value for key, value in config.items() if value is not None}
         self._journal = journal_topic(source_cluster)
+        given = int(self._config.get("batch.size", USUAL_BATCH_BYTES))
         own = {
             "transactional.id": self._journal,
             "message.max.bytes": _MOST_BYTES,
+            "batch.size": max(1, min(given, largest_batch)),
             "logger": _log,
         }
         try:
@@ -76,51 +102,63 @@ class MoverProducer:
     def close(self) -> None:
         """Let librdkafka close the connections."""
         self._producer.purge()
-        self._producer.flush(0)
+        with suppress(KafkaException):  # after a fatal error, which was raised where it happened
+            self._producer.flush(0)
 
-    def write(self, topic: TopicPair, records: Sequence[MovedRecord]) -> list[JournalRecord]:
+    def write(self, topic: TopicPair, records: Sequence[MovedRecord], begins: Mapping[int, int]) -> list[MovedRecords]:
         """See TargetWriter."""
         for record in records:
             if not record.timestamp:
                 raise InputError(
                     f"topic {topic.name!r}, partition {record.partition}, offset {record.offset:,}: the record has the "
-                    "timestamp 0, which librdkafka cannot write. Delete the records before it, or leave the topic out"
+                    "timestamp 0, which librdkafka cannot write. Delete the records up to it, or leave the topic out"
                 )
-        return self._transaction(f"copying to topic {topic.name}", lambda: self._write(topic, records))
+        try:
+            return self._transaction(f"copying to topic {topic.name}", lambda: self._write(topic, records, begins))
+        except KafkaRefusedError as error:
+            if error.code != ErrorCode.MESSAGE_TOO_LARGE:
+                raise
+            raise InputError(
+                f"topic {topic.name!r}: a record is larger than the target allows. Raise its max.message.bytes "
+                "there; or, if the source has it compressed, put compression.type=zstd into the file of --to-config"
+            ) from error
 
     def finish(
-        self, groups: Mapping[str, Mapping[TopicPartition, GroupOffset]], records: Sequence[JournalRecord]
+        self, groups: Mapping[str, Mapping[TopicPartition, GroupOffset]], notes: Sequence[SourceGroup], end: Finished
     ) -> None:
         """See TargetWriter."""
 
-        def commit_offsets() -> list[JournalRecord]:
-            for group, offsets in groups.items():
-                self._producer.send_offsets_to_transaction(
-                    [KafkaPartition(*place, offset, metadata) for place, (offset, metadata) in offsets.items()],
-                    self._member_of(group),
-                    _SECONDS,
-                )
-            return list(records)
+        def commit(some: Collection[str], records: Sequence[JournalRecord]) -> None:
+            identity = identity_of(self._config, self._journal)
+            self._write_journal(_GROUPS, records)  # between the two: see group_commits.py
+            commit_in_transaction(self._config, self._journal, identity, {group: groups[group] for group in some})
 
-        self._transaction("moving the groups' offsets", commit_offsets)
+        left = list(groups)
+        while len(left) > GROUPS_AT_ONCE:
+            some, left = left[:GROUPS_AT_ONCE], left[GROUPS_AT_ONCE:]
+            self._transaction(_GROUPS, partial(commit, some, [note for note in notes if note.group in some]))
+        rest = [note for note in notes if note.group in left or note.group not in groups]
+        self._transaction(_GROUPS, partial(commit, left, [*rest, end]))
 
-    def _transaction(self, operation: str, work: Any) -> list[JournalRecord]:
-        """Run ``work`` and write the journal's records that it returns, in one transaction."""
+    def _transaction(self, operation: str, work: Callable[[], ResultT]) -> ResultT:
+        """Run ``work`` in one transaction. Return its result."""
         with translating(operation, two_phase=False):
             self._producer.begin_transaction()
         try:
             with translating(operation, two_phase=False):
-                records: list[JournalRecord] = work()
-                journaled = _Deliveries(operation)
-                for record in records:
-                    self._produce(journaled, self._journal, value=encode(record))
-                self._deliver(journaled)
+                result = work()
                 self._commit()
         except DualWriteError:
             with suppress(KafkaException):
                 self._producer.abort_transaction(_SECONDS)
             raise
-        return records
+        return result
+
+    def _write_journal(self, operation: str, records: Iterable[JournalRecord]) -> None:
+        journaled = _Deliveries(operation)
+        for record in records:
+            self._produce(journaled, self._journal, value=encode(record))
+        self._deliver(journaled)
 
     def _commit(self) -> None:
         """Commit; once more if librdkafka says that this may help."""
@@ -131,8 +169,9 @@ class MoverProducer:
                 raise
             self._producer.commit_transaction(_SECONDS)
 
-    def _write(self, topic: TopicPair, records: Sequence[MovedRecord]) -> list[JournalRecord]:
-        deliveries = _Deliveries(f"copying to topic {topic.name}")
+    def _write(self, topic: TopicPair, records: Sequence[MovedRecord], begins: Mapping[int, int]) -> list[MovedRecords]:
+        operation = f"copying to topic {topic.name}"
+        deliveries = _Deliveries(operation)
         for record in records:
             self._produce(
                 deliveries,
@@ -144,20 +183,26 @@ class MoverProducer:
                 timestamp=record.timestamp,
             )
         self._deliver(deliveries)
-        written: list[JournalRecord] = []
+        if deliveries.are_stamped:
+            raise KafkaUnavailableError(
+                f"{operation}: a broker gives records its own time, because it does not know yet that the topic's "
+                "message.timestamp.type is CreateTime: run the command again"
+            )
+        written: list[MovedRecords] = []
         for partition, group in by_partition(records).items():
             first = first_offset(deliveries.offsets[partition])
             if first is None:
                 raise KafkaUnavailableError(
-                    f"copying to topic {topic.name}: the target has not told the offsets of partition {partition}"
+                    f"{operation}: the target has not told the offsets of partition {partition}"
                 )
-            if first == SEVERAL:
-                raise InputError(
-                    f"topic {topic.name!r} at the target: another program writes to partition {partition} there. Stop "
-                    "it, and delete the topic at the target to begin again"
+            if first != begins.get(partition, 0):
+                raise KafkaUnavailableError(
+                    f"{operation}: partition {partition} has something there that this move has not written. Run the "
+                    "command again: if it is a record of another program, it is named"
                 )
             runs = runs_of((record.offset for record in group), range(first, first + len(group)))
             written.append(MovedRecords(topic, partition, tuple(runs)))
+        self._write_journal(operation, written)
         return written
 
     def _produce(self, deliveries: "_Deliveries", topic: str, **record: Any) -> None:
@@ -178,15 +223,9 @@ class MoverProducer:
             # confluent-kafka 2.16 raises it if the producer is fenced meanwhile; this call says so.
             self._producer.abort_transaction(_SECONDS)
             raise KafkaUnavailableError("the transaction at the target has failed") from None
+        if deliveries.were_purged:
+            self._producer.begin_transaction()  # which fails with the reason why librdkafka gave the transaction up
         deliveries.require_all()
-
-    def _member_of(self, group: str) -> Any:
-        """The identity of a consumer of ``group`` that has not joined it."""
-        consumer = Consumer({**self._config, "group.id": group, "logger": _log})
-        try:
-            return consumer.consumer_group_metadata()
-        finally:
-            consumer.close()
 
 
 class _Deliveries:
@@ -199,6 +238,10 @@ class _Deliveries:
         self.sent = 0
         self.offsets: dict[int, list[int]] = {}
         """The offsets of each partition's records."""
+        self.are_stamped = False
+        """True if a record has the broker's time."""
+        self.were_purged = False
+        """True if librdkafka dropped records because the transaction has failed."""
         self._operation = operation
         self._error: DualWriteError | None = None
 
@@ -206,6 +249,9 @@ class _Deliveries:
         """Take a delivery report."""
         if error is None:
             self.offsets.setdefault(message.partition(), []).append(message.offset())
+            self.are_stamped |= message.timestamp()[0] == TIMESTAMP_LOG_APPEND_TIME
+        elif is_purged(error):
+            self.were_purged = True
         elif self._error is None:
             self._error = translated(self._operation, error, two_phase=False)
 

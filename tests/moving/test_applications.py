@@ -1,5 +1,6 @@
 """``dualwrite move --finish --db``: units of work and the offsets that a database keeps go on at the target."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -125,6 +126,7 @@ def test_the_row_names_nothing_of_the_source_afterwards(sqlite_application: Move
     code, said = sqlite_application.finish()
     assert code == 0
     assert "given to the target" not in said, "it was given before"
+    assert f"{sqlite_application.url}: no slot was at the source, so nothing was changed there" in said
     assert slot_rows(sqlite_application.engine) == {after.transactional_id: after}
 
 
@@ -255,3 +257,46 @@ def test_each_of_several_databases_is_moved(sqlite_application: MovedApplication
     assert "2 slots given to the target" in said
     assert site.cluster_ids() == second.cluster_ids() == {site_id(site)}
     second.close()
+
+
+def test_a_restored_copy_is_refused_until_it_is_declared(sqlite_application: MovedApplication, tmp_path: Path) -> None:
+    site = sqlite_application
+    with site.dual_write() as dw:
+        work(dw, site.topic, "a")
+    copy = tmp_path / "copy.db"
+    shutil.copy(tmp_path / "app.db", copy)
+    for database in (f"sqlite:///{copy}", site.url):
+        result = site.clusters.run("--finish", "--db", database)
+        if database != site.url:
+            assert (result.code, len(result.err.splitlines())) == (2, 1)
+            assert "dualwrite db copied" in result.err
+            assert site.target.read(site.topic) == [], "nothing was begun at the target"
+        else:
+            assert result.code == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("sqlite:////nowhere/app.db", "/nowhere"),
+        ("nonsense", "--db is not a database URL"),
+        (
+            "postgresql+psycopg://nobody@127.0.0.1:1/none",
+            "no connection to postgresql+psycopg://nobody@127.0.0.1:1/none",
+        ),
+    ],
+)
+def test_a_database_that_cannot_be_used_is_one_line(site: MoveSite, url: str, message: str) -> None:
+    create_topic(site.source)
+    result = site.run("--finish", "--db", url)
+    assert (result.code, result.out, len(result.err.splitlines())) == (2, "", 1)
+    assert message in result.err
+    assert not site.run("--dry-run", "--json").json()["finished"]
+
+
+def test_a_database_without_the_tables_is_one_line(site: MoveSite, tmp_path: Path) -> None:
+    create_topic(site.source)
+    (tmp_path / "empty.db").touch()
+    result = site.run("--finish", "--db", f"sqlite:///{tmp_path / 'empty.db'}")
+    assert (result.code, result.out, len(result.err.splitlines())) == (2, "", 1)
+    assert "dualwrite db upgrade" in result.err

@@ -1,15 +1,22 @@
 """``dualwrite move --finish``: groups go on where they were, what still runs is refused, and the way back."""
 
 import socket
+import time
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from dualwrite.admin.connecting import connected
+from dualwrite.admin.groups import stable_offsets
+from dualwrite.client.protocol.group_requests import commit_offsets
+from dualwrite.client.protocol.requests import CommittedOffset
 from dualwrite.errors import InputError
+from dualwrite.ids import TopicPartition as DualwritePartition
 from dualwrite.moving.move import ClusterMove
 from dualwrite.moving.plan import MoveJob
 from tests.support.moving.move_site import (
+    MoveEnd,
     MoveSite,
     abort,
     commit_offset,
@@ -31,6 +38,13 @@ def gaps(site: MoveSite) -> str:
         write(site.source, topic, f"{number}a", f"{number}b")
         abort(site.source, topic, "x")
     return topic
+
+
+VALUES = [[b"0a", b"0b", b"1a", b"1b"], [b"2a", b"2b", b"3a", b"3b"]]
+
+
+def configs(site: MoveSite) -> list[dict[str, str]]:
+    return [{"bootstrap.servers": cluster.bootstrap_servers} for cluster in (site.source, site.target)]
 
 
 def end_of(site: MoveSite, topic: str) -> int:
@@ -101,24 +115,99 @@ def test_an_open_transaction_is_refused(site: MoveSite) -> None:
     assert read(site.target, topic) == read(site.source, topic)
 
 
+def member(cluster: MoveEnd, topic: str, protocol: str = "classic") -> Consumer:
+    """A consumer that has joined the group ``group``."""
+    config = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "group", "group.protocol": protocol}
+    consumer = Consumer({**config, "enable.auto.commit": False})
+    assigned: list[object] = []
+    consumer.subscribe([topic], on_assign=lambda _, places: assigned.append(places))
+    deadline = time.monotonic() + PATIENCE
+    while not assigned:
+        assert time.monotonic() < deadline
+        consumer.poll(0.1)
+    return consumer
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_a_group_with_members_is_refused(site: MoveSite, side: str) -> None:
+def test_a_group_with_members_is_refused(site: MoveSite, side: str, protocol: str) -> None:
     topic = create_topic(site.source)
     write(site.source, topic, "a")
     commit_offset(site.source, "group", topic, 0)
     assert site.run().code == 0
-    cluster = site.source if side == "source" else site.target
-    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "group"})
-    consumer.subscribe([topic])
-    assigned: list[object] = []
-    consumer.subscribe([topic], on_assign=lambda _, places: assigned.append(places))
-    while not assigned:
-        consumer.poll(0.1)
+    consumer = member(site.source if side == "source" else site.target, topic, protocol)
     result = site.run("--finish")
     assert result.code == 2
     assert f"group 'group' has members at the {side}" in result.err
     consumer.close()
     assert site.run("--finish").code == 0
+
+
+def test_a_consumer_that_begins_during_the_last_copy_is_refused(site: MoveSite) -> None:
+    topic = create_topic(site.source)
+    write(site.source, topic, "a")
+    commit_offset(site.source, "group", topic, 0)
+    begun: list[Consumer] = []
+    move = ClusterMove(*configs(site), MoveJob())
+    with pytest.raises(InputError, match="group 'group' has members at the source"):
+        move.finish(observe=lambda *_: begun.append(member(site.source, topic)))
+    assert not move.is_finished
+    begun[0].close()
+    assert site.run("--finish").code == 0
+
+
+def test_a_group_of_the_consumer_protocol_goes_on_at_the_target(site: MoveSite) -> None:
+    topic = gaps(site)
+    for cluster in (site.source, site.target):
+        if cluster is site.target:
+            assert site.run("--finish").code == 0
+        config = {"group.id": "group", "group.protocol": "consumer", "auto.offset.reset": "earliest"}
+        consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "enable.auto.commit": False, **config})
+        consumer.subscribe([topic])
+        messages = consumer.consume(4, PATIENCE)
+        consumer.commit(message=messages[-1], asynchronous=False)
+        consumer.close()
+        assert [message.value() for message in messages] == VALUES[cluster is site.target]
+
+
+@pytest.mark.parametrize("metadata", ["", "AQAAAYvP5hVA", "with\0zero\0", "ünicode ☃"])
+def test_the_metadata_of_an_offset_is_the_same(site: MoveSite, metadata: str) -> None:
+    topic = gaps(site)
+    place = DualwritePartition(topic, 0)
+    with connected(configs(site)[0]) as cluster:
+        call = commit_offsets("group", [CommittedOffset(topic, 0, 3, -1, metadata)])
+        cluster.ask_group_coordinator("group", call, lambda answer: answer.topics[0].partitions[0].error_code)
+    assert site.run("--finish").code == 0
+    before, after = (stable_offsets(config, ["group"], [place])["group"][place] for config in configs(site))
+    assert before is not None
+    assert after is not None
+    assert (before.metadata, after.metadata) == (metadata, metadata)
+
+
+def test_many_groups_are_moved_in_several_transactions(site: MoveSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dualwrite.moving.target_writer.GROUPS_AT_ONCE", 2)
+    topic = gaps(site)
+    for number in range(5):
+        commit_offset(site.source, f"group-{number}", topic, number)
+    assert site.run("--finish", "--groups", "group-0,group-1,group-2,group-4").code == 0
+    for number in range(5):
+        if number == 3:
+            assert offset_of(site.target, "group-3", topic) is None
+        else:
+            assert rest_of(site.target, f"group-{number}", topic) == rest_of(site.source, f"group-{number}", topic)
+    assert site.run("--check").code == 0
+
+
+def test_offsets_that_have_expired_at_the_source_are_no_change(site: MoveSite) -> None:
+    topic = gaps(site)
+    commit_offset(site.source, "group", topic, 3)
+    assert site.run("--finish").code == 0
+    admin = AdminClient(configs(site)[0])
+    (deleted,) = admin.delete_consumer_groups(["group"]).values()
+    deleted.result(PATIENCE)
+    assert site.run("--check").code == 0
+    commit_offset(site.source, "group", topic, 4)
+    assert site.run("--check").code == 1
 
 
 def test_offsets_of_an_open_transaction_are_refused(site: MoveSite) -> None:
@@ -224,8 +313,7 @@ def test_another_record_at_the_target_is_found_by_the_comparison(site: MoveSite)
     (deleted,) = admin.delete_records([TopicPartition(topic, 0, 3)]).values()
     deleted.result(PATIENCE)
     assert site.run("--verify").code == 0, "records that retention has deleted do not count"
-    configs = [{"bootstrap.servers": cluster.bootstrap_servers} for cluster in (site.source, site.target)]
-    move = ClusterMove(*configs, MoveJob())
+    move = ClusterMove(*configs(site), MoveJob())
     (equal,) = move.compare()
     assert equal.is_equal
     assert equal.source[0] == len(read(site.target, topic)) < 8
@@ -234,8 +322,7 @@ def test_another_record_at_the_target_is_found_by_the_comparison(site: MoveSite)
 def test_a_difference_prevents_the_end(site: MoveSite, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = gaps(site)
     assert site.run().code == 0
-    configs = [{"bootstrap.servers": cluster.bootstrap_servers} for cluster in (site.source, site.target)]
-    move = ClusterMove(*configs, MoveJob())
+    move = ClusterMove(*configs(site), MoveJob())
     (comparison,) = move.compare()
     differing = type(comparison)(topic, 0, comparison.source, (7, "other"))
     monkeypatch.setattr(ClusterMove, "compare", lambda _: iter([differing]))

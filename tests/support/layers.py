@@ -110,7 +110,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "comparison": (*GROUND_FLOOR, "client", "coordinator", "loader"),
     "demo": (*GROUND_FLOOR, "coordinator", "loader"),
     "operations": (*GROUND_FLOOR, "client", "coordinator", "schema"),
-    "moving": (*GROUND_FLOOR, "client", "coordinator", "comparison", "operations"),
+    "moving": (*GROUND_FLOOR, "client", "coordinator", "admin", "comparison", "operations"),
     "telemetry": (*GROUND_FLOOR, "coordinator", "operations"),
     "web": (*GROUND_FLOOR, "coordinator"),
     "cli": (

@@ -46,10 +46,6 @@ def dying(strikes: DeathCount) -> type[Producer]:
             strikes.come_to("records acknowledged")
             return left
 
-        def send_offsets_to_transaction(self, *arguments: Any, **options: Any) -> None:
-            super().send_offsets_to_transaction(*arguments, **options)
-            strikes.come_to("offsets sent")
-
         def commit_transaction(self, *arguments: Any) -> None:
             strikes.come_to("before commit")
             super().commit_transaction(*arguments)
@@ -77,6 +73,7 @@ def run(step: str, number: int, words: list[str]) -> int:
     patched.Producer = dying(strikes)
     admin: Any = MoveAdmin
     admin.create_topic = around(strikes, "", MoveAdmin.create_topic, "topic created")
+    patched.commit_in_transaction = around(strikes, "", patched.commit_in_transaction, "offsets sent")
     applications: Any = move
     applications.move_applications = around(
         strikes, "before applications", move.move_applications, "after applications"

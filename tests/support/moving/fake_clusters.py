@@ -5,7 +5,7 @@ from enum import Enum
 
 from dualwrite.errors import KafkaUnavailableError
 from dualwrite.ids import TopicPartition
-from dualwrite.moving.journal import JournalRecord, MovedRecords, MoveState, TopicPair
+from dualwrite.moving.journal import Finished, JournalRecord, MovedRecords, MoveState, SourceGroup, TopicPair
 from dualwrite.moving.offset_mapping import runs_of
 from dualwrite.moving.ports import GroupOffset
 from dualwrite.moving.records import MovedRecord, by_partition
@@ -57,7 +57,13 @@ class FakeTarget(FakeLog):
         self.groups: dict[str, Mapping[TopicPartition, GroupOffset]] = {}
         self._crashes = list(crashes)
         self._journals_later = journals_later
-        self._ends: dict[int, int] = {}
+        self.ends: dict[int, int] = {}
+
+    def foreign(self, partition: int) -> None:
+        """Another program writes a record."""
+        offset = self.ends.get(partition, 0)
+        self.ends[partition] = offset + 1
+        self.append(partition, offset, b"foreign")
 
     def state(self) -> MoveState:
         """The state as a mover reads it that starts now."""
@@ -65,18 +71,20 @@ class FakeTarget(FakeLog):
         state.forward.add_all(self.journal)
         return state
 
-    def write(self, topic: TopicPair, records: Sequence[MovedRecord]) -> list[JournalRecord]:
+    def write(self, topic: TopicPair, records: Sequence[MovedRecord], begins: Mapping[int, int]) -> list[MovedRecords]:
         """See TargetWriter."""
         placed: list[MovedRecord] = []
-        notes: list[JournalRecord] = []
+        notes: list[MovedRecords] = []
+        is_alone = True
         for partition, group in by_partition(records).items():
-            begin = self._ends.get(partition, 0)
-            self._ends[partition] = begin + len(group) + 1  # and the marker
+            begin = self.ends.get(partition, 0)
+            is_alone &= begin == begins.get(partition, 0)
+            self.ends[partition] = begin + len(group) + 1  # and the marker
             placed += [record._replace(offset=begin + index) for index, record in enumerate(group)]
             runs = runs_of((record.offset for record in group), range(begin, begin + len(group)))
             notes.append(MovedRecords(topic, partition, tuple(runs)))
         crash = self._crashes.pop(0) if self._crashes else WriteCrash.NEVER
-        if crash is WriteCrash.BEFORE_COMMIT:
+        if crash is WriteCrash.BEFORE_COMMIT or not is_alone:
             raise KafkaUnavailableError("aborted")
         self.records += placed
         if crash is WriteCrash.AFTER_COMMIT and self._journals_later:
@@ -87,8 +95,8 @@ class FakeTarget(FakeLog):
         return notes
 
     def finish(
-        self, groups: Mapping[str, Mapping[TopicPartition, GroupOffset]], records: Sequence[JournalRecord]
+        self, groups: Mapping[str, Mapping[TopicPartition, GroupOffset]], notes: Sequence[SourceGroup], end: Finished
     ) -> None:
         """See TargetWriter."""
         self.groups.update(groups)
-        self.journal += records
+        self.journal += [*notes, end]

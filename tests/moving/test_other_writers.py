@@ -1,0 +1,218 @@
+"""``dualwrite move`` is not alone: programs that write to the target too early, topics that are created again, other
+movers, and clusters that have lost records."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from dualwrite.errors import FencedError, InputError, KafkaUnavailableError
+from dualwrite.moving.journal import TopicPair, journal_topic
+from dualwrite.moving.move import ClusterMove
+from dualwrite.moving.plan import MoveJob
+from dualwrite.moving.records import MovedRecord
+from dualwrite.moving.target_writer import MoverProducer
+from dualwrite.testing.kafka import KafkaBroker
+from tests.support.moving.move_site import (
+    MoveEnd,
+    MoveSite,
+    abort,
+    commit_offset,
+    create_topic,
+    delete_topic,
+    offset_of,
+    open_transaction,
+    read,
+    write,
+)
+from tests.support.peer_clients.kafka_helpers import PATIENCE
+
+
+def move_of(site: MoveSite) -> ClusterMove:
+    return ClusterMove(
+        *({"bootstrap.servers": each.bootstrap_servers} for each in (site.source, site.target)), MoveJob()
+    )
+
+
+@pytest.fixture
+def small_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each Kafka transaction of the mover has two records of those below."""
+    monkeypatch.setattr("dualwrite.moving.copying.MOST_BYTES", 60)
+
+
+def numbered(site: MoveSite, count: int = 6) -> str:
+    topic = create_topic(site.source)
+    write(site.source, topic, *(f"record {number}" for number in range(count)), key=None)
+    return topic
+
+
+def plain(cluster: MoveEnd, topic: str, value: str) -> None:
+    """A record outside of a transaction."""
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    producer.produce(topic, value=value, partition=0)
+    assert producer.flush(PATIENCE) == 0
+
+
+def at_the(moment: int, act: Callable[[], object]) -> Callable[[str, int], None]:
+    """An observer that calls ``act`` after the mover's ``moment``-th transaction."""
+    seen: list[int] = []
+
+    def observe(_: str, records: int) -> None:
+        seen.append(records)
+        if len(seen) == moment:
+            act()
+
+    return observe
+
+
+@pytest.mark.usefixtures("small_transactions")
+@pytest.mark.parametrize("write_foreign", [plain, write])
+def test_a_record_of_another_program_never_gets_between_the_moved_ones(
+    site: MoveSite, write_foreign: Callable[[MoveEnd, str, str], None]
+) -> None:
+    topic = numbered(site)
+    with pytest.raises(KafkaUnavailableError, match=r"partition 0 has something there that this move has not written"):
+        move_of(site).copy(at_the(1, lambda: write_foreign(site.target, topic, "too early")))
+    assert [record.value for record in read(site.target, topic)][-1] == b"too early"
+    for words in ((), ("--dry-run",), ("--finish",)):
+        result = site.run(*words)
+        assert result.code == 2
+        assert "which this move has not written: a program writes there already" in result.err
+    delete_topic(site.target, topic)
+    assert site.run("--finish", "--verify").code == 0
+    assert read(site.target, topic) == read(site.source, topic)
+
+
+@pytest.mark.usefixtures("small_transactions")
+def test_what_no_reader_sees_is_in_the_way_until_the_next_run(site: MoveSite) -> None:
+    topic = numbered(site)
+    commit_offset(site.source, "group", topic, 3)
+    with pytest.raises(KafkaUnavailableError, match="Run the command again"):
+        move_of(site).copy(at_the(2, lambda: abort(site.target, topic, "never seen")))
+    assert site.run("--finish", "--verify").code == 0
+    assert read(site.target, topic) == read(site.source, topic)
+
+
+@pytest.mark.usefixtures("small_transactions")
+def test_a_record_of_another_program_behind_the_last_one_prevents_the_end(site: MoveSite) -> None:
+    topic = numbered(site)
+    commit_offset(site.source, "group", topic, 3)
+    with pytest.raises(InputError, match="a program writes there already"):
+        move_of(site).finish(observe=at_the(3, lambda: write(site.target, topic, "too early")))
+    assert offset_of(site.target, "group", topic) is None
+    assert not move_of(site).is_finished
+
+
+def test_an_open_transaction_of_another_program_is_named(site: MoveSite) -> None:
+    topic = numbered(site)
+    create_topic(site.target, topic)
+    other = open_transaction(site.target, topic, ["undecided"])
+    result = site.run()
+    assert result.code == 2
+    assert f"topic {topic!r} has an open transaction at the target" in result.err
+    other.abort_transaction(PATIENCE)
+    assert site.run().code == 0
+
+
+def test_a_second_mover_fences_the_first_one(site: MoveSite) -> None:
+    topic = numbered(site, 1)
+    create_topic(site.target, topic)
+    move = move_of(site)
+    first = MoverProducer({"bootstrap.servers": site.target.bootstrap_servers}, move.source_id)
+    assert site.run("--json").json()["copied"] == {topic: 1}
+    record = MovedRecord(0, 1, 1_700_000_000_000, None, b"again", ())
+    with pytest.raises(FencedError):
+        first.write(TopicPair(topic, "", ""), [record], {0: 2})
+    first.close()
+    assert read(site.target, topic) == read(site.source, topic)
+
+
+@pytest.mark.usefixtures("small_transactions")
+def test_two_movers_at_once_move_each_record_once(site: MoveSite) -> None:
+    topic = numbered(site)
+    with pytest.raises(FencedError):
+        move_of(site).copy(at_the(1, lambda: site.run()))
+    assert read(site.target, topic) == read(site.source, topic)
+
+
+@pytest.mark.usefixtures("small_transactions")
+def test_a_mover_that_was_overtaken_does_not_set_back_the_groups(site: MoveSite) -> None:
+    topic = numbered(site)
+    commit_offset(site.source, "group", topic, 1)
+
+    def overtake() -> None:
+        assert site.run("--finish").code == 0
+        commit_offset(site.target, "group", topic, 5)
+
+    with pytest.raises(FencedError):
+        move_of(site).finish(observe=at_the(3, overtake))
+    assert offset_of(site.target, "group", topic) == (5, "at 5")
+
+
+@pytest.mark.usefixtures("small_transactions")
+def test_movers_of_both_directions_do_not_copy_the_same_records_back_and_forth(site: MoveSite) -> None:
+    topic = numbered(site)
+    assert site.run().code == 0
+    write(site.source, topic, "late 1", "late 2", "late 3", "late 4", key=None)
+    said: list[str] = []
+    move_of(site).copy(at_the(1, lambda: said.append(site.back().run().err)))
+    assert "which this move has not written" in said[0]
+    assert read(site.target, topic) == read(site.source, topic)
+    assert len(read(site.target, topic)) == 10
+
+
+def test_a_topic_that_was_created_again_in_both_clusters_is_moved_again(site: MoveSite) -> None:
+    topic = numbered(site)
+    assert site.run("--finish").code == 0
+    delete_topic(site.target, topic)
+    delete_topic(site.source, topic)
+    create_topic(site.source, topic)
+    write(site.source, topic, "another")
+    commit_offset(site.source, "group", topic, 1)
+    result = site.run("--finish", "--verify")
+    assert (result.code, result.err) == (0, "")
+    assert read(site.target, topic) == read(site.source, topic)
+    assert offset_of(site.target, "group", topic) == (1, "at 1")
+
+
+def test_a_topic_that_the_target_has_lost_after_the_end_is_moved_again(site: MoveSite) -> None:
+    topic = numbered(site)
+    assert site.run("--finish").code == 0
+    delete_topic(site.target, topic)
+    assert site.run("--finish").code == 0
+    assert read(site.target, topic) == read(site.source, topic)
+
+
+@pytest.mark.parametrize("lost", ["source", "target"])
+def test_a_cluster_that_has_lost_moved_records_is_named(tmp_path: Path, lost: str) -> None:
+    """A backup is restored: what is written since gets the offsets that the journal knows already."""
+    with KafkaBroker(tmp_path / "source") as source, KafkaBroker(tmp_path / "target") as target:
+        site = MoveSite(source, target)
+        topic = numbered(site)
+        assert site.run().code == 0
+        broker, directory = (source, tmp_path / "source") if lost == "source" else (target, tmp_path / "target")
+        broker.stop()
+        shutil.copytree(directory, tmp_path / "backup")
+        broker.start()
+        write(source, topic, "late")
+        assert site.run().code == 0
+        journal = read(target, journal_topic(move_of(site).source_id))
+        broker.stop()
+        shutil.rmtree(directory)
+        (tmp_path / "backup").rename(directory)
+        broker.start()
+        if lost == "target":  # its journal was elsewhere, as the leader of another partition is
+            restore(target, site, journal[-1].value)
+        result = site.run("--finish")
+        assert result.code == 2
+        assert (
+            f"topic {topic!r}, partition 0: the {lost} ends at offset 7, and had records up to offset 8" in result.err
+        )
+
+
+def restore(target: KafkaBroker, site: MoveSite, value: bytes | None) -> None:
+    producer = Producer({"bootstrap.servers": target.bootstrap_servers})
+    producer.produce(journal_topic(move_of(site).source_id), value=value)
+    assert producer.flush(PATIENCE) == 0
