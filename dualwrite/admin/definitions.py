@@ -42,6 +42,20 @@ class TopicDefinition:
     settings: tuple[TopicConfigEntry, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class TopicAtCreation:
+    """A topic as a cluster would create it.
+
+    :param nodes: how many nodes the cluster has.
+    :param replicas: the replication factor; None if DESCRIBE_CONFIGS on the topic is not granted.
+    :param settings: all of them; empty as for ``replicas``.
+    """
+
+    nodes: int
+    replicas: int | None
+    settings: tuple[TopicConfigEntry, ...]
+
+
 def topic_definitions(
     kafka: Mapping[str, Any], names: Collection[str] | None = None, *, timeout: float = DEFAULT_TIMEOUT
 ) -> dict[str, TopicDefinition]:
@@ -98,7 +112,7 @@ def settings_of(cluster: ClusterClient, names: Iterable[str]) -> dict[str, tuple
     return settings
 
 
-def settings_at_creation(
+def topic_at_creation(
     kafka: Mapping[str, Any],
     name: str,
     *,
@@ -106,17 +120,18 @@ def settings_at_creation(
     replicas: int | None = None,
     config: Mapping[str, str],
     timeout: float = DEFAULT_TIMEOUT,
-) -> tuple[TopicConfigEntry, ...]:
-    """All settings that a topic would have if it was created with these arguments of ``create_topic``. Creates nothing.
-    Empty if DESCRIBE_CONFIGS on the topic is not granted, or the broker knows no such answer.
+) -> TopicAtCreation:
+    """The topic that ``create_topic`` would make of these arguments. Creates nothing.
 
     :raises KafkaRefusedError: as ``create_topic``.
     """
     call = topic_creation(name, partitions, replicas or BROKERS_DEFAULT, config, validates=True)
     with connected(kafka, timeout) as cluster:
         (answer,) = cluster.persist(lambda deadline: cluster.ask_any(call, deadline)).topics
+        nodes = len(cluster.persist(cluster.nodes))
     require_success(f"topic {name!r} cannot be created", answer)
-    return _entries(answer.configs or ())
+    replicas = answer.replication_factor if answer.replication_factor > 0 else None
+    return TopicAtCreation(nodes, replicas, _entries(answer.configs or ()))
 
 
 def add_partitions(kafka: Mapping[str, Any], name: str, total: int, *, timeout: float = DEFAULT_TIMEOUT) -> None:

@@ -148,6 +148,7 @@ def _show_plan(move: "ClusterMove", *, as_json: bool) -> int:
                         "preparation": plan.preparation,
                         "settings": plan.settings,
                         "differing": plan.differences,
+                        "replicas": plan.at_creation.replicas,
                     }
                     for plan in plans
                 },
@@ -165,7 +166,8 @@ def _show_plan(move: "ClusterMove", *, as_json: bool) -> int:
     ]
     for line in table(("TOPIC", "PARTITIONS", "AT THE TARGET", "SETTINGS"), rows):
         print(line)
-    _complain_of({plan.source.name: plan.differences for plan in plans}, left_out)
+    on_one_node = [plan.source.name for plan in plans if plan.is_on_one_node]
+    _complain_of({plan.source.name: plan.differences for plan in plans}, on_one_node, left_out)
     print(f"from cluster {move.source_id} to {move.target_id}: nothing was changed")
     return 0
 
@@ -180,7 +182,7 @@ def _print(
 
     if result is not None:
         _print_result(result)
-        _complain_of(result.differing, move.left_out())
+        _complain_of(result.differing, result.on_one_node, move.left_out())
     if comparisons:
         _print_comparisons(comparisons)
     if changes:
@@ -207,13 +209,17 @@ def _print_result(result: "MoveResult") -> None:
         print(f"{database_name}: no slot was at the source, so nothing was changed there")
 
 
-def _complain_of(differing: Mapping[str, Mapping[str, tuple[str, str]]], left_out: Sequence[str]) -> None:
+def _complain_of(
+    differing: Mapping[str, Mapping[str, tuple[str, str]]], on_one_node: Sequence[str], left_out: Sequence[str]
+) -> None:
     for topic, settings in differing.items():
         for name, (source, target) in settings.items():
             complain(
                 f"topic {topic}: {name} is {source} at the source and {target} at the target, where a move does not "
                 "change it: the clusters may keep different records"
             )
+    for topic in on_one_node:
+        complain(f"topic {topic} has one replica at the target, and is lost with its node; see --replication-factor")
     if left_out:
         complain(f"not moved, because they begin with two underscores: {', '.join(left_out)}; --topics moves them")
 
@@ -250,6 +256,7 @@ def _as_json(
             "slots": result.slots,
             "unchanged": result.unchanged,
             "differing": result.differing,
+            "on_one_node": result.on_one_node,
             "left_out": move.left_out(),
         }
     if changes is not None:

@@ -10,17 +10,18 @@ from dualwrite.admin.definitions import (
     add_partitions,
     await_partitions,
     set_topic_settings,
-    settings_at_creation,
+    topic_at_creation,
     topic_definitions,
 )
 from dualwrite.admin.groups import list_groups, stable_offsets
 from dualwrite.admin.topics import create_topic
 from dualwrite.client.admin.offsets import listed_offsets
 from dualwrite.client.protocol.requests import EARLIEST, LATEST
-from dualwrite.errors import DualWriteError, InputError, KafkaUnavailableError
+from dualwrite.errors import DualWriteError, InputError, KafkaRefusedError, KafkaUnavailableError
 from dualwrite.ids import TopicPartition
-from dualwrite.moving.plan import TIMESTAMP_TYPE, TopicDescription
+from dualwrite.moving.plan import TIMESTAMP_TYPE, CreationDefaults, TopicDescription
 from dualwrite.moving.ports import GroupOffset
+from dualwrite.wire.error_codes import ErrorCode
 
 _WITHOUT_MEMBERS = ("Empty", "Dead")
 _SHARING = "share"
@@ -68,19 +69,27 @@ class MoveAdmin:
         with self._named():
             return {name: _described(topic) for name, topic in topic_definitions(self._kafka, names).items()}
 
-    def settings_at_creation(
+    def at_creation(
         self, name: str, partitions: int, settings: Mapping[str, str], replication_factor: int
-    ) -> dict[str, str]:
-        """All settings that :meth:`create_topic` would give the topic; empty if the cluster does not tell them."""
-        replicas = _replicas(replication_factor)
-        with self._named():
-            entries = settings_at_creation(self._kafka, name, partitions=partitions, replicas=replicas, config=settings)
-        return {entry.name: entry.value for entry in entries if entry.value is not None}
+    ) -> CreationDefaults:
+        """What the cluster would make of the arguments of :meth:`create_topic`.
+
+        :raises InputError: if it takes none of the settings.
+        """
+        with self._named(), self._advised():
+            found = topic_at_creation(
+                self._kafka, name, partitions=partitions, replicas=_replicas(replication_factor), config=settings
+            )
+        known = {entry.name: entry.value for entry in found.settings if entry.value is not None}
+        return CreationDefaults(known, found.replicas, found.nodes)
 
     def create_topic(self, name: str, partitions: int, settings: Mapping[str, str], replication_factor: int) -> None:
-        """Create a topic."""
+        """Create a topic.
+
+        :raises InputError: as :meth:`at_creation`.
+        """
         replicas = _replicas(replication_factor)
-        with self._named():
+        with self._named(), self._advised():
             create_topic(self._kafka, name, partitions=partitions, replicas=replicas, config=settings)
             await_partitions(self._kafka, name, partitions)
 
@@ -130,6 +139,18 @@ class MoveAdmin:
                     )
                 offsets[group][place] = entry.offset, entry.metadata
         return offsets
+
+    @contextmanager
+    def _advised(self) -> Iterator[None]:
+        """Say what to do about a setting that the cluster does not take."""
+        try:
+            yield
+        except KafkaRefusedError as error:
+            if error.code != ErrorCode.INVALID_CONFIG:
+                raise
+            raise InputError(
+                f"{error}. Create it there yourself, without this setting: an empty topic is used"
+            ) from None
 
     @contextmanager
     def _named(self) -> Iterator[None]:

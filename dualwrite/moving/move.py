@@ -194,7 +194,7 @@ class ClusterMove:
         if plan.target is not None:
             return plan
         name, partitions, replicas = plan.source.name, plan.source.partitions, self._job.replication_factor
-        return replace(plan, at_creation=self._target.settings_at_creation(name, partitions, plan.settings, replicas))
+        return replace(plan, at_creation=self._target.at_creation(name, partitions, plan.settings, replicas))
 
     def _target_ends(self, plan: TopicPlan, *, is_alone: bool = False) -> Mapping[int, int]:
         """Where the partitions of a topic at the target end, which must have the moved records and no others.
@@ -243,16 +243,18 @@ class ClusterMove:
 
     def _copy(self, writer: MoverProducer, observe: Observe) -> MoveResult:
         copied: dict[str, int] = {}
-        waiting, differing = [], {}
+        waiting, on_one_node, differing = [], [], {}
         for plan, ends in self._prepared():
             name = plan.source.name
+            if plan.is_on_one_node:
+                on_one_node.append(name)
             with closing(MovedTopicReader(self._configs[0], name)) as source:
                 copied[name] = copy_topic(plan.pair, self._state, source, writer, ends, observe)
             if self._source.ends(plan.source).open_partitions:
                 waiting.append(name)
             if plan.differences:
                 differing[name] = plan.differences
-        return MoveResult(copied, waiting, differing=differing)
+        return MoveResult(copied, waiting, differing=differing, on_one_node=on_one_node)
 
     def _prepared(self) -> list[tuple[TopicPlan, Mapping[int, int]]]:
         """The unfinished topics, after the target has all of them; each with the ends of its partitions there."""
@@ -271,7 +273,10 @@ class ClusterMove:
         for plan in prepared:
             if plan.moved.timestamp_type != CREATE_TIME:
                 self._target.set_timestamp_type(plan.source.name, CREATE_TIME)
-        return [(plan, ends.get(plan.source.name, {})) for plan in prepared]
+        made = {plan.source.name: plan.at_creation for plan in plans}
+        return [
+            (replace(plan, at_creation=made[plan.source.name]), ends.get(plan.source.name, {})) for plan in prepared
+        ]
 
     def _finish_in_kafka(self, writer: MoverProducer, observe: Observe, *, compares: bool) -> MoveResult:
         plans = self._unfinished(self._plans())

@@ -78,6 +78,20 @@ class TopicDescription:
         return None if value is None else int(value)
 
 
+@dataclass(frozen=True, slots=True)
+class CreationDefaults:
+    """What the target would make of a topic with the settings that it has at the source.
+
+    :param settings: all settings that it would have; empty if that is not known.
+    :param replicas: how many replicas it would have; None if that is not known.
+    :param nodes: how many nodes the cluster has.
+    """
+
+    settings: Mapping[str, str] = field(default_factory=dict)
+    replicas: int | None = None
+    nodes: int = 1
+
+
 class Preparation(Enum):
     """What is to be done with a topic before its records are copied."""
 
@@ -91,13 +105,12 @@ class TopicPlan:
     """One topic to move.
 
     :param target: None if the target cluster does not have it yet.
-    :param at_creation: the settings that it would have if the target created it with those of the source; empty if that
-        is not known.
+    :param at_creation: what the target would create, if it was asked.
     """
 
     source: TopicDescription
     target: TopicDescription | None
-    at_creation: Mapping[str, str] = field(default_factory=dict)
+    at_creation: CreationDefaults = CreationDefaults()
 
     @property
     def preparation(self) -> Preparation:
@@ -123,14 +136,19 @@ class TopicPlan:
         """The settings to create the topic with: its own, and those of DECISIVE that the clusters have other defaults
         for. Records keep the times that they have at the source, so a topic with the broker's times gets these when the
         move is finished."""
-        settings = dict(self.source.settings)
+        settings, there = dict(self.source.settings), self.at_creation.settings
         for name in DECISIVE:
             value = self.source.value(name)
-            if value is not None and name in self.at_creation and not _is_same(name, value, self.at_creation[name]):
+            if value is not None and name in there and not _is_same(name, value, there[name]):
                 settings[name] = value
         if self.source.timestamp_type == APPEND_TIME:
             settings[TIMESTAMP_TYPE] = CREATE_TIME
         return settings
+
+    @property
+    def is_on_one_node(self) -> bool:
+        """True if it will have a single replica in a cluster of several nodes, and is lost with one node."""
+        return self.at_creation.replicas == 1 < self.at_creation.nodes
 
     @property
     def differences(self) -> dict[str, tuple[str, str]]:

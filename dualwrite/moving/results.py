@@ -19,6 +19,7 @@ class MoveResult:
     :param unchanged: the databases of which no slot was at the source, so that nothing was changed in them.
     :param differing: the settings that decide which records a topic keeps and that differ, by topic, with their values
         at the source and at the target. A move changes no settings of a topic that the target has already.
+    :param on_one_node: the new topics with a single replica in a cluster of several nodes.
     :param compared: the comparison of each partition, if it was asked for.
     """
 
@@ -28,6 +29,7 @@ class MoveResult:
     slots: int = 0
     unchanged: Sequence[str] = ()
     differing: Mapping[str, Mapping[str, tuple[str, str]]] = field(default_factory=dict)
+    on_one_node: Sequence[str] = ()
     compared: Sequence[PartitionComparison] = ()
 
 

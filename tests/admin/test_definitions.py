@@ -7,7 +7,7 @@ from dualwrite.admin.definitions import (
     add_partitions,
     await_partitions,
     set_topic_settings,
-    settings_at_creation,
+    topic_at_creation,
     topic_definitions,
 )
 from dualwrite.admin.groups import stable_offsets
@@ -41,14 +41,15 @@ def test_all_definitions_are_those_of_all_topics_but_kafkas_own(site: AdminSite)
     assert topic_definitions(site.config, ["__consumer_offsets"])["__consumer_offsets"].is_internal
 
 
-def test_settings_at_creation_are_known_before_the_topic_is_there(site: AdminSite) -> None:
+def test_settings_are_known_before_the_topic_is_there(site: AdminSite) -> None:
     name = fresh_name()
-    entries = settings_at_creation(site.config, name, partitions=2, config={"retention.ms": "5"})
-    values = {entry.name: (entry.value, entry.is_own) for entry in entries}
+    found = topic_at_creation(site.config, name, partitions=2, config={"retention.ms": "5"})
+    values = {entry.name: (entry.value, entry.is_own) for entry in found.settings}
+    assert (found.nodes, found.replicas) == (1, 1)
     assert (values["retention.ms"], values["cleanup.policy"]) == (("5", True), ("delete", False))
     assert topic_definitions(site.config, [name]) == {}
     with pytest.raises(KafkaRefusedError, match=f"topic '{name}' cannot be created: .*nonsense") as raised:
-        settings_at_creation(site.config, name, partitions=2, config={"nonsense": "5"})
+        topic_at_creation(site.config, name, partitions=2, config={"nonsense": "5"})
     assert raised.value.code == ErrorCode.INVALID_CONFIG
 
 

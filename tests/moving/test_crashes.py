@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.moving.dying_mover import COPY_STEPS, FINISH_STEPS
 from tests.support.moving.killed_moves import KILLED, assert_moved, filled, kill_while_copying, kill_while_finishing
-from tests.support.moving.move_site import MoveSite
+from tests.support.moving.move_site import MoveSite, commit_offset, rest_of
 
 pytestmark = pytest.mark.crash
 
@@ -31,6 +31,22 @@ def test_a_mover_that_is_killed_again_and_again_comes_to_the_end(site: MoveSite)
         assert code == KILLED, f"{step}: {said}"
     assert site.run("--finish", "--verify").code == 0
     assert_moved(site, topics)
+
+
+@pytest.mark.parametrize(("step", "number"), [("offsets sent", 1), ("after commit", 1), ("offsets sent", 2)])
+def test_a_mover_that_was_killed_between_two_groups_moves_both_later(site: MoveSite, step: str, number: int) -> None:
+    (topic,) = filled(site, 1)
+    commit_offset(site.source, "later", topic, 3)
+    assert site.run().code == 0
+    code, said = site.run_and_die(step, number, "--finish")
+    assert code == KILLED, said
+    assert not site.run("--dry-run", "--json").json()["finished"]
+    commit_offset(site.source, "later", topic, 4)
+    result = site.run("--finish", "--verify")
+    assert (result.code, result.err) == (0, "")
+    assert_moved(site, [topic])
+    assert rest_of(site.target, "later", topic) == rest_of(site.source, "later", topic)
+    assert site.run("--check").code == 0
 
 
 @pytest.mark.parametrize("step", ["offsets sent", "before applications"])

@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import insert
 
+from dualwrite.admin.connecting import connected
+from dualwrite.admin.definitions import topic_definitions
+from dualwrite.admin.groups import stable_offsets
+from dualwrite.client.protocol.group_requests import commit_offsets
+from dualwrite.client.protocol.requests import CommittedOffset
 from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.ids import TopicPartition
 from dualwrite.testing.kafka import KafkaBroker
 from tests.support.apache_kafka.single_node import ApacheKafka
 from tests.support.coordinator.event_table import events, ready_engine, stored_values
@@ -99,3 +105,35 @@ def test_an_application_moves_to_apache_kafka_and_back(outward: MoveSite, tmp_pa
     assert sorted(stored_values(engine)) == sorted(values)
     assert read(outward.source, stamped) == read(outward.target, stamped)
     engine.dispose()
+
+
+def test_what_the_bundled_broker_keeps_by_default_is_kept_by_apache_kafka(kafka: ApacheKafka, tmp_path: Path) -> None:
+    with KafkaBroker(tmp_path / "source", config={"log.retention.ms": "-1", "message.max.bytes": "2000000"}) as source:
+        site, topic = MoveSite(source, kafka), source.create_topic()
+        fill(source, topic, 1)
+        result = site.run("--finish", "--verify")
+        assert (result.code, result.err) == (0, "")
+        (made,) = topic_definitions({"bootstrap.servers": kafka.bootstrap_servers}, [topic]).values()
+        own = {entry.name: entry.value for entry in made.settings if entry.is_own}
+        assert own == {"retention.ms": "-1", "max.message.bytes": "2000000"}
+        assert read(kafka, topic) == read(source, topic)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_groups_move_with_either_transaction_version(tmp_path: Path, version: int) -> None:
+    with (
+        KafkaBroker(tmp_path / "source") as source,
+        ApacheKafka(tmp_path / "kafka", features={"transaction.version": version}) as target,
+    ):
+        site, topic, metadata = MoveSite(source, target), create_topic(source), "AQAAAYvP5hVA"
+        fill(source, topic, 1)
+        with connected({"bootstrap.servers": source.bootstrap_servers}) as cluster:
+            call = commit_offsets("group", [CommittedOffset(topic, 0, 3, -1, metadata)])
+            cluster.ask_group_coordinator("group", call, lambda answer: answer.topics[0].partitions[0].error_code)
+        result = site.run("--finish", "--verify")
+        assert (result.code, result.err) == (0, "")
+        assert rest_of(target, "group", topic) == rest_of(source, "group", topic)
+        place = TopicPartition(topic, 0)
+        moved = stable_offsets({"bootstrap.servers": target.bootstrap_servers}, ["group"], [place])["group"][place]
+        assert moved is not None
+        assert moved.metadata == metadata

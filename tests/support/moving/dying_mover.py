@@ -73,6 +73,7 @@ def run(step: str, number: int, words: list[str]) -> int:
     patched.Producer = dying(strikes)
     admin: Any = MoveAdmin
     admin.create_topic = around(strikes, "", MoveAdmin.create_topic, "topic created")
+    patched.GROUPS_AT_ONCE = 1
     patched.commit_in_transaction = around(strikes, "", patched.commit_in_transaction, "offsets sent")
     applications: Any = move
     applications.move_applications = around(

@@ -8,6 +8,7 @@ from dualwrite.moving.plan import (
     APPEND_TIME,
     CREATE_TIME,
     TIMESTAMP_TYPE,
+    CreationDefaults,
     MoveJob,
     Preparation,
     TopicDescription,
@@ -68,7 +69,17 @@ def test_a_new_topic_gets_what_the_clusters_have_other_defaults_for() -> None:
     source = TopicDescription("a", "id", 1, {"delete.retention.ms": "5"}, defaults)
     there = {"retention.ms": "7", "cleanup.policy": "delete", "segment.bytes": "2", "delete.retention.ms": "5"}
     assert TopicPlan(source, None).settings == {"delete.retention.ms": "5"}, "before the target was asked"
-    assert TopicPlan(source, None, there).settings == {"delete.retention.ms": "5", "retention.ms": "-1"}
+    assert TopicPlan(source, None, CreationDefaults(there)).settings == {
+        "delete.retention.ms": "5",
+        "retention.ms": "-1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("replicas", "nodes", "expected"), [(1, 3, True), (1, 1, False), (3, 3, False), (None, 3, False)]
+)
+def test_a_single_replica_is_named_where_there_could_be_more(replicas: int | None, nodes: int, expected: bool) -> None:
+    assert TopicPlan(topic("a"), None, CreationDefaults({}, replicas, nodes)).is_on_one_node is expected
 
 
 def test_settings_that_decide_about_records_are_compared_once_both_sides_have_the_topic() -> None:
