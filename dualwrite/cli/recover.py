@@ -1,7 +1,7 @@
 """``dualwrite recover``: end the open transactions of an application's dead processes, like DualWrite.recover()."""
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from dualwrite.cli.cluster import add_cluster, add_two_phase, cluster_config, require_cluster
 from dualwrite.cli.database import add_database, database
@@ -9,6 +9,7 @@ from dualwrite.cli.printing import complain, counted, print_json
 from dualwrite.cli.transactions.output import heuristic_count, results
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import ForeignClusterError
+from dualwrite.operations.listing import IS_LOCKED
 from dualwrite.operations.resolving import recover
 
 
@@ -39,18 +40,25 @@ def run(arguments: argparse.Namespace) -> int:
         complain(str(error))
     if arguments.json:
         errors = [str(error) for error in done.errors]
-        print_json({"outcomes": done.outcomes, "errors": errors, "in_use": done.in_use})
+        print_json({"outcomes": done.outcomes, "errors": errors, "in_use": done.in_use, "missed": done.missed})
         return 1 if done.is_bad else 0
     for text in results({name: found for name, found in done.outcomes.items() if found is not Outcome.NOTHING}):
         print(text)
+    for name in done.missed:
+        print(f"{name}: not recovered: {IS_LOCKED.detail}")
     for name, reason in done.in_use.items():
         print(f"{name}: not touched: {reason}")
     ended = sum(outcome in (Outcome.COMMITTED, Outcome.ABORTED) for outcome in done.outcomes.values())
     print(
         f"{counted(len(done.outcomes), 'slot')} checked; {counted(ended, 'transaction')} had been left open"
-        f"{heuristic_count(done.outcomes)}{_in_use_count(done.in_use)}"
+        f"{heuristic_count(done.outcomes)}{_missed_count(done.missed)}{_in_use_count(done.in_use)}"
     )
     return 1 if done.is_bad else 0
+
+
+def _missed_count(missed: Sequence[str]) -> str:
+    """The end of the summary; empty if no open transaction was left because its row is locked."""
+    return f"; {counted(len(missed), 'transaction')} left open: run it again later" if missed else ""
 
 
 def _in_use_count(in_use: Mapping[str, str]) -> str:

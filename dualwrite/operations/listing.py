@@ -17,10 +17,15 @@ from dualwrite.coordinator.recovery.forecast import Forecast, Forecaster
 from dualwrite.coordinator.rules.slot_rules import slot_number
 from dualwrite.errors import InputError
 from dualwrite.ids import TopicPartition
-from dualwrite.operations.rows import state_rows
-from dualwrite.operations.views import OPEN_STATES, KafkaView, RowView, TransactionView
+from dualwrite.operations.rows import locked_rows, state_rows
+from dualwrite.operations.views import OPEN_STATES, KafkaView, RowView, Situation, TransactionView
 
 HAS_CHANGED = Forecast(None, "a process has used the slot meanwhile: look again")
+IS_LOCKED = Forecast(
+    None,
+    "another transaction of the database has its row locked: most likely the owner's, and the database is still in its "
+    "COMMIT. Look again later; or end that session in the database if it hangs",
+)
 
 
 def list_transactions(
@@ -28,7 +33,8 @@ def list_transactions(
 ) -> list[TransactionView]:
     """The transactional ids with a row in the state table, and those without a row whose transaction is open.
 
-    Changes and locks nothing. It reads one side after the other, so the two may not be from the same moment.
+    Changes nothing. It reads one side after the other, so the two may not be from the same moment. For a
+    moment it locks the row of a transaction without an owner, to see whether the database is still in its COMMIT.
 
     :param application: only its slots, also those without a row.
     :param foretells: foretell what recovery would find; False in a copy, where recovery does nothing (reason_to_leave).
@@ -117,13 +123,21 @@ def _view(
 
 def _confirmed(engine: Engine, views: dict[str, TransactionView]) -> dict[str, TransactionView]:
     """``views``, after a second look at the rows of those with a foretold heuristic outcome: a unit of work that ran
-    between the looks at the two sides makes them differ, too."""
-    doubtful = [name for name, view in views.items() if view.forecast is not None and view.forecast.is_heuristic]
-    if not doubtful:
-        return views
-    rows = state_rows(engine, transactional_ids=doubtful)
-    changed = [name for name in doubtful if _is_changed(views[name].row, rows.get(name))]
-    return views | {name: replace(views[name], forecast=HAS_CHANGED) for name in changed}
+    between the looks at the two sides makes them differ, too. Also of those that were left behind: the database may
+    commit them yet, or may just have."""
+    left = [name for name, view in views.items() if view.situation is Situation.LEFT_BEHIND and view.is_recoverable]
+    locked = locked_rows(engine, left)
+    foretold = {name for name, view in views.items() if view.forecast is not None and view.forecast.is_heuristic}
+    doubtful = foretold.union(left) - locked
+    rows = state_rows(engine, transactional_ids=doubtful) if doubtful else {}
+    changed = {name for name in doubtful if _is_changed(views[name].row, rows.get(name))}
+    return views | {name: _unclear(views[name], is_locked=name in locked) for name in locked | changed}
+
+
+def _unclear(view: TransactionView, *, is_locked: bool) -> TransactionView:
+    assert view.row is not None
+    forecast = None if view.forecast is None else IS_LOCKED if is_locked else HAS_CHANGED
+    return replace(view, row=replace(view.row, is_locked=is_locked), forecast=forecast)
 
 
 def _is_changed(row: RowView | None, now: RowView | None) -> bool:

@@ -17,7 +17,7 @@ from dualwrite.coordinator.rules.slot_rules import ENDED, SlotStatus, describe_o
 from dualwrite.coordinator.rules.two_phase import TwoPhase
 from dualwrite.errors import ForeignClusterError, InputError
 from dualwrite.operations.copies import reason_to_leave
-from dualwrite.operations.listing import inspector, list_transactions, views_of
+from dualwrite.operations.listing import IS_LOCKED, inspector, list_transactions, views_of
 from dualwrite.operations.rows import state_rows
 from dualwrite.operations.views import Situation, TransactionView, foreign_cluster_message
 
@@ -43,8 +43,8 @@ class Resolution:
     """The result of resolving.
 
     :param outcomes: the outcomes by transactional id.
-    :param missed: transactional ids that are unchanged, because another process took them meanwhile, or for one of
-        ``errors``.
+    :param missed: transactional ids with an open transaction that are unchanged, because another process took them
+        meanwhile, for one of ``errors``, or because a transaction of the database has locked their row.
     :param in_use: those with an open transaction whose owner may be alive, and why they are unchanged. That is usual
         beside a living application; to replace the cluster, wait until there is none.
     """
@@ -104,6 +104,8 @@ def obstacle(view: TransactionView) -> str:
         return "the id is not the name of a slot"
     if view.situation is Situation.AT_WORK:
         return held_by(view)
+    if view.row.is_locked:
+        return IS_LOCKED.detail
     return foreign_cluster_message([view])
 
 
@@ -162,15 +164,20 @@ def recover(
     foreign = _foreign_cluster_message(engine, kafka, application)
     if foreign:
         errors = [*errors, ForeignClusterError(foreign)]
-    return Resolution(dict(sorted(outcomes.items())), [], errors, _in_use(engine, kafka, application))
+    return _with_the_rest(engine, kafka, application, Resolution(dict(sorted(outcomes.items())), errors=errors))
 
 
-def _in_use(engine: Engine, kafka: Mapping[str, Any], application: str) -> dict[str, str]:
-    """The slots with an open transaction whose owner may be alive, and why recovery leaves them."""
-    if all(row.status is not SlotStatus.HELD for row in state_rows(engine, application=application).values()):
-        return {}
-    listed = list_transactions(engine, kafka, application=application, foretells=False)
-    return {view.transactional_id: held_by(view) for view in listed if view.situation is Situation.AT_WORK}
+def _with_the_rest(engine: Engine, kafka: Mapping[str, Any], application: str, done: Resolution) -> Resolution:
+    """``done`` with the open transactions that recovery has left: their owner may be alive, or their row is locked."""
+    rows = state_rows(engine, application=application)
+    if all(row.status is not SlotStatus.HELD and name in done.outcomes for name, row in rows.items()):
+        return done
+    for view in list_transactions(engine, kafka, application=application, foretells=False):
+        if view.situation is Situation.AT_WORK:
+            done.in_use[view.transactional_id] = held_by(view)
+        elif view.row is not None and view.row.is_locked:
+            done.missed.append(view.transactional_id)
+    return done
 
 
 def unknown_application(engine: Engine, application: str) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from sqlalchemy import Engine, select
+from sqlalchemy.exc import DBAPIError
 
 from dualwrite.coordinator.process.owner import is_gone
 from dualwrite.coordinator.rules.identities import ClusterIdentity
@@ -12,7 +13,7 @@ from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
 from dualwrite.coordinator.sql.outcome_store import in_utc
 from dualwrite.coordinator.sql.own_tables import ours
-from dualwrite.coordinator.sql.state_row import state_of
+from dualwrite.coordinator.sql.state_row import is_of, state_of
 from dualwrite.coordinator.sql.tables import UNRECOVERED
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import ConfigurationError
@@ -62,3 +63,25 @@ def state_rows(
         is_new = row.outcome == UNRECOVERED
         rows[name] = RowView(slot, observer.status(slot), state, in_utc(row.updated_at), is_new)
     return rows
+
+
+def locked_rows(engine: Engine, transactional_ids: Collection[str]) -> set[str]:
+    """Those of ``transactional_ids`` whose rows another database transaction has locked.
+
+    A process that was killed in its COMMIT leaves such a transaction: the server may finish it minutes later. Each row
+    is locked for a moment, and nothing waits. Empty if this login or this database may not lock rows, as a replica, and
+    on SQLite, whose locks end with their process.
+    """
+    locked = set()
+    for name in transactional_ids:
+        row = select(table.c.transactional_id).where(is_of(name))
+        with engine.connect() as connection:
+            options = ours(connection)
+            try:
+                free = database_of(engine.dialect).lock_at_once(connection, row, options)
+                is_locked = not free and bool(connection.execute(row, execution_options=options).all())
+            except DBAPIError:  # the login has SELECT only, which suffices for a list
+                is_locked = False
+        if is_locked:
+            locked.add(name)
+    return locked

@@ -22,7 +22,7 @@ from dualwrite.coordinator.sql.lease_store import SqlLeases
 from dualwrite.errors import InvalidTransactionStateError, KafkaRefusedError
 from dualwrite.operations.copies import require_no_copy
 from dualwrite.operations.heuristics import HeuristicRecords
-from dualwrite.operations.listing import inspector, views_of
+from dualwrite.operations.listing import IS_LOCKED, inspector, views_of
 from dualwrite.operations.resolving import held_by, require_known
 from dualwrite.operations.views import RowView, Situation, TransactionView, foreign_cluster_message
 
@@ -39,8 +39,8 @@ def foresee(engine: Engine | None, kafka: Mapping[str, Any], transactional_id: s
 
     :param engine: the database with the decision; None if it is lost.
     :raises InputError: if neither the database nor Kafka knows the transactional id.
-    :raises InvalidTransactionStateError: if no transaction is open, or its owner may be alive; or if the row belongs to
-        another Kafka cluster.
+    :raises InvalidTransactionStateError: if no transaction is open, or its owner may be alive; if a transaction of the
+        database has locked the row, and may commit it yet; or if the row belongs to another Kafka cluster.
     :raises CopiedDatabaseError: if the database is a copy: only the original may decide its transactions.
     """
     with inspector(kafka) as cluster:
@@ -89,6 +89,8 @@ def _foreseen(
         raise InvalidTransactionStateError(f"{transactional_id}: there is nothing to terminate: {state}")
     if view.situation is Situation.AT_WORK:
         raise InvalidTransactionStateError(f"{transactional_id}: {held_by(view)}")
+    if view.row is not None and view.row.is_locked:
+        raise InvalidTransactionStateError(f"{transactional_id}: {IS_LOCKED.detail}")
     return view
 
 

@@ -37,6 +37,8 @@ class RowView:
     :param state: the state stored by the last committed unit of work.
     :param updated_at: the time of the last write to the row, apart from renewals of its lease; in UTC.
     :param is_new: True if the row was inserted and not recovered yet.
+    :param is_locked: True if another database transaction has locked the row, and so may change ``state`` yet. Looked
+        at only if the slot's transaction in Kafka waits, and its owner is gone.
     """
 
     slot: SlotRow
@@ -44,6 +46,7 @@ class RowView:
     state: PreparedTxnState
     updated_at: datetime
     is_new: bool = False
+    is_locked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,8 @@ class TransactionView:
     def verdict(self) -> RecoveryDecision | None:
         """The action of recovery if it ran now; None if this database has not the decision.
 
-        A unit of work in its commit may change the row. Recovery itself locks the row before it decides.
+        A unit of work in its commit may change the row (see RowView.is_locked). Recovery itself locks the row before it
+        decides.
         """
         if self.is_foreign:
             return None

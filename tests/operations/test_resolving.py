@@ -1,13 +1,19 @@
 """``dualwrite transactions resolve`` and ``dualwrite recover``: what dead owners left ends as the database decided."""
 
 import pytest
+from sqlalchemy import select
 
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.slots.sweeper import Sweeper
+from dualwrite.coordinator.sql.state_row import is_of
+from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import DualWriteError, KafkaUnavailableError
+from dualwrite.operations.listing import IS_LOCKED
 from dualwrite.operations.resolving import applications, plan, resolve
+from dualwrite.testing.kafka import KafkaBroker
 from tests.support.coordinator.event_table import expire_leases
 from tests.support.operations.places import OperationsSite
+from tests.support.servers.databases import SERVERS
 
 pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
 
@@ -181,6 +187,7 @@ def test_recover_ends_every_unowned_transaction(site: OperationsSite) -> None:
         "outcomes": {site.slot(0): "nothing", site.slot(1): "nothing"},
         "errors": [],
         "in_use": {},
+        "missed": [],
     }
     assert {row[4] for row in site.rows().values()} == {""}, "no process holds a slot"
 
@@ -247,6 +254,7 @@ def test_failed_recoveries_are_reported_beside_successful_ones(
         "outcomes": {site.slot(): "committed"},
         "errors": [f"{site.slot(1)}: refused"],
         "in_use": {},
+        "missed": [],
     }
 
 
@@ -255,3 +263,31 @@ def test_recovering_nothing_is_a_failure(site: OperationsSite, monkeypatch: pyte
     monkeypatch.setattr(Sweeper, "attempt", failing([KafkaUnavailableError("nobody answers")], {}))
     result = site.run("recover", "--application", site.application)
     assert (result.code, result.out, result.err) == (2, "", "dualwrite: nobody answers\n")
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_a_commit_that_the_database_has_not_finished_is_not_foretold_as_an_abort(
+    kind: str, request: pytest.FixtureRequest, broker: KafkaBroker
+) -> None:
+    """The owner was killed in its COMMIT, which the server finishes later."""
+    site = OperationsSite(request.getfixturevalue(f"{kind}_url"), broker)
+    site.leave("one", step="COMMIT_DATABASE")
+    name, said = site.slot(), f"{IS_LOCKED.detail}\n"
+    with site.engine.connect() as session:
+        session.execute(select(table.c.owner).where(is_of(name)).with_for_update())
+        listed = site.run("transactions", "list")
+        assert f"what recovery would find is unclear in {name}: {said}" in listed.out
+        assert f"recovery           unclear: {said}" in site.run("transactions", "describe", name).out
+        dry = site.run("transactions", "resolve", name)
+        assert dry.out.startswith(f"{name}: not touched: {said}nothing was done; 0 transactions")
+        for words in ([], ["--yes"]):
+            result = site.run("transactions", "terminate", name, *words)
+            assert (result.code, result.err) == (2, f"dualwrite: {name}: {said}")
+        left = site.run("recover", "--application", site.application)
+        assert left.code == 1
+        assert left.out.startswith(f"{name}: not recovered: {said}")
+        assert left.out.endswith("; 1 transaction left open: run it again later\n")
+        assert site.run("recover", "--application", site.application, "--json").json()["missed"] == [name]
+    result = site.run("recover", "--application", site.application)
+    assert (result.code, result.out.splitlines()[0]) == (0, f"{name}: aborted")
+    site.close()
