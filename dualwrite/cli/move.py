@@ -48,6 +48,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--check", action="store_true", help="only look for changes at the source since the move")
     parser.add_argument("--verify", action="store_true", help="compare every moved record on both sides")
     parser.add_argument(
+        "--no-db", action="store_true", help="with --finish: no database has units of work with the source"
+    )
+    parser.add_argument(
         "--db",
         action="append",
         default=[],
@@ -72,6 +75,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise InputError("--dry-run and --verify: use one of them")
     if arguments.db and not arguments.finish:
         raise InputError("--db: only --finish changes a database")
+    if arguments.finish and bool(arguments.db) is arguments.no_db:
+        raise InputError(
+            "--finish: give --db for each database with units of work, or --no-db if there is none. If the slots are not "
+            "moved, an application at the target finds a unit of work without its records"
+        )
     if not (1 <= arguments.replication_factor <= _MOST_REPLICAS or arguments.replication_factor == -1):
         raise InputError(f"--replication-factor {arguments.replication_factor}: use 1 to {_MOST_REPLICAS}")
     job = MoveJob(

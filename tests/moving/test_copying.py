@@ -74,6 +74,10 @@ def test_only_named_topics_are_moved(site: MoveSite) -> None:
         (("--dry-run", "--finish"), "--dry-run and --finish: use one of them"),
         (("--dry-run", "--verify"), "--dry-run and --verify: use one of them"),
         (("--db", "sqlite:///x.db"), "--db: only --finish"),
+        (
+            ("--finish", "--no-db", "--db", "sqlite:///x.db"),
+            "--finish: give --db for each database with units of work, or",
+        ),
         (("--replication-factor", "0"), "--replication-factor 0"),
         (("--from-config", "/nowhere/file"), "--from-config /nowhere/file: No such file"),
     ],

@@ -28,6 +28,7 @@ from tests.support.moving.move_site import (
     rest_of,
     write,
 )
+from tests.support.operations.places import command
 from tests.support.peer_clients.kafka_helpers import PATIENCE
 
 
@@ -72,6 +73,16 @@ def test_every_position_of_a_group_is_translated_exactly(site: MoveSite) -> None
         assert committed[1] == f"at {offset}"
         lengths.add(len(left))
     assert lengths == set(range(9))
+
+
+def test_the_end_asks_for_the_databases(site: MoveSite) -> None:
+    """A forgotten ``--db`` leaves its slots at the source, and the application records a loss that there was not."""
+    write(site.source, create_topic(site.source), "a")
+    result = command("move", *site.places, "--finish")
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("dualwrite: --finish: give --db for each database with units of work, or --no-db if ")
+    assert len(result.err.splitlines()) == 1
+    assert site.run("--dry-run", "--json").json()["finished"] is False
 
 
 def test_a_group_that_is_not_named_stays(site: MoveSite) -> None:

@@ -46,13 +46,13 @@ class MoveSite:
         return MoveSite(self.target, self.source)
 
     def run(self, *words: str) -> CommandResult:
-        """``dualwrite move WORDS`` in this process."""
-        return command("move", *self.places, *words)
+        """``dualwrite move WORDS`` in this process; with ``--no-db`` if they finish the move without a database."""
+        return command("move", *self.places, *words, *without_database(words))
 
     def run_and_die(self, step: str, number: int, *words: str) -> tuple[int, str]:
         """``dualwrite move WORDS`` as a process that kills itself with SIGKILL at the ``number``-th ``step``; see
         dying_mover.py. Return its exit status, and what it said."""
-        line = [sys.executable, "-m", DYING, step, str(number), "move", *self.places, *words]
+        line = [sys.executable, "-m", DYING, step, str(number), "move", *self.places, *words, *without_database(words)]
         ended = subprocess.run(line, capture_output=True, check=False, timeout=PATIENCE, env=os.environ, text=True)
         return ended.returncode, ended.stdout + ended.stderr
 
@@ -60,6 +60,11 @@ class MoveSite:
     def places(self) -> tuple[str, ...]:
         """The arguments that name both clusters."""
         return "--from", self.source.bootstrap_servers, "--to", self.target.bootstrap_servers
+
+
+def without_database(words: tuple[str, ...]) -> tuple[str, ...]:
+    """What ``--finish`` needs if no database has units of work with the source."""
+    return ("--no-db",) if "--finish" in words and "--db" not in words else ()
 
 
 def create_topic(
