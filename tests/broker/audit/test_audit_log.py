@@ -140,6 +140,7 @@ def test_the_life_of_a_topic_is_audited(audited: Audited, alice: RawClient) -> N
     admin_calls.change(alice, TOPIC, topic, ("retention.ms", ConfigOperation.SET, "7000"))
     admin_calls.change(alice, TOPIC, topic, ("retention.ms", ConfigOperation.DELETE, None))
     admin_calls.replace_configs(alice, TOPIC, topic, {"segment.bytes": "2000000"})
+    admin_calls.replace_configs(alice, TOPIC, topic, {})
     admin_calls.delete(alice, topic)
     admin_calls.delete(alice, topic)
     assert audited.acts() == [
@@ -151,7 +152,8 @@ def test_the_life_of_a_topic_is_audited(audited: Audited, alice: RawClient) -> N
         ("delete records", topic, "UNKNOWN_TOPIC_OR_PARTITION", "partitions=7"),
         ("alter configs", topic, "NONE", "set retention.ms=7000"),
         ("alter configs", topic, "NONE", "delete retention.ms"),
-        ("alter configs", topic, "NONE", "set segment.bytes=2000000"),
+        ("replace configs", topic, "NONE", "segment.bytes=2000000"),
+        ("replace configs", topic, "NONE", ""),
         ("delete topic", topic, "NONE", ""),
         ("delete topic", topic, "UNKNOWN_TOPIC_OR_PARTITION", ""),
     ]

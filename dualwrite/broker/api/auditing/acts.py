@@ -6,7 +6,7 @@ a credential only its mechanism, of a setting its value only if the broker has a
 
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from dualwrite.broker.access.acls import AclOperation, PatternType, Permission, ResourceType
 from dualwrite.broker.access.scram_credentials import ScramHash
@@ -54,20 +54,31 @@ def _create_partitions(request: Message, response: Message) -> Iterator[Act]:
         yield Act("add partitions", "topic", result.name, result.error_code, f"partitions={counts[result.name]}")
 
 
+def _replace_configs(request: Message, response: Message) -> Iterator[Act]:
+    """Of AlterConfigs, after which a resource has no setting but those of the request."""
+    return _configs("replace configs", request, response, lambda _: "")
+
+
 def _alter_configs(request: Message, response: Message) -> Iterator[Act]:
+    operations = _CONFIG_OPERATIONS
+    return _configs(
+        "alter configs", request, response, lambda config: operations.get(config.config_operation, "change")
+    )
+
+
+def _configs(action: str, request: Message, response: Message, verb: Callable[[Message], str]) -> Iterator[Act]:
     if request.validate_only:
         return
     changes = {
         (resource.resource_type, resource.resource_name): [
-            (_CONFIG_OPERATIONS.get(getattr(config, "config_operation", 0), "change"), config.name, config.value)
-            for config in resource.configs
+            (verb(config), config.name, config.value) for config in resource.configs
         ]
         for resource in request.resources
     }
     for result in response.responses:
         kind = _CONFIG_RESOURCES.get(result.resource_type, "resource")
         detail = _settings(changes[result.resource_type, result.resource_name], result.error_code)
-        yield Act("alter configs", kind, result.resource_name, result.error_code, detail)
+        yield Act(action, kind, result.resource_name, result.error_code, detail)
 
 
 def _settings(changes: Iterable[tuple[str, str, str | None]], error: int) -> str:
@@ -176,7 +187,7 @@ ACTS: Mapping[ApiKey, Acts] = {
     ApiKey.CREATE_TOPICS: _create_topics,
     ApiKey.DELETE_TOPICS: _delete_topics,
     ApiKey.CREATE_PARTITIONS: _create_partitions,
-    ApiKey.ALTER_CONFIGS: _alter_configs,
+    ApiKey.ALTER_CONFIGS: _replace_configs,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _alter_configs,
     ApiKey.CREATE_ACLS: _create_acls,
     ApiKey.DELETE_ACLS: _delete_acls,
