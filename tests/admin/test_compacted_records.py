@@ -7,7 +7,7 @@ import pytest
 
 from dualwrite.testing.kafka import KafkaBroker
 from tests.support.admin.admin_site import AdminSite
-from tests.support.admin.compacted_history import CompactedTopicHistory
+from tests.support.admin.compacted_transactions import CompactedTransactions
 
 
 @pytest.fixture(scope="module")
@@ -20,4 +20,4 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
 @pytest.mark.slow_cases
 @pytest.mark.parametrize("seed", range(4))
 def test_compaction_changes_no_state(site: AdminSite, seed: int) -> None:
-    CompactedTopicHistory(site, seed).check()
+    CompactedTransactions(site, seed).check()

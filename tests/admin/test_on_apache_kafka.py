@@ -7,9 +7,8 @@ import pytest
 from dualwrite.admin.acls import EVERY_ACL, remove_acls
 from dualwrite.admin.groups import describe_group
 from dualwrite.admin.topics import describe_topic
-from dualwrite.ids import TopicPartition
 from tests.support.admin.admin_site import AdminSite
-from tests.support.admin.compacted_history import CompactedTopicHistory
+from tests.support.admin.compacted_transactions import CompactedTransactions
 from tests.support.apache_kafka.single_node import ApacheKafka
 from tests.support.peer_clients.kafka_helpers import fresh_name
 
@@ -85,7 +84,7 @@ def test_records_have_the_states_of_their_transactions(apache: AdminSite) -> Non
 
 @pytest.mark.parametrize("seed", range(4))
 def test_compaction_changes_no_state(apache: AdminSite, seed: int) -> None:
-    CompactedTopicHistory(apache, seed).check()
+    CompactedTransactions(apache, seed).check()
 
 
 def test_groups_are_described_reset_and_deleted(apache: AdminSite) -> None:
@@ -107,17 +106,17 @@ def test_groups_are_described_reset_and_deleted(apache: AdminSite) -> None:
     assert apache.run("groups", "describe", group).err.startswith(f"dualwrite: the cluster has no group '{group}'")
 
 
-def test_a_group_of_the_new_protocol_shows_its_members(apache: AdminSite) -> None:
+def test_a_group_of_the_new_protocol_shows_its_lag_without_members(apache: AdminSite) -> None:
     topic, group = apache.topic(), fresh_name()
     apache.plain(topic, "a", "b")
     apache.config["group.protocol"] = "consumer"
     consumer = apache.consume(group, topic, 1)
     del apache.config["group.protocol"]
     described = describe_group(apache.config, group)
-    assert described.members is not None
-    assert (described.kind, described.assignor) == ("consumer", "uniform")
-    assert [member.partitions for member in described.members] == [(TopicPartition(topic, 0),)]
+    assert (described.kind, described.members) == ("consumer", None)
     assert [(lag.committed, lag.lag, lag.unread) for lag in described.lags] == [(1, 1, 1)]
+    shown = apache.run("groups", "describe", group).out
+    assert "members   not shown: only those of a classic group can be listed, and its kind is consumer" in shown
     consumer.close()
 
 

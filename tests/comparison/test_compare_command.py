@@ -181,7 +181,7 @@ def test_what_cannot_be_compared_is_counted(site: ComparisonSite, options: tuple
         (("--where", "id = ("), "database sqlite:///"),
         (("--db", "sqlite:////nowhere/app.db"), "database sqlite:////nowhere/app.db: there is no directory /nowhere"),
         (("-X", "nosuch=1"), "-X: nosuch: there is no such setting"),
-        (("-X", "linger.ms=x"), "librdkafka: Invalid value"),
+        (("-X", "linger.ms=x"), "-X: linger.ms 'x': allowed: 0 to 900000"),
     ],
 )
 def test_a_mistake_is_one_line(ready: ComparisonSite, options: tuple[str, ...], complaint: str) -> None:

@@ -12,7 +12,7 @@ from tests.support.waiting import eventually
 KEYS = 3
 
 
-class CompactedTopicHistory:
+class CompactedTransactions:
     """Producers with transactions, and records without one, of few keys; values are unique."""
 
     def __init__(self, site: AdminSite, seed: int) -> None:
