@@ -42,6 +42,8 @@ from dualwrite.moving.plan import APPEND_TIME, CREATE_TIME, MoveJob, Preparation
 from dualwrite.moving.results import MoveResult, SourceChanges, describe_changes
 from dualwrite.moving.target_writer import USUAL_BATCH_BYTES, MovedTopicReader, MoverProducer
 
+_LOOKS = 3
+"""How often a topic is compared from which retention deletes records meanwhile."""
 _JOURNAL_SETTINGS = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
@@ -153,15 +155,25 @@ class ClusterMove:
         :raises InputError: if a topic was not moved.
         """
         for plan in self._moved_plans():
-            first = self._source.ends(plan.source).first, self._target.ends(plan.moved).first
-            is_compacted = plan.source.is_compacted or plan.moved.is_compacted
-            with (
-                closing(MovedTopicReader(self._configs[0], plan.source.name)) as source,
-                closing(MovedTopicReader(self._configs[1], plan.source.name)) as target,
-            ):
-                yield from compare_topic(
-                    plan.pair, self._state, source, target, first_offsets=first, is_compacted=is_compacted
-                )
+            for _ in range(_LOOKS):
+                first = self._first_offsets(plan)
+                compared = self._compared(plan, first)
+                if all(found.is_equal for found in compared) or self._first_offsets(plan) == first:
+                    break  # otherwise retention has deleted records meanwhile
+            yield from compared
+
+    def _first_offsets(self, plan: TopicPlan) -> tuple[Mapping[int, int], Mapping[int, int]]:
+        return self._source.ends(plan.source).first, self._target.ends(plan.moved).first
+
+    def _compared(
+        self, plan: TopicPlan, first: tuple[Mapping[int, int], Mapping[int, int]]
+    ) -> list[PartitionComparison]:
+        is_compacted = plan.source.is_compacted or plan.moved.is_compacted
+        with (
+            closing(MovedTopicReader(self._configs[0], plan.source.name)) as source,
+            closing(MovedTopicReader(self._configs[1], plan.source.name)) as target,
+        ):
+            return compare_topic(plan.pair, self._state, source, target, first_offsets=first, is_compacted=is_compacted)
 
     @property
     def _state(self) -> MoveState:

@@ -45,6 +45,15 @@ GROUPS_AT_ONCE = 50
 """Groups whose offsets are committed in one transaction: each takes three requests, and a transaction a minute."""
 _MOST_BYTES = 1_000_000_000
 """The maximum of librdkafka's message.max.bytes. The topic has the limit that counts."""
+_REFUSALS: Mapping[int, str] = {
+    ErrorCode.MESSAGE_TOO_LARGE: "a record is larger than the target allows. Raise max.message.bytes of the topic "
+    "there; or, if the source has it compressed, put compression.type=zstd into the file of --to-config",
+    ErrorCode.INVALID_RECORD: "the target refuses a record without a key, because the topic is compacted. Create it "
+    "there with cleanup.policy=delete, and change that after the move",
+    ErrorCode.INVALID_TIMESTAMP: "the target refuses the time of a record. Raise message.timestamp.before.max.ms or "
+    "message.timestamp.after.max.ms of the topic there",
+}
+"""What to do about a record that the target refuses."""
 _GROUPS = "moving the groups' offsets"
 _log = logging.getLogger("dualwrite.librdkafka")
 
@@ -116,12 +125,9 @@ class MoverProducer:
         try:
             return self._transaction(f"copying to topic {topic.name}", lambda: self._write(topic, records, begins))
         except KafkaRefusedError as error:
-            if error.code != ErrorCode.MESSAGE_TOO_LARGE:
+            if error.code not in _REFUSALS:
                 raise
-            raise InputError(
-                f"topic {topic.name!r}: a record is larger than the target allows. Raise its max.message.bytes "
-                "there; or, if the source has it compressed, put compression.type=zstd into the file of --to-config"
-            ) from error
+            raise InputError(f"topic {topic.name!r}: {_REFUSALS[error.code]}") from error
 
     def finish(
         self, groups: Mapping[str, Mapping[TopicPartition, GroupOffset]], notes: Sequence[SourceGroup], end: Finished

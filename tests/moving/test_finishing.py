@@ -2,6 +2,7 @@
 
 import socket
 import time
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -13,6 +14,7 @@ from dualwrite.client.protocol.group_requests import commit_offsets
 from dualwrite.client.protocol.requests import CommittedOffset
 from dualwrite.errors import InputError
 from dualwrite.ids import TopicPartition as DualwritePartition
+from dualwrite.moving import move as move_module
 from dualwrite.moving.move import ClusterMove
 from dualwrite.moving.plan import MoveJob
 from tests.support.moving.move_site import (
@@ -328,6 +330,26 @@ def test_another_record_at_the_target_is_found_by_the_comparison(site: MoveSite)
     (equal,) = move.compare()
     assert equal.is_equal
     assert equal.source[0] == len(read(site.target, topic)) < 8
+
+
+def test_a_topic_from_which_records_are_deleted_meanwhile_is_compared_again(
+    site: MoveSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = gaps(site)
+    assert site.run().code == 0
+    admin, left = AdminClient(configs(site)[1]), [1, 2]
+    compare = move_module.compare_topic
+
+    def after_a_deletion(*arguments: Any, **options: Any) -> Any:
+        if left:
+            (deleted,) = admin.delete_records([TopicPartition(topic, 0, left.pop(0))]).values()
+            deleted.result(PATIENCE)
+        return compare(*arguments, **options)
+
+    monkeypatch.setattr(move_module, "compare_topic", after_a_deletion)
+    (compared,) = ClusterMove(*configs(site), MoveJob()).compare()
+    assert compared.is_equal
+    assert (left, compared.source[0]) == ([], 6)
 
 
 def test_a_difference_prevents_the_end(site: MoveSite, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from dualwrite.admin.definitions import topic_definitions
+from dualwrite.admin.definitions import set_topic_settings, topic_definitions
 from dualwrite.moving.cluster_admin import MoveAdmin
 from dualwrite.moving.move import ClusterMove
 from dualwrite.moving.plan import MoveJob
@@ -109,6 +109,27 @@ def test_a_record_that_is_too_large_without_compression_is_one_line(site: MoveSi
     settings.write_text("compression.type=zstd\n")
     assert site.run("--to-config", str(settings)).code == 0
     assert read(site.target, topic) == read(site.source, topic)
+
+
+def test_a_record_without_a_key_in_a_compacted_topic_is_one_line(site: MoveSite) -> None:
+    topic = create_topic(site.source)
+    write(site.source, topic, "a", key=None)
+    create_topic(site.target, topic, config={"cleanup.policy": "compact"})
+    result = site.run()
+    assert (result.code, result.out, len(result.err.splitlines())) == (2, "", 1)
+    assert f"topic {topic!r}: the target refuses a record without a key" in result.err
+    set_topic_settings(config_of(site.target), topic, {"cleanup.policy": "delete"})
+    assert site.run().code == 0
+    assert read(site.target, topic) == read(site.source, topic)
+
+
+def test_a_time_that_the_target_refuses_is_one_line(site: MoveSite) -> None:
+    topic = create_topic(site.source)
+    write(site.source, topic, "from 2023")
+    create_topic(site.target, topic, config={"message.timestamp.before.max.ms": "1000"})
+    result = site.run()
+    assert (result.code, result.out, len(result.err.splitlines())) == (2, "", 1)
+    assert "the target refuses the time of a record. Raise message.timestamp.before.max.ms" in result.err
 
 
 def test_topics_with_two_underscores_are_named_and_moved_on_request(site: MoveSite) -> None:
