@@ -79,8 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise InputError("--groups: only --finish moves groups")
     if arguments.finish and bool(arguments.db) is arguments.no_db:
         raise InputError(
-            "--finish: give --db for each database with units of work, or --no-db if there is none. If the slots are "
-            "not moved, an application at the target finds a unit of work without its records"
+            "--finish: give --db for each database with units of work, or --no-db if there is none. If slots stay at "
+            "the source, an application at the target finds a unit of work without its records"
         )
     if not (1 <= arguments.replication_factor <= _MOST_REPLICAS or arguments.replication_factor == -1):
         raise InputError(f"--replication-factor {arguments.replication_factor}: use 1 to {_MOST_REPLICAS}")
