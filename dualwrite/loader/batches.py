@@ -74,7 +74,7 @@ class Batches:
             if self._done == begins:
                 return
             self._bad += len(bad)
-            lines = f"{self._source.name}, lines {first} to {last}"
+            lines = f"{self._source.name}, " + (f"line {first}" if first == last else f"lines {first} to {last}")
             end = LoadPosition(self._done, self._source.digest(), self._bad)
             yield LoadBatch(self._job, self._table, rows, records, lines, end, bad, self._bad_rows)
 

@@ -156,6 +156,8 @@ def test_a_row_that_the_database_refuses_keeps_its_batch_out(engine: Engine, sev
         "f.csv, lines 2 to 4: the database refuses a row: UNIQUE constraint failed: flights.id; nothing is loaded"
     )
     assert (table_rows(engine), dual_write.topic, positions(engine)) == ([], [], [])
+    alone = refused(job_for(seven, batch_size=1), engine, dual_write)
+    assert alone.startswith("f.csv, line 3: the database refuses a row: ")
 
 
 def test_two_loads_of_one_file_at_once_do_not_both_write(engine: Engine, seven: Path) -> None:
