@@ -17,6 +17,7 @@ from dualwrite.comparison.topic import TopicReader
 from dualwrite.errors import (
     ConfigurationError,
     DualWriteError,
+    FencedError,
     InputError,
     KafkaRefusedError,
     KafkaUnavailableError,
@@ -94,11 +95,10 @@ class MoverProducer:
     def __init__(self, config: Mapping[str, Any], source_cluster: str, largest_batch: int = USUAL_BATCH_BYTES) -> None:
         self._config = {key: value for key, value in config.items() if value is not None}
         self._journal = journal_topic(source_cluster)
-        given = int(self._config.get("batch.size", USUAL_BATCH_BYTES))
         own = {
             "transactional.id": self._journal,
             "message.max.bytes": _MOST_BYTES,
-            "batch.size": max(1, min(given, largest_batch)),
+            "batch.size": _batch_size(self._config, largest_batch),
             "logger": _log,
         }
         try:
@@ -154,6 +154,10 @@ class MoverProducer:
             with translating(operation, two_phase=False):
                 result = work()
                 self._commit()
+        except FencedError as error:
+            raise FencedError(
+                f"another `dualwrite move` from the same source has begun, and goes on ({error})"
+            ) from error
         except DualWriteError:
             with suppress(KafkaException):
                 self._producer.abort_transaction(_SECONDS)
@@ -232,6 +236,14 @@ class MoverProducer:
         if deliveries.were_purged:
             self._producer.begin_transaction()  # which fails with the reason why librdkafka gave the transaction up
         deliveries.require_all()
+
+
+def _batch_size(config: Mapping[str, Any], largest: int) -> int:
+    given = config.get("batch.size", USUAL_BATCH_BYTES)
+    try:
+        return max(1, min(int(given), largest))
+    except ValueError:
+        raise ConfigurationError(f"batch.size={given}: not a whole number") from None
 
 
 class _Deliveries:

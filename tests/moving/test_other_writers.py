@@ -132,7 +132,7 @@ def test_a_second_mover_fences_the_first_one(site: MoveSite) -> None:
 @pytest.mark.usefixtures("small_transactions")
 def test_two_movers_at_once_move_each_record_once(site: MoveSite) -> None:
     topic = numbered(site)
-    with pytest.raises(FencedError):
+    with pytest.raises(FencedError, match="another `dualwrite move` from the same source has begun"):
         move_of(site).copy(at_the(1, lambda: site.run()))
     assert read(site.target, topic) == read(site.source, topic)
 

@@ -132,6 +132,27 @@ def test_a_time_that_the_target_refuses_is_one_line(site: MoveSite) -> None:
     assert "the target refuses the time of a record. Raise message.timestamp.before.max.ms" in result.err
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("batch.size=many", "batch.size"),
+        ("acks=1", "acks"),
+        ("transaction.timeout.ms=900000000", "transaction.timeout.ms"),
+        ("nonsense=1", "nonsense: there is no such setting"),
+        ("no value", "'no' is not followed by =VALUE"),
+    ],
+)
+def test_a_setting_that_a_mover_cannot_have_is_one_line(
+    site: MoveSite, tmp_path: Path, line: str, message: str
+) -> None:
+    write(site.source, create_topic(site.source), "a")
+    settings = tmp_path / "to.properties"
+    settings.write_text(f"{line}\n")
+    result = site.run("--to-config", str(settings))
+    assert (result.code, result.out, len(result.err.splitlines())) == (2, "", 1)
+    assert message in result.err
+
+
 def test_topics_with_two_underscores_are_named_and_moved_on_request(site: MoveSite) -> None:
     create_topic(site.source)
     heartbeat = create_topic(site.source, "__debezium-heartbeat.shop")
