@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import NoReturn
 
-from dualwrite.errors import DualWriteError
+from dualwrite.errors import DualWriteError, KafkaRefusedError
 from dualwrite.extras import advice, missing_library
 from dualwrite.version import __version__
 
@@ -87,7 +87,7 @@ def _carried_out(words: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except DualWriteError as error:
-        return _failed(str(error))
+        return _failed(f"{error}{_what_to_grant(error)}")
     except ModuleNotFoundError as error:
         library = missing_library(error)
         if library is None:
@@ -117,6 +117,14 @@ def _require_text(parser: argparse.ArgumentParser, arguments: argparse.Namespace
         for word in value if isinstance(value, list) else [value]:
             if isinstance(word, str) and any("\ud800" <= letter <= "\udfff" for letter in word):
                 parser.error(f"{word!r} is not UTF-8")
+
+
+def _what_to_grant(error: DualWriteError) -> str:
+    """What to do about a right that is missing."""
+    if not isinstance(error, KafkaRefusedError) or not error.name.endswith("_AUTHORIZATION_FAILED"):
+        return ""
+    resource = error.name.removesuffix("_AUTHORIZATION_FAILED").replace("_", " ").lower()
+    return f": grant a right on the {resource} with `dualwrite acls add`; docs/reference/acls.md says which"
 
 
 def _failed(message: str) -> int:

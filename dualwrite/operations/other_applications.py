@@ -19,6 +19,8 @@ from dualwrite.operations.listing import inspector, views_of
 from dualwrite.operations.rows import OBSERVER, state_rows
 from dualwrite.operations.views import foreign_cluster_message
 
+_SECURITY = ("security.", "sasl.", "ssl.")
+"""Where the names of settings begin that a command on a secured cluster needs, too."""
 _SHOWN = 5
 """Partitions that a finding names."""
 
@@ -39,7 +41,10 @@ def check_other_applications(
     :param timeout: seconds for Kafka's answer.
     """
     options = f" --two-phase {RESUME}" if two_phase == RESUME else ""
-    servers = f" --bootstrap-servers {quote(str((kafka or {}).get('bootstrap.servers', 'HOST:PORT')))}"
+    config = kafka or {}
+    servers = f" --bootstrap-servers {quote(str(config.get('bootstrap.servers', 'HOST:PORT')))}"
+    if any(key.startswith(_SECURITY) for key in config):
+        servers += " --command-config FILE"
     for abandoned in others_without_owners(engine, application):
         held_up = "unknown, because a check of the cluster failed"
         if kafka is not None:

@@ -320,6 +320,16 @@ def test_the_command_for_a_renamed_application_names_the_mode_that_the_doctor_wa
     assert f"--application {site.application} --two-phase resume --bootstrap-servers " in finding.advice
 
 
+def test_the_command_for_a_renamed_application_on_a_secured_cluster_has_a_place_for_its_settings(
+    site: OperationsSite,
+) -> None:
+    site.leave("one")
+    secured = {**site.broker.client_config, "security.protocol": "PLAINTEXT"}
+    result = examine(site.engine, secured, application="renamed")
+    (finding,) = [reported for reported in result if reported.check == "other applications"]
+    assert " --command-config FILE" in finding.advice
+
+
 @pytest.mark.postgresql
 def test_the_command_for_a_renamed_application_names_the_schema_that_was_chosen(
     postgresql_url: str, broker: KafkaBroker
