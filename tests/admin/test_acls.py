@@ -59,14 +59,30 @@ def test_an_acl_that_was_added_is_listed_and_removed(site: AdminSite) -> None:
 
 def test_the_command_adds_one_for_each_principal_resource_and_operation(site: AdminSite) -> None:
     words = ("--principal", "User:a", "--principal", "User:b", "--topic", "orders", "--transactional-id", "orders-")
-    result = site.run("acls", "add", *words, "--operation", "write", "--operation", "two-phase-commit", "--prefixed")
+    result = site.run("acls", "add", *words, "--operation", "write", "--operation", "describe", "--prefixed")
     assert (result.code, result.out.splitlines()[-1]) == (0, "added 8 ACLs")
     assert sorted(site.rows("acls", "list", "--principal", "User:b")) == [
-        ["User:b", "*", "ALLOW", "TWO_PHASE_COMMIT", "PREFIXED", "TOPIC", "orders"],
-        ["User:b", "*", "ALLOW", "TWO_PHASE_COMMIT", "PREFIXED", "TRANSACTIONAL_ID", "orders-"],
+        ["User:b", "*", "ALLOW", "DESCRIBE", "PREFIXED", "TOPIC", "orders"],
+        ["User:b", "*", "ALLOW", "DESCRIBE", "PREFIXED", "TRANSACTIONAL_ID", "orders-"],
         ["User:b", "*", "ALLOW", "WRITE", "PREFIXED", "TOPIC", "orders"],
         ["User:b", "*", "ALLOW", "WRITE", "PREFIXED", "TRANSACTIONAL_ID", "orders-"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--topic", "t", "--operation", "TWO_PHASE_COMMIT"), "TWO_PHASE_COMMIT has no meaning for a topic: use ALL, "),
+        (("--transactional-id", "t", "--operation", "READ"), "READ has no meaning for a transactional id: use ALL, "),
+        (("--cluster", "--operation", "WRITE"), "WRITE has no meaning for a cluster: use ALL, CREATE, "),
+        (("--user", "User:u", "--operation", "ALTER"), "ALTER has no meaning for a user: use ALL, CREATE_TOKENS, "),
+    ],
+)
+def test_an_operation_that_no_broker_looks_at_is_refused(site: AdminSite, words: tuple[str, ...], reason: str) -> None:
+    result = site.run("acls", "add", "--principal", "User:a", *words)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(f"dualwrite: --operation {reason}")
+    assert list_acls(site.config) == []
 
 
 def test_rights_on_the_cluster_and_denials_are_added(site: AdminSite) -> None:

@@ -29,6 +29,31 @@ _RESOURCES = {
     "transactional_ids": ("--transactional-id", ResourceType.TRANSACTIONAL_ID, "a transactional id"),
     "users": ("--user", ResourceType.USER, "a user, for its delegation tokens"),
 }
+_OF_CONFIGS = (AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS)
+_OPERATIONS: dict[ResourceType, tuple[AclOperation, ...]] = {
+    ResourceType.TOPIC: (
+        AclOperation.READ,
+        AclOperation.WRITE,
+        AclOperation.CREATE,
+        AclOperation.DESCRIBE,
+        AclOperation.DELETE,
+        AclOperation.ALTER,
+        *_OF_CONFIGS,
+    ),
+    ResourceType.GROUP: (AclOperation.READ, AclOperation.DESCRIBE, AclOperation.DELETE, *_OF_CONFIGS),
+    ResourceType.CLUSTER: (
+        AclOperation.CREATE,
+        AclOperation.CLUSTER_ACTION,
+        AclOperation.IDEMPOTENT_WRITE,
+        AclOperation.ALTER,
+        AclOperation.DESCRIBE,
+        *_OF_CONFIGS,
+    ),
+    ResourceType.TRANSACTIONAL_ID: (AclOperation.DESCRIBE, AclOperation.WRITE, AclOperation.TWO_PHASE_COMMIT),
+    ResourceType.USER: (AclOperation.CREATE_TOKENS, AclOperation.DESCRIBE_TOKENS),
+}
+"""What can be granted on each resource (Kafka: AclEntry.supportedOperations). A broker stores any other operation, and
+never looks at it."""
 _HEADS = ("PRINCIPAL", "HOST", "PERMISSION", "OPERATION", "PATTERN", "RESOURCE", "NAME")
 _PATTERNS = ("literal", "prefixed", "match", "any")
 
@@ -168,6 +193,16 @@ def _as_json(acl: Acl) -> dict[str, object]:
     }
 
 
+def _senseless(acl: Acl) -> str | None:
+    """Why ``acl`` would have no effect; None if it has one."""
+    possible = _OPERATIONS[acl.resource_type]
+    if acl.operation in (AclOperation.ALL, *possible):
+        return None
+    kind = acl.resource_type.name.lower().replace("_", " ")
+    names = ", ".join(operation.name for operation in possible)
+    return f"--operation {acl.operation.name} has no meaning for a {kind}: use ALL, {names}"
+
+
 def _add(arguments: argparse.Namespace) -> int:
     resources = _resources(arguments)
     if not resources:
@@ -187,7 +222,8 @@ def _add(arguments: argparse.Namespace) -> int:
         )
         for (kind, name), principal, operation in product(resources, arguments.principals, arguments.operations)
     ]
-    for refusal in (acl.refusal() for acl in acls):
+    for acl in acls:
+        refusal = acl.refusal() or _senseless(acl)
         if refusal is not None:
             raise InputError(refusal)
     config = reached_cluster(cluster_config(arguments))
