@@ -196,8 +196,8 @@ async def _close_logs(context: BrokerContext) -> None:
     """Make everything durable, and note the ends of the logs as recovery points."""
     context.coordinator.write_ends()
     await context.flusher.close()
-    with context.flusher.critical():  # this may be the first fsync
-        context.cluster.checkpoint()
+    with context.flusher.critical(), sync_threads() as threads:  # this may be the first fsync
+        context.cluster.checkpoint(threads.map)
 
 
 def _warn_if_readable(data_dir: Path) -> None:

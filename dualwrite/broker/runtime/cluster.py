@@ -4,7 +4,7 @@ import asyncio
 import logging
 import uuid
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -47,6 +47,7 @@ from dualwrite.wire.error_codes import ErrorCode
 logger = logging.getLogger(__name__)
 
 JOURNAL_DIRECTORY = f"{CLUSTER_METADATA}-0"
+Each = Callable[[Callable[[Partition], None], Iterable[Partition]], Iterable[None]]
 NODE, EVERY_NODE = "0", ""
 """The targets of dynamic settings in the journal: the one node, whatever its id, or every node."""
 
@@ -321,12 +322,14 @@ class Cluster:
         """The size and the free space of the volume with the data directory, in bytes."""
         return self._files.space(self.data_dir)
 
-    def checkpoint(self) -> None:
-        """Store the ends of all logs as recovery points, for a clean stop."""
+    def checkpoint(self, each: Each = map) -> None:
+        """Store the ends of all logs as recovery points, for a clean stop. No other thread may use the cluster.
+
+        :param each: as the built-in ``map``: that of a pool of threads syncs several files at a time.
+        """
         self._journal.checkpoint()
-        for partitions in self._partitions.values():
-            for partition in partitions:
-                partition.checkpoint()
+        for _ in each(Partition.checkpoint, self.partitions()):
+            pass
 
     # --- producer ids
 

@@ -1,17 +1,22 @@
 """Recovery points at run time: taken beside the work, so that a start reads little, and never for a deleted topic."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
 from dualwrite.broker.core.cluster import CreateTopic
 from dualwrite.broker.log.layout import SNAPSHOT, read_recovery_point
-from dualwrite.broker.runtime.flusher import Flusher
+from dualwrite.broker.process.system import sync_threads
+from dualwrite.broker.runtime.flusher import SYNC_THREADS, Flusher
 from dualwrite.ids import ProducerIdentity, TopicPartition
+from dualwrite.ports import File
 from dualwrite.records.control import Marker
-from dualwrite.testing.files import MemoryFiles
+from dualwrite.testing.files import MemoryFile, MemoryFiles
 from tests.support.broker.simulated import DATA_DIR, TOPIC, Rooms, append, never, run
+from tests.support.waiting import PATIENCE_SECONDS
 
 A, B = ProducerIdentity(7, 0), ProducerIdentity(8, 0)
 HOME = DATA_DIR / f"{TOPIC}-0"
@@ -68,6 +73,43 @@ def test_a_clean_stop_notes_the_end_once() -> None:
         assert files.syncs.count == syncs
 
     with_small_segments(test)
+
+
+def test_a_clean_stop_syncs_several_partitions_at_a_time() -> None:
+    """A stop has a limit, and each partition takes some fsyncs."""
+    inside: set[int] = set()
+    have_met = threading.Event()
+
+    class MeetingFile(MemoryFile):
+        def sync(self) -> None:
+            if threading.current_thread() is not threading.main_thread():
+                inside.add(threading.get_ident())
+                if len(inside) == SYNC_THREADS:
+                    have_met.set()
+                assert have_met.wait(PATIENCE_SECONDS)
+            super().sync()
+
+    class MeetingFiles(MemoryFiles):
+        def open(self, path: Path) -> File:
+            file = super().open(path)
+            file.__class__ = MeetingFile
+            return file
+
+    async def main() -> None:
+        files = MeetingFiles()
+        rooms = Rooms(files)
+        assert rooms.cluster.create_topic(CreateTopic(TOPIC, SYNC_THREADS)).fact is not None
+        for index in range(SYNC_THREADS):
+            append(rooms.partition(index), b"v")
+        await rooms.flusher.barrier()
+        with sync_threads() as threads:
+            rooms.cluster.checkpoint(threads.map)
+        again = Rooms(files)
+        assert [again.partition(index).state.end_offset for index in range(SYNC_THREADS)] == [1] * SYNC_THREADS
+        homes = [DATA_DIR / f"{TOPIC}-{index}" for index in range(SYNC_THREADS)]
+        assert [read_recovery_point(files, home) for home in homes] == [1] * SYNC_THREADS
+
+    run(main())
 
 
 def test_a_deleted_topic_gets_no_recovery_point() -> None:
