@@ -75,6 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise InputError("--dry-run and --verify: use one of them")
     if arguments.db and not arguments.finish:
         raise InputError("--db: only --finish changes a database")
+    if arguments.no_db and not arguments.finish:
+        raise InputError("--no-db: only --finish changes a database")
     if arguments.groups and not arguments.finish:
         raise InputError("--groups: only --finish moves groups")
     if arguments.finish and bool(arguments.db) is arguments.no_db:
@@ -115,7 +117,7 @@ def _run(move: "ClusterMove", arguments: argparse.Namespace, engines: list[Any])
     if arguments.json:
         print_json(_as_json(move, result, comparisons, changes))
     else:
-        _print(move, arguments, result, comparisons, changes)
+        _print(move, result, comparisons, changes)
     return 1 if changes or any(not comparison.is_equal for comparison in comparisons) else 0
 
 
@@ -184,7 +186,6 @@ def _show_plan(move: "ClusterMove", *, as_json: bool) -> int:
 
 def _print(
     move: "ClusterMove",
-    arguments: argparse.Namespace,
     result: "MoveResult | None",
     comparisons: "list[PartitionComparison]",
     changes: "SourceChanges | None",
@@ -200,8 +201,6 @@ def _print(
         complain(describe_changes(changes))
     elif changes is not None:
         print("the source has not changed since the move" if move.is_finished else "everything is copied")
-    if arguments.finish and not arguments.db:
-        print("no --db was given: start no program with units of work before its database has moved, too")
     if move.is_finished:
         print(f"finished: use the target, cluster {move.target_id}")
     elif result is not None:

@@ -78,6 +78,7 @@ def test_only_named_topics_are_moved(site: MoveSite) -> None:
             ("--finish", "--no-db", "--db", "sqlite:///x.db"),
             "--finish: give --db for each database with units of work, or",
         ),
+        (("--no-db",), "--no-db: only --finish"),
         (("--groups", "a"), "--groups: only --finish"),
         (("--replication-factor", "0"), "--replication-factor 0"),
         (("--from-config", "/nowhere/file"), "--from-config /nowhere/file: No such file"),

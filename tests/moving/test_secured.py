@@ -11,7 +11,15 @@ from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.coordinator.dual_write import DualWrite
 from tests.support.client.certificate import CERTIFICATE
 from tests.support.coordinator.event_table import events, ready_engine
-from tests.support.moving.move_site import MoveSite, commit_offset, create_topic, fill, read, rest_of
+from tests.support.moving.move_site import (
+    MoveSite,
+    commit_offset,
+    create_topic,
+    fill,
+    read,
+    rest_of,
+    without_database,
+)
 from tests.support.operations.places import CommandResult, command
 from tests.support.peer_clients.secure_brokers import ENCRYPTED, secure_broker
 from tests.support.requests.acl_calls import acl, create
@@ -89,7 +97,7 @@ class SecuredMove:
         source, target = self._brokers
         places = ("--from", source.listeners[ENCRYPTED], "--to", target.listeners[SASL])
         files = ("--from-config", str(self.settings[0]), "--to-config", str(self.settings[1]))
-        return command("move", *places, *files, *words)
+        return command("move", *places, *files, *words, *without_database(words))
 
 
 @pytest.fixture
