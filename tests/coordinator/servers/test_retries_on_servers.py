@@ -1,7 +1,7 @@
 """Units of work that are run again: after conflicts that real servers find, and after Kafka's failures."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any
 
@@ -15,6 +15,7 @@ from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import ConfigurationError, InDoubtError, KafkaUnavailableError
 from tests.support.coordinator.event_table import events, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka, Fault
+from tests.support.waiting import PATIENCE_SECONDS
 
 Make = Callable[..., DualWrite]
 
@@ -176,6 +177,7 @@ def test_the_victim_of_a_deadlock_is_run_again(
     with engine.begin() as connection:
         connection.execute(insert(events), [{"value": f"row {number}"} for number in range(1, 7)])
     failed: list[Exception] = []
+    waiting: list[Future[None]] = []
 
     def change(connection: Connection, number: int, value: str) -> None:
         connection.execute(update(events).where(events.c.id == number).values(value=value))
@@ -186,21 +188,20 @@ def test_the_victim_of_a_deadlock_is_run_again(
             change(tx.connection, 1, "mine")
             for number in range(2, 6):  # MariaDB rolls back who has written less
                 change(rival, number, f"theirs {number}")
-            waiting = thread.submit(change, rival, 1, "theirs 1")
+            waiting.append(thread.submit(change, rival, 1, "theirs 1"))
             try:
                 with tx.connection.begin_nested() if in_savepoint else nullcontext():
                     change(tx.connection, 2, "mine too")
             except DBAPIError as error:
                 failed.append(error)
-                raise
-            finally:
-                if waiting.exception(timeout=20) is not None:
-                    failed.append(OperationalError("", {}, Exception("the rival's")))
-                rival.rollback()
+                raise  # and only then the rival gets on: after a rollback to the savepoint row 1 is still locked
 
         writer = RetriedWriter("one", collide)
         with make_dual_write(engine) as dual_write:
             dual_write.transactional(retries=3)(writer)()
+        if waiting[0].exception(timeout=PATIENCE_SECONDS) is not None:
+            failed.append(OperationalError("", {}, Exception("the rival's")))
+        rival.rollback()
     assert len(failed) == 1
     assert kafka.committed == ["one"]
     assert stored_values(engine)[-1] == "one"

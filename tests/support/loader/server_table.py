@@ -25,10 +25,10 @@ class Things:
     stored: dict[str, Any]
     message: dict[str, Any]
     refused: tuple[tuple[Mapping[str, str], str], ...]
-    edges: tuple[Mapping[str, str], ...]
-    beyond: tuple[tuple[Mapping[str, str], str], ...]
     as_text: str
     options: str = ""
+    edges: tuple[Mapping[str, str], ...] = ()
+    beyond: tuple[tuple[Mapping[str, str], str], ...] = ()
 
     def create(self, engine: Engine) -> None:
         """Make the table, which is empty."""
