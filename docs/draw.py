@@ -191,8 +191,8 @@ KIPS = [
     (
         "848",
         "the consumer protocol",
-        "all but a group with members of both protocols; topics of a pattern are found at once, and on one node there "
-        "are no racks",
+        "all, with upgrades and downgrades of groups with members; topics of a pattern are found at once, and on one "
+        "node there are no racks",
     ),
     ("890", "part 1: no hanging transactions; part 2: an epoch for each transaction", "all"),
     ("919", "endpoints of controllers", "there are none; DescribeCluster says so"),

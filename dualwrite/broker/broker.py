@@ -256,7 +256,9 @@ def _build_context(
     segment_bytes = options.number("offsets.topic.segment.bytes")
     group_log = GroupLog(files, options.data_dir, cluster, flusher, clock, segment_bytes)
     groups = GroupCoordinator(group_log, flusher, clock, entropy, options.groups)
-    consumer_groups = ConsumerGroupCoordinator(group_log, cluster, flusher, entropy, options.consumer_groups)
+    consumer_groups = ConsumerGroupCoordinator(
+        group_log, cluster, flusher, clock, entropy, groups, options.consumer_groups
+    )
     offsets = GroupOffsets(group_log, cluster, flusher, clock, options.offsets)
     access = AccessControl(cluster, options.access, clock)
     gc.freeze()  # a full collection would look at every partition again, for tenths of a second if there are thousands

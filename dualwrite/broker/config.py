@@ -16,7 +16,7 @@ from dualwrite.broker.clients.listeners import (
     parse_listeners,
     unprotected,
 )
-from dualwrite.broker.core.consumer_groups.commands import ConsumerGroupSettings
+from dualwrite.broker.core.consumer_groups.commands import ConsumerGroupSettings, MigrationPolicy
 from dualwrite.broker.core.group_rules import GroupSettings
 from dualwrite.broker.core.transaction_rules import TransactionSettings
 from dualwrite.broker.runtime.access_control import AccessSettings
@@ -205,6 +205,8 @@ class BrokerOptions:
             heartbeat_interval_ms=self.number("group.consumer.heartbeat.interval.ms"),
             max_size=self.number("group.consumer.max.size"),
             assignors=tuple(self._items("group.consumer.assignors") or ()),
+            migration_policy=MigrationPolicy(str(self._value("group.consumer.migration.policy")).lower()),
+            classic=self.groups,
         )
 
     @property

@@ -17,12 +17,11 @@ Transcript = dict[str, str]
 
 SETTINGS = {
     "group.consumer.assignment.interval.ms": "0",
-    "group.consumer.migration.policy": "disabled",
     "log.initial.task.delay.ms": "3600000",
     "transaction.two.phase.commit.enable": "true",
 }
-"""What Apache Kafka has otherwise than by default: two-phase commit, and consumer groups that assign at once and do not
-mix protocols, as the bundled broker has them, and no retention."""
+"""What Apache Kafka has otherwise than by default: two-phase commit, and consumer groups that assign at once, as the
+bundled broker has them, and no retention."""
 
 _DIRECTORY = Path(__file__).parent / "recorded"
 

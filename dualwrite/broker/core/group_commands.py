@@ -32,6 +32,11 @@ class JoinGroup:
     needs_member_id: bool = False
     can_skip_assignment: bool = False
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the protocols."""
+        return tuple(name for name, _ in self.protocols)
+
 
 @dataclass(frozen=True, slots=True)
 class SyncGroup:

@@ -99,7 +99,7 @@ def _join(step: GroupStep, command: JoinGroup, moment: GroupMoment, settings: Gr
     elif is_new and command.instance_id is not None:
         _join_as_static(step, command, moment)
     elif is_new:
-        member_id = _member_id(command.client_id, moment)
+        member_id = new_member_id(command.client_id, moment.fresh)
         if command.needs_member_id:
             step.expect(member_id, command.session_timeout_ms)
             step.answer(moment.ticket, JoinReply(ErrorCode.MEMBER_ID_REQUIRED, member_id))
@@ -111,20 +111,30 @@ def _join(step: GroupStep, command: JoinGroup, moment: GroupMoment, settings: Gr
         _join_again(step, command, moment.ticket)
 
 
-def _join_error(group: Group, command: JoinGroup, settings: GroupSettings, exists: bool) -> ErrorCode:
+def request_error(command: JoinGroup, settings: GroupSettings) -> ErrorCode:
+    """The error of ``command`` in any group; NONE if there is none."""
     size = len(command.group.encode())
     if not 0 < size <= LONGEST_STRING:
         return ErrorCode.INVALID_GROUP_ID
-    names = tuple(name for name, _ in command.protocols)
-    if any(len(name.encode()) > LONGEST_STRING for name in (command.protocol_type, command.instance_id or "", *names)):
+    if any(
+        len(text.encode()) > LONGEST_STRING
+        for text in (command.protocol_type, command.instance_id or "", *command.names)
+    ):
         return ErrorCode.INVALID_REQUEST  # older versions of answers have no room for more
     if not settings.min_session_timeout_ms <= command.session_timeout_ms <= settings.max_session_timeout_ms:
         return ErrorCode.INVALID_SESSION_TIMEOUT
+    return ErrorCode.NONE
+
+
+def _join_error(group: Group, command: JoinGroup, settings: GroupSettings, exists: bool) -> ErrorCode:
+    error = request_error(command, settings)
+    if error is not ErrorCode.NONE:
+        return error
     if not exists and command.member_id != NO_MEMBER:
         return ErrorCode.UNKNOWN_MEMBER_ID
     if not _has_room(group, command.member_id, settings.max_size):
         return ErrorCode.GROUP_MAX_SIZE_REACHED
-    if not group.supports(command.protocol_type, names):
+    if not group.supports(command.protocol_type, command.names):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     if command.member_id == NO_MEMBER:
         return ErrorCode.NONE
@@ -146,9 +156,12 @@ def _has_room(group: Group, member_id: str, max_size: int) -> bool:
     return member_id in group.members or len(group.members) < max_size
 
 
-def _member_id(called: str, moment: GroupMoment) -> str:
-    """A new member id. It begins with the client's own name, cut to the room that a string has."""
-    return f"{called[:_LONGEST_PREFIX]}-{moment.fresh}"
+def new_member_id(called: str, fresh: str) -> str:
+    """A new member id. It begins with the client's own name, cut to the room that a string has.
+
+    :param fresh: a text that no member id contains yet.
+    """
+    return f"{called[:_LONGEST_PREFIX]}-{fresh}"
 
 
 def _add(step: GroupStep, command: JoinGroup, member_id: str, ticket: int) -> None:
@@ -192,7 +205,7 @@ def _join_as_static(step: GroupStep, command: JoinGroup, moment: GroupMoment) ->
     """Join a static member without a member id: a new member, or one that continues after a restart."""
     group, instance_id = step.group, command.instance_id
     assert instance_id is not None
-    member_id = _member_id(instance_id, moment)
+    member_id = new_member_id(instance_id, moment.fresh)
     old_id = group.static_member(instance_id)
     if old_id is None:
         _add(step, command, member_id, moment.ticket)

@@ -172,7 +172,8 @@ class Group:
             and (self.state is GroupState.COMPLETING_REBALANCE or not self.syncing),
             "an empty group has no members": bool(self.members) != (self.state is GroupState.EMPTY)
             or (preparing and not self.members),
-            "the leader is a member": (self.leader in self.members) == bool(self.members),
+            "the leader is a member": (self.leader in self.members) == bool(self.members)
+            or (preparing and self.leader is None),
             "a member is not pending": not self.pending & self.members.keys(),
             "only members owe a SyncGroup": self.unsynced <= self.members.keys(),
             "a generation has a protocol": (self.protocol is not None)
@@ -203,7 +204,11 @@ class Group:
 
 
 def group_of(fact: GroupRecorded) -> Group:
-    """The group after a restart. Its members have their assignments, and are known to support one protocol."""
+    """The group after a restart. Its members have their assignments, and are known to support one protocol.
+
+    A generation without a leader is the broker's: a consumer group that has become a classic one (KIP-848). Its members
+    have to join again.
+    """
     members = {
         member.member_id: Member(
             member.member_id,
@@ -217,7 +222,9 @@ def group_of(fact: GroupRecorded) -> Group:
         )
         for member in fact.members
     }
-    state = GroupState.STABLE if members else GroupState.EMPTY
+    state = GroupState.EMPTY
+    if members:
+        state = GroupState.PREPARING_REBALANCE if fact.leader is None else GroupState.STABLE
     return Group(
         fact.group, state, fact.generation, fact.protocol_type, fact.protocol, fact.leader, fact.since_ms, members
     )

@@ -179,7 +179,7 @@ def consumer_commit_error(
     """The error of a whole command for a consumer group; NONE if it may commit.
 
     A member may be late: it may commit in an older epoch for partitions that it held in that epoch, and has not given
-    up since (KIP-1251).
+    up since (KIP-1251). A member of the classic protocol may not.
     """
     if command.generation < 0 and not group.subscriptions:
         return ErrorCode.NONE
@@ -188,9 +188,11 @@ def consumer_commit_error(
         return ErrorCode.NONE
     if command.member_id not in group.subscriptions:
         return ErrorCode.UNKNOWN_MEMBER_ID
+    current = group.current(command.member_id)
+    if group.subscriptions[command.member_id].classic is not None:
+        return ErrorCode.NONE if command.generation == current.epoch else ErrorCode.ILLEGAL_GENERATION
     if not command.knows_epochs:
         return ErrorCode.UNSUPPORTED_VERSION
-    current = group.current(command.member_id)
     if command.generation == current.epoch:
         return ErrorCode.NONE
     held = {**current.revoking, **current.assigned}

@@ -28,6 +28,9 @@ from dualwrite.records.varint import decode_unsigned_varint, encode_unsigned_var
 
 _VALUE_VERSION = 0
 _HASH_TAG = 0
+_CLASSIC_TAG = 0
+_PRESENT = b"\x01"
+"""Begins a nullable structure that is there."""
 
 
 class RecordType(IntEnum):
@@ -67,6 +70,17 @@ class ConsumerGroupRecorded:
 
 
 @dataclass(frozen=True, slots=True)
+class ClassicMembership:
+    """The part of a member that speaks the classic protocol in a consumer group.
+
+    :param protocols: its assignors with its metadata for each, in the order of its preference.
+    """
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class MemberSubscribed:
     """What a member last said about itself.
 
@@ -74,6 +88,7 @@ class MemberSubscribed:
     :param pattern: a regular expression for names of topics, in RE2's syntax; None or empty if there is none.
     :param rebalance_timeout_ms: how long the member may take to give partitions up.
     :param assignor: the assignor that the member prefers; None if it has no preference.
+    :param classic: None if the member speaks the consumer protocol.
     """
 
     group: str
@@ -86,6 +101,7 @@ class MemberSubscribed:
     pattern: str | None
     rebalance_timeout_ms: int
     assignor: str | None
+    classic: ClassicMembership | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +189,18 @@ def encode_fact(fact: ConsumerGroupFact) -> tuple[bytes, bytes | None]:
         *map(encode_compact, (*fact.topics, fact.pattern)),
         INT.pack(fact.rebalance_timeout_ms),
         encode_compact(fact.assignor),
+        end=NO_TAGGED_FIELDS if fact.classic is None else _encode_classic(fact.classic),
     )
     return _key(RecordType.MEMBER, fact.group, fact.member_id), value
+
+
+def _encode_classic(classic: ClassicMembership) -> bytes:
+    """The one tagged field of a member."""
+    parts = [_PRESENT, INT.pack(classic.session_timeout_ms), encode_unsigned_varint(len(classic.protocols) + 1)]
+    for name, metadata in classic.protocols:
+        parts += encode_compact(name), encode_compact(metadata), NO_TAGGED_FIELDS
+    struct_bytes = b"".join([*parts, NO_TAGGED_FIELDS])
+    return b"\x01" + bytes([_CLASSIC_TAG]) + encode_unsigned_varint(len(struct_bytes)) + struct_bytes
 
 
 def decode_fact(key: bytes, value: bytes | None) -> ConsumerGroupFact:
@@ -255,8 +281,6 @@ def _decode_member(group: str, member_id: str, value: bytes) -> tuple[ConsumerGr
     rebalance_timeout_ms = INT.unpack_from(value, position)[0]
     assignor, position = _text(value, position + INT.size)
     tags, end = decode_tagged_fields(value, position)
-    if tags:
-        raise LaterReleaseError("a member of the classic protocol in a consumer group")
     fact = MemberSubscribed(
         group,
         member_id,
@@ -268,8 +292,26 @@ def _decode_member(group: str, member_id: str, value: bytes) -> tuple[ConsumerGr
         pattern,
         rebalance_timeout_ms,
         assignor,
+        _decode_classic(tags[_CLASSIC_TAG]) if _CLASSIC_TAG in tags else None,
     )
     return fact, end
+
+
+def _decode_classic(value: bytes) -> ClassicMembership | None:
+    if value[: len(_PRESENT)] != _PRESENT:
+        return None
+    session_timeout_ms = INT.unpack_from(value, len(_PRESENT))[0]
+    count, position = decode_unsigned_varint(value, len(_PRESENT) + INT.size)
+    protocols = []
+    for _ in range(count - 1):
+        name, position = _text(value, position)
+        metadata, position = decode_compact(value, position)
+        _, position = decode_tagged_fields(value, position)
+        protocols.append((name or "", metadata or b""))
+    _, end = decode_tagged_fields(value, position)
+    if end != len(value):
+        raise ValueError("classic member of another form")
+    return ClassicMembership(session_timeout_ms, tuple(protocols))
 
 
 def _text(value: bytes, position: int) -> tuple[str | None, int]:

@@ -53,6 +53,8 @@ class GroupRecorded:
     """A generation of a group. Without members, the group has been empty since ``since_ms``.
 
     :param protocol_type: "consumer" for consumers; None for a group that has only ever committed offsets.
+    :param leader: None without members; and if the generation is that of a consumer group that has become a classic
+        one. Its members have to join again.
     :param since_ms: when the group entered this state, in milliseconds since the epoch.
     """
 

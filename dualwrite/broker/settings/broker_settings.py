@@ -52,6 +52,10 @@ _PROTOCOLS = Allowed(
     "NAME:PROTOCOL, separated by commas; the protocols are PLAINTEXT, SSL, SASL_PLAINTEXT and SASL_SSL",
     lambda entries: all(":" in entry for entry in entries),
 )
+_MIGRATIONS = Allowed(
+    "String must be one of (case insensitive): DISABLED, UPGRADE, DOWNGRADE, BIDIRECTIONAL",
+    lambda value: value.lower() in ("disabled", "upgrade", "downgrade", "bidirectional"),
+)
 _ONE_NODE = only(1, "there is one node")
 _ONE_PARTITION = only(1, "on one node more partitions would only mean more fsyncs")
 _SWITCH: tuple[Allowed, ...] = ()
@@ -126,9 +130,10 @@ SETTINGS: Mapping[str, Setting] = {
         INT, "2147483647", at_least(1),
         "The maximum number of members of a consumer group."),
     "group.consumer.migration.policy": _setting(
-        STRING, "disabled", only("disabled", "a group with members does not mix the two protocols"),
-        "Whether members of the classic protocol and of the consumer protocol may be in one group. An empty group "
-        "changes its protocol in any case."),
+        STRING, "bidirectional", _MIGRATIONS,
+        "Whether a group with members may change its protocol: from the classic one to the consumer protocol "
+        "(upgrade), and back when its last member of the consumer protocol leaves (downgrade). An empty group changes "
+        "its protocol in any case."),
     "group.consumer.session.timeout.ms": _setting(
         INT, "45000", at_least(1),
         "How long a consumer group waits for a heartbeat of a member before it removes the member."),
@@ -214,6 +219,6 @@ SETTINGS: Mapping[str, Setting] = {
         "How long the broker remembers an idle transactional id."),
 }  # fmt: skip
 """Defaults are Kafka's, but for listeners (docs/decisions/0023), sasl.enabled.mechanisms (0024),
-group.consumer.migration.policy (0034), queued.max.request.bytes (0025), those of sockets and threads (0035),
+queued.max.request.bytes (0025), those of sockets and threads (0035),
 transaction.two.phase.commit.enable (0004), offsets.topic.segment.bytes and transaction.state.log.segment.bytes (0007),
 and numbers that are 1 on one node."""

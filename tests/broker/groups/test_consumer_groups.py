@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from dualwrite.broker.core.consumer_protocol import write_assignment
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.errors import ConfigurationError
+from dualwrite.ids import TopicPartition
 from dualwrite.wire.apis import ApiVersionsRequest, ListGroupsRequest, TxnOffsetCommitRequest
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.requests.admin_calls import delete, grow
 from tests.support.requests.calls import new_producer, new_topic, topic_id, unique
 from tests.support.requests.consumer_group_calls import ConsumerClient, describe
-from tests.support.requests.group_calls import heartbeat as classic_heartbeat
 from tests.support.requests.group_calls import join, joined_member, leave, sync_request
 from tests.support.requests.offset_calls import commit, committed
 from tests.support.requests.raw_client import RawClient
@@ -182,25 +183,41 @@ def test_an_administrator_removes_a_member(client: RawClient, connect: Connect, 
     assert static.beat().error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_the_classic_protocol_is_refused_while_the_group_has_members(
+def test_an_empty_group_changes_its_protocol_and_keeps_its_offsets(
     client: RawClient, connect: Connect, group: str
 ) -> None:
     topic = new_topic(client)
     member = ConsumerClient(connect(), group)
     member.join(topic)
-    assert join(client, group, "", topic).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    assert classic_heartbeat(client, group, member.epoch, member.member_id) == ErrorCode.UNKNOWN_MEMBER_ID
-    assert client.ask(sync_request(group, member.epoch, member.member_id), 5).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    assert commit(client, group, {(topic, 0): 3}, generation_id_or_member_epoch=2, member_id=member.member_id) == [
-        ErrorCode.NONE
-    ]
+    commit(client, group, {(topic, 0): 3}, generation_id_or_member_epoch=2, member_id=member.member_id)
     member.leave()
     classic = joined_member(client, group, topic)
     assert committed(client, group, (topic, 0))[topic, 0][0] == 3
-    assert member.join(topic).error_code == ErrorCode.GROUP_ID_NOT_FOUND
     leave(client, group, (classic.member_id, None))
     assert member.join(topic).error_code == ErrorCode.NONE
     assert committed(client, group, (topic, 0))[topic, 0][0] == 3
+
+
+@pytest.mark.parametrize(
+    ("policy", "upgrades", "joins"),
+    [("bidirectional", True, True), ("Upgrade", True, True), ("downgrade", False, True), ("DISABLED", False, False)],
+)
+def test_the_policy_says_which_protocol_a_group_with_members_may_change_to(
+    tmp_path: Path, group: str, policy: str, upgrades: bool, joins: bool
+) -> None:
+    config = {"group.consumer.migration.policy": policy, "group.initial.rebalance.delay.ms": "0"}
+    with EmbeddedBroker(tmp_path / "broker", config=config) as broker, RawClient(broker.bootstrap_servers) as client:
+        topic = new_topic(client)
+        member = ConsumerClient(client, group)
+        member.join(topic)
+        refused = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        assert join(client, group, "", topic).error_code == (ErrorCode.NONE if joins else refused)
+        other = unique("classic")
+        answer = join(client, other, "", topic)
+        assignments = {answer.member_id: write_assignment(0, [TopicPartition(topic, 0)])}
+        client.ask(sync_request(other, answer.generation_id, answer.member_id, assignments), 5)
+        newer = ConsumerClient(client, other)
+        assert newer.join(topic).error_code == (ErrorCode.NONE if upgrades else ErrorCode.GROUP_ID_NOT_FOUND)
 
 
 @pytest.mark.parametrize(("version", "error"), [(5, ErrorCode.ILLEGAL_GENERATION), (6, ErrorCode.STALE_MEMBER_EPOCH)])
@@ -251,7 +268,7 @@ def test_only_the_assignors_of_the_settings_are_there(tmp_path: Path, group: str
     [
         ({"group.consumer.assignors": ""}, "at least one"),
         ({"group.consumer.assignors": "sticky"}, "uniform, range"),
-        ({"group.consumer.migration.policy": "bidirectional"}, "disabled only|does not mix"),
+        ({"group.consumer.migration.policy": "both"}, "DISABLED, UPGRADE, DOWNGRADE, BIDIRECTIONAL"),
         ({"group.consumer.heartbeat.interval.ms": "45000"}, "must be less than group.consumer.session.timeout.ms"),
     ],
 )

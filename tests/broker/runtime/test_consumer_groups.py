@@ -2,24 +2,31 @@
 
 import asyncio
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
-from dualwrite.broker.core.consumer_groups.commands import ConsumerHeartbeat, ConsumerHeartbeatReply
+from dualwrite.broker.core.consumer_groups.commands import ConsumerHeartbeat, ConsumerHeartbeatReply, RemoveMembers
 from dualwrite.broker.core.consumer_groups.group import ConsumerGroup, ConsumerGroupState, PartitionConflictError
+from dualwrite.broker.core.consumer_protocol import write_assignment
+from dualwrite.broker.core.group_commands import Heartbeat, JoinReply, SyncGroup
 from dualwrite.broker.core.group_step import LARGEST_GROUP_BYTES
+from dualwrite.broker.core.groups import GroupState
 from dualwrite.broker.facts.assignments import TopicIdPartition
 from dualwrite.broker.facts.consumer_groups import MemberAssigned, MemberState
 from dualwrite.broker.log.journal import Journal
 from dualwrite.broker.runtime.flusher import Flusher
+from dualwrite.broker.runtime.long_polls import LongPolls
+from dualwrite.broker.runtime.stopping import Stopping
 from dualwrite.errors import CorruptLogError
 from dualwrite.ids import TopicPartition
 from dualwrite.records.batch import Record
 from dualwrite.testing.files import MemoryFiles
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.broker.group_worlds.consumer import GROUP, join
+from tests.support.broker.group_worlds.mixed import EAGER, classic_join
 from tests.support.broker.simulated import DATA_DIR, TOPIC, Rooms, run
 
 JOURNAL = Path(DATA_DIR, "__consumer_offsets-0")
@@ -201,6 +208,150 @@ def test_a_start_refuses_records_that_it_cannot_read(key: bytes, value: bytes, m
         journal.log.sync()
         with pytest.raises(CorruptLogError, match=message):
             await opened(files)
+
+    run(main())
+
+
+# --- groups that change their protocol
+
+
+def sync_of(member_id: str, generation: int, *, assigns: bool = False) -> SyncGroup:
+    """A SyncGroup; with ``assigns`` of a leader that gives itself everything."""
+    everything = write_assignment(0, [TopicPartition(TOPIC, number) for number in range(4)])
+    assignments = ((member_id, everything),) if assigns else ()
+    return SyncGroup(GROUP, member_id, None, generation, assignments, "consumer", EAGER)
+
+
+async def with_classic_member(rooms: Rooms) -> str:
+    """The id of the member of a stable classic group of the topic."""
+    joining = asyncio.ensure_future(rooms.groups.join(classic_join("", TOPIC), LongPolls(Stopping())))
+    await asyncio.sleep(0)
+    rooms.clock.pass_ms(3000)
+    reply = await joining
+    await rooms.groups.sync(sync_of(reply.member_id, reply.generation, assigns=True), LongPolls(Stopping()))
+    return reply.member_id
+
+
+async def joined(rooms: Rooms, member_id: str = "") -> JoinReply:
+    return await rooms.groups.join(classic_join(member_id, TOPIC), LongPolls(Stopping()))
+
+
+async def alive(rooms: Rooms, member_id: str, generation: int) -> ErrorCode:
+    return (await rooms.groups.heartbeat(Heartbeat(GROUP, member_id, None, generation))).error
+
+
+def test_an_upgrade_sends_back_what_waits_in_the_classic_group_and_stops_its_timers() -> None:
+    async def main() -> None:
+        rooms = await opened(MemoryFiles())
+        joining = asyncio.ensure_future(joined(rooms))
+        await asyncio.sleep(0)
+        assert (await ask(rooms, join("m1", TOPIC))).error is ErrorCode.NONE
+        reply = await joining
+        assert reply.error is ErrorCode.REBALANCE_IN_PROGRESS
+        assert group_of(rooms).subscriptions.keys() == {"m1", reply.member_id}
+        assert rooms.groups.groups() == []
+        rooms.clock.pass_ms(9_000)
+        assert await alive(rooms, reply.member_id, 0) is ErrorCode.REBALANCE_IN_PROGRESS
+        rooms.clock.pass_ms(9_999)
+        assert group_of(rooms).subscriptions.keys() == {"m1", reply.member_id}
+        rooms.clock.pass_ms(1)
+        assert group_of(rooms).subscriptions.keys() == {"m1"}, "its session is that of its own protocol"
+
+    run(main())
+
+
+def test_a_mixed_group_survives_every_power_cut() -> None:
+    async def main() -> None:
+        files = MemoryFiles()
+        rooms = await opened(files)
+        member_id = await with_classic_member(rooms)
+        before = rooms.groups.group(GROUP)
+        asking = asyncio.ensure_future(ask(rooms, join("m1", TOPIC)))
+        await asyncio.sleep(0)
+        cuts = [await opened(files.power_cut(random.Random(seed))) for seed in range(40)]
+        await asking
+        mixed = durable(rooms.consumer_groups.group(GROUP))
+        assert {cut.groups.group(GROUP) is None for cut in cuts} == {True, False}
+        for cut in cuts:
+            classic = cut.groups.group(GROUP)
+            assert (classic is None) != (cut.consumer_groups.group(GROUP) is None)
+            assert classic is None or before is None or classic.members.keys() == before.members.keys()
+            assert classic is not None or durable(cut.consumer_groups.group(GROUP)) == mixed
+        found = await opened(files.power_cut(random.Random(1)))
+        found.consumer_groups.start()
+        assert await alive(found, member_id, 1) is ErrorCode.REBALANCE_IN_PROGRESS
+        found.clock.pass_ms(10_000)
+        assert group_of(found).subscriptions.keys() == {"m1"}, "the session of the classic member is its own"
+
+    run(main())
+
+
+def test_a_downgraded_group_goes_on_after_a_restart_and_waits_for_its_members() -> None:
+    async def main() -> None:
+        files = MemoryFiles()
+        rooms = await opened(files)
+        member_id = await with_classic_member(rooms)
+        await ask(rooms, join("m1", TOPIC))
+        reply = await joined(rooms, member_id)
+        await ask(rooms, beat("m1", -1))
+        assert rooms.consumer_groups.groups() == []
+        again = await opened(files)
+        again.groups.start()
+        again.consumer_groups.start()
+        assert await alive(again, member_id, reply.generation) is ErrorCode.REBALANCE_IN_PROGRESS
+        later = await joined(again, member_id)
+        assert (later.error, later.generation, later.leader) == (ErrorCode.NONE, reply.generation + 1, member_id)
+        lonely = await opened(files)
+        lonely.groups.start()
+        lonely.clock.pass_ms(60_000)
+        empty = lonely.groups.group(GROUP)
+        assert empty is not None
+        assert empty.state is GroupState.EMPTY
+
+    run(main())
+
+
+def test_a_classic_client_finds_an_empty_consumer_group_and_a_wrong_request_leaves_it_there() -> None:
+    async def main() -> None:
+        rooms = await opened(MemoryFiles())
+        await ask(rooms, join("m1", TOPIC))
+        await ask(rooms, beat("m1", -1))
+        wrong = replace(classic_join("", TOPIC), session_timeout_ms=1)
+        assert (await rooms.groups.join(wrong, LongPolls(Stopping()))).error is ErrorCode.INVALID_SESSION_TIMEOUT
+        assert (await joined(rooms, "m9")).error is ErrorCode.UNKNOWN_MEMBER_ID
+        assert await alive(rooms, "m1", 2) is ErrorCode.UNKNOWN_MEMBER_ID
+        assert group_of(rooms).state is ConsumerGroupState.EMPTY
+        await with_classic_member(rooms)
+        assert rooms.consumer_groups.groups() == []
+
+    run(main())
+
+
+def test_too_many_members_to_remove_at_once_are_refused() -> None:
+    async def main() -> None:
+        rooms = await opened(MemoryFiles())
+        members = tuple((f"{number:0>32000}", None) for number in range(200))
+        for member_id, _ in members:
+            await ask(rooms, join(member_id))
+        removed = await rooms.consumer_groups.remove(RemoveMembers(GROUP, members))
+        assert removed == (ErrorCode.UNKNOWN_SERVER_ERROR,) * 200
+        assert len(group_of(rooms).subscriptions) == 200
+
+    run(main())
+
+
+def test_a_static_member_that_has_left_for_a_while_has_its_whole_session_after_a_restart() -> None:
+    async def main() -> None:
+        files = MemoryFiles()
+        rooms = await opened(files)
+        first = await ask(rooms, join("m1", TOPIC, instance_id="i", rebalance_timeout_ms=5_000))
+        await ask(rooms, join("m2", TOPIC))
+        await ask(rooms, beat("m1", 2, *(first.assigned or ())))
+        await ask(rooms, replace(beat("m1", -2), instance_id="i"))
+        again = await opened(files)
+        again.consumer_groups.start()
+        again.clock.pass_ms((SESSION_S - 1) * 1000)
+        assert "m1" in group_of(again).subscriptions
 
     run(main())
 

@@ -192,7 +192,7 @@ def protocols_that_meet(broker: Subject) -> None:
     only = member(broker, group)
     note(broker, "joins a group of offsets alone", only.join(topic))
     answer = broker.client.ask(join_request(group), 4)
-    broker.note("a classic member joins", error=answer.error_code, me=answer.member_id)
+    broker.note("a classic member joins", error=answer.error_code, given=bool(answer.member_id))
     answer = broker.client.ask(join_request(group, only.member_id), 4)
     broker.note("a classic member joins with its id", error=answer.error_code)
     beat = HeartbeatRequest(group_id=group, member_id=only.member_id, generation_id=only.epoch)

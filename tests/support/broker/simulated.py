@@ -294,7 +294,7 @@ class Rooms:
             self.group_log, self.flusher, self.clock, entropy, group_settings or GroupSettings(), self.clock.call_later
         )
         self.consumer_groups = ConsumerGroupCoordinator(
-            self.group_log, self.cluster, self.flusher, entropy, later=self.clock.call_later
+            self.group_log, self.cluster, self.flusher, self.clock, entropy, self.groups, later=self.clock.call_later
         )
         self.offsets = GroupOffsets(self.group_log, self.cluster, self.flusher, self.clock)
 

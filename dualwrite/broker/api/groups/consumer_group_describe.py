@@ -1,7 +1,7 @@
 """ConsumerGroupDescribe (69), v0-v1 (KIP-848).
 
 Answers the state, the epochs and the members of consumer groups, each member with the partitions that it holds and
-those that it is to hold. v1 has the type of each member (KIP-1099), which here is always that of the consumer protocol.
+those that it is to hold. v1 has the type of each member (KIP-1099), which tells its protocol.
 
 Errors: GROUP_ID_NOT_FOUND, also for a classic group; INVALID_GROUP_ID for an empty name; TOPIC_AUTHORIZATION_FAILED if
 the client may not know of a topic of the group.
@@ -24,7 +24,7 @@ _DESCRIBE = on_group(AclOperation.DESCRIBE)
 _DESCRIBE_TOPIC = on_topic(AclOperation.DESCRIBE, "on every topic of the group")
 NEEDS = (_DESCRIBE, _DESCRIBE_TOPIC)
 
-_CONSUMER_MEMBER = 1
+_CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
@@ -94,7 +94,7 @@ def _describe_member(group: ConsumerGroup, member_id: str, broker: BrokerContext
         subscribed_topic_regex=member.pattern or "",
         assignment=_assignment(current.assigned, broker),
         target_assignment=_assignment(group.target(member_id), broker),
-        member_type=_CONSUMER_MEMBER,
+        member_type=_CONSUMER_MEMBER if member.classic is None else _CLASSIC_MEMBER,
     )
 
 

@@ -7,9 +7,12 @@ assignor that most members prefer. A member first gives up what it has to give u
 From v1 on a member may subscribe by a regular expression in RE2's syntax, and chooses its own member id (KIP-1082). The
 expression matches only topics on which the client has DESCRIBE. The broker stores rack ids and has no use for them.
 
+A classic group of consumers becomes a consumer group when a member joins, and a classic group again when its last
+member of this protocol has left (group.consumer.migration.policy).
+
 Errors: INVALID_REQUEST; UNSUPPORTED_ASSIGNOR; INVALID_REGULAR_EXPRESSION; GROUP_MAX_SIZE_REACHED; GROUP_ID_NOT_FOUND,
-also for a classic group that has members; UNKNOWN_MEMBER_ID and FENCED_MEMBER_EPOCH, after which the member joins
-again; UNRELEASED_INSTANCE_ID and FENCED_INSTANCE_ID if another client has the instance id.
+also for a classic group that cannot become a consumer group; UNKNOWN_MEMBER_ID and FENCED_MEMBER_EPOCH, after which the
+member joins again; UNRELEASED_INSTANCE_ID and FENCED_INSTANCE_ID if another client has the instance id.
 """
 
 from dualwrite.broker.access.acls import AclOperation

@@ -1,7 +1,8 @@
 """Heartbeat (12), v0-v4.
 
 Restarts a member's session timeout. REBALANCE_IN_PROGRESS asks the member to join again. From v3 on a static member
-sends its instance id, and gets FENCED_INSTANCE_ID if another client has taken that id.
+sends its instance id, and gets FENCED_INSTANCE_ID if another client has taken that id. A member of a consumer group
+(KIP-848) joins again when it has partitions to give up or to get.
 """
 
 from dualwrite.broker.access.acls import AclOperation

@@ -4,7 +4,8 @@ Stores a group's positions; they are durable before the answer. A member commits
 heartbeat. A client outside any generation may commit while the group is empty. From v10 on topics are named by id.
 The broker ignores RetentionTimeMs (v2-v4); offsets.retention.minutes applies.
 A member of a consumer group commits in its epoch, from v9 on (KIP-848): else STALE_MEMBER_EPOCH, or UNSUPPORTED_VERSION
-before v9. It may commit in an older epoch for partitions that it has held since then (KIP-1251).
+before v9. It may commit in an older epoch for partitions that it has held since then (KIP-1251). If it speaks the
+classic protocol, its generation is its epoch, in every version.
 
 Errors: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID (v7, KIP-345) if the client is not in the current
 generation; REBALANCE_IN_PROGRESS while that generation is not complete; GROUP_ID_NOT_FOUND for a generation of an

@@ -4,6 +4,7 @@ A member of a new generation asks for its assignment, and waits until the leader
 are durable before the broker sends any. In a complete generation the member gets its assignment at once. A
 generation of more than 16 MiB (1 MiB in Apache Kafka) is discarded with UNKNOWN_SERVER_ERROR, and the members join
 again. From v3 on a static member sends its instance id. From v5 on a request must name the group's protocol (KIP-559).
+In a consumer group (KIP-848) the broker has assigned, and answers at once.
 """
 
 from dualwrite.broker.access.acls import AclOperation

@@ -128,6 +128,21 @@ class ConsumerGroup:
         members = self.subscriptions.values()
         return next((member.member_id for member in members if member.instance_id == instance_id), None)
 
+    @property
+    def classic_members(self) -> list[str]:
+        """The members that speak the classic protocol."""
+        return [member_id for member_id, member in self.subscriptions.items() if member.classic is not None]
+
+    def supports_classic(self, names: Collection[str]) -> bool:
+        """True if a client with these assignors can join: all members of the classic protocol have one of them, too."""
+        members = [member.classic.protocols for member in self.subscriptions.values() if member.classic is not None]
+        return any(all(name in dict(protocols) for protocols in members) for name in names)
+
+    def waits_for_others(self, member_id: str) -> bool:
+        """True if other members hold a part of the member's target."""
+        missing = self.target(member_id) - self.current(member_id).assigned.keys()
+        return not missing.isdisjoint(self.held_by_others(member_id))
+
     def held_by_others(self, member_id: str) -> set[TopicIdPartition]:
         """The partitions that other members hold, or have not given up yet."""
         return {
@@ -160,11 +175,10 @@ class ConsumerGroup:
             yield ConsumerGroupPartForgotten(kind, self.group_id, member_id)
 
     def end(self) -> tuple[ConsumerGroupPartForgotten, ...]:
-        """The facts that remove the group, which must have no members."""
-        assert not self.subscriptions, f"group {self.group_id} has members"
-        return tuple(
-            ConsumerGroupPartForgotten(kind, self.group_id) for kind in (RecordType.TARGET_EPOCH, RecordType.GROUP)
-        )
+        """The facts that remove the group and its members."""
+        members = (fact for member_id in self.subscriptions for fact in self.tombstones(member_id))
+        kinds = (RecordType.TARGET_EPOCH, RecordType.GROUP)
+        return (*members, *(ConsumerGroupPartForgotten(kind, self.group_id) for kind in kinds))
 
     def check(self, changed: Collection[str] = ()) -> None:
         """Check that no partition is held by two members.

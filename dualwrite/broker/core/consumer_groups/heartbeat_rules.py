@@ -20,13 +20,14 @@ from dualwrite.broker.core.consumer_groups.commands import (
     ConsumerTimerKind,
     RemoveMembers,
 )
+from dualwrite.broker.core.consumer_groups.downgrading import downgrade, is_to_downgrade
 from dualwrite.broker.core.consumer_groups.group import LEFT, LEFT_FOR_A_WHILE, ConsumerGroup
 from dualwrite.broker.core.consumer_groups.patterns import compiled
-from dualwrite.broker.core.consumer_groups.reconciling import Goal, reconcile
 from dualwrite.broker.core.consumer_groups.request_rules import check_request
 from dualwrite.broker.core.consumer_groups.step import ConsumerGroupStep
+from dualwrite.broker.core.consumer_groups.upgrading import is_settled, upgrade
 from dualwrite.broker.core.groups import Group
-from dualwrite.broker.facts.consumer_groups import MemberState, MemberSubscribed
+from dualwrite.broker.facts.consumer_groups import MemberAssigned, MemberState, MemberSubscribed
 from dualwrite.wire.error_codes import ErrorCode
 
 
@@ -50,19 +51,20 @@ def decide_consumer(
         check_request(command, settings)
         step = _step(group, classic, command, moment, settings)
         if command.epoch in (LEFT, LEFT_FOR_A_WHILE):
-            reply = _leave(step, command)
-        else:
-            reply = _heartbeat(step, command, moment, settings)
+            return _leave(step, command)
+        upgraded = None if group is not None or classic is None or classic.is_vacant else classic
+        is_unsettled = upgraded is not None and not is_settled(step, upgraded)
+        reply = _heartbeat(step, command, is_unsettled=is_unsettled)
     except RefusedError as refused:
         return ConsumerGroupDecision(ConsumerHeartbeatReply(refused.error, str(refused)))
-    return _decision(step, reply)
+    return replace(_decision(step, reply), upgraded=upgraded)
 
 
-def _decision(
-    step: ConsumerGroupStep, reply: ConsumerHeartbeatReply, removed: tuple[ErrorCode, ...] = ()
-) -> ConsumerGroupDecision:
+def _decision(step: ConsumerGroupStep, reply: ConsumerHeartbeatReply) -> ConsumerGroupDecision:
     group = step.group
-    return ConsumerGroupDecision(reply, tuple(step.facts), step.timers, removed, group.matches, group.topics_version)
+    return ConsumerGroupDecision(
+        reply, tuple(step.facts), step.timers, matches=group.matches, topics_version=group.topics_version
+    )
 
 
 def _step(
@@ -76,26 +78,23 @@ def _step(
     name, joins = command.group, command.epoch == 0
     if group is not None:
         return ConsumerGroupStep(group, moment, settings)
-    if classic is not None and not (joins and classic.is_vacant):
-        reason = f"Group {name} is not a consumer group."
-        if joins:
-            reason = f"Cannot upgrade classic group {name} to consumer group because online upgrade is disabled."
-        raise RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, reason)
     if not joins:
-        raise RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {name} not found.")
+        missing = "not found." if classic is None else "is not a consumer group."
+        raise RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {name} {missing}")
     step = ConsumerGroupStep(ConsumerGroup(name), moment, settings)
-    if classic is not None:
+    if classic is not None and classic.is_vacant:
         step.convert()
+    elif classic is not None:
+        upgrade(step, classic)
     return step
 
 
 # --- a member that stays
 
 
-def _heartbeat(
-    step: ConsumerGroupStep, command: ConsumerHeartbeat, moment: ConsumerGroupMoment, settings: ConsumerGroupSettings
-) -> ConsumerHeartbeatReply:
-    group, member_id = step.group, command.member_id or moment.fresh_id
+def _heartbeat(step: ConsumerGroupStep, command: ConsumerHeartbeat, *, is_unsettled: bool) -> ConsumerHeartbeatReply:
+    """:param is_unsettled: the group needs new targets in any case."""
+    group, settings, member_id = step.group, step.settings, command.member_id or step.moment.fresh_id
     _check_room(group, command, settings)
     _identify(step, command, member_id)
     before = group.subscriptions.get(member_id)
@@ -105,27 +104,35 @@ def _heartbeat(
         step.emit(subscribed)
     has_looked = step.look_at_topics()
     is_changed = _reads(subscribed) != _reads(before) or preferred != group.assignor(settings.assignors)
-    if is_changed or (has_looked and step.metadata_hash() != group.metadata_hash):
+    if is_changed or is_unsettled or (has_looked and step.metadata_hash() != group.metadata_hash):
         step.raise_epoch()
     step.assign()
     was = group.current(member_id)
-    _reconcile(step, command, subscribed)
+    step.reconcile(member_id, command.owned)
     step.start_session(member_id)
+    if before is not None and before.classic is not None:
+        for kind in (ConsumerTimerKind.JOIN, ConsumerTimerKind.SYNC):
+            step.set_timer(kind, member_id, None)
     current = group.current(member_id)
-    says_everything = (
-        command.rebalance_timeout_ms != SAME_TIMEOUT
-        and (command.topics is not None or command.pattern is not None)
-        and command.owned is not None
-    )
-    assigned = (
-        frozenset(current.assigned) if says_everything or current.assigned.keys() != was.assigned.keys() else None
-    )
+    is_news = current.assigned.keys() != was.assigned.keys()
     return ConsumerHeartbeatReply(
         member_id=member_id,
         epoch=current.epoch,
         heartbeat_interval_ms=settings.heartbeat_interval_ms,
-        assigned=assigned,
+        assigned=frozenset(current.assigned) if is_news or asks(command, current) else None,
     )
+
+
+def asks(command: ConsumerHeartbeat, current: MemberAssigned) -> bool:
+    """True if the client has to be told what it may hold, although that has not changed.
+
+    After an error a client says everything about itself (Kafka). A client that does not, and says that it holds
+    something else, may have missed the answer that told it; for such a client Apache Kafka does nothing.
+    """
+    says_everything = command.rebalance_timeout_ms != SAME_TIMEOUT and not (
+        command.topics is None and command.pattern is None
+    )
+    return command.owned is not None and (says_everything or command.owned != current.assigned.keys())
 
 
 def _reads(member: MemberSubscribed | None) -> tuple[tuple[str, ...], str]:
@@ -151,8 +158,9 @@ def _identify(step: ConsumerGroupStep, command: ConsumerHeartbeat, member_id: st
     if instance_id is not None:
         owner = group.static_member(instance_id)
         if command.epoch == 0:
-            if owner not in (None, member_id):
-                if group.current(owner).epoch != LEFT_FOR_A_WHILE:
+            if owner is not None and owner != member_id:
+                is_classic = group.subscriptions[owner].classic is not None  # there the newer client fences the older
+                if not is_classic and group.current(owner).epoch != LEFT_FOR_A_WHILE:
                     raise RefusedError(
                         ErrorCode.UNRELEASED_INSTANCE_ID,
                         f"Static member {member_id} with instance id {instance_id} cannot join the group because the "
@@ -219,46 +227,40 @@ def _updated(before: MemberSubscribed | None, command: ConsumerHeartbeat, member
             known.rebalance_timeout_ms if command.rebalance_timeout_ms == SAME_TIMEOUT else command.rebalance_timeout_ms
         ),
         assignor=known.assignor if command.assignor is None else command.assignor,
+        classic=None,
     )
-
-
-def _reconcile(step: ConsumerGroupStep, command: ConsumerHeartbeat, subscribed: MemberSubscribed) -> None:
-    group, member_id = step.group, subscribed.member_id
-    before = group.current(member_id)
-    if group.is_reconciled(member_id):
-        return
-    goal = Goal(
-        group.target_epoch,
-        group.target(member_id),
-        step.topic_ids(subscribed),
-        command.owned,
-        group.held_by_others(member_id),
-    )
-    current = reconcile(before, goal)
-    if current == before:
-        return
-    step.hold(current)
-    revokes = current.state is MemberState.UNREVOKED_PARTITIONS
-    step.set_timer(ConsumerTimerKind.REBALANCE, member_id, max(subscribed.rebalance_timeout_ms, 0) if revokes else None)
 
 
 # --- a member that goes
 
 
-def _leave(step: ConsumerGroupStep, command: ConsumerHeartbeat) -> ConsumerHeartbeatReply:
+def _leave(step: ConsumerGroupStep, command: ConsumerHeartbeat) -> ConsumerGroupDecision:
     group, member_id = step.group, command.member_id
     if command.instance_id is not None:
         _check_static(group.static_member(command.instance_id), command)
     elif member_id not in group.subscriptions:
         raise _unknown(group, member_id)
+    reply = ConsumerHeartbeatReply(member_id=member_id, epoch=command.epoch)
     if command.epoch == LEFT:
-        step.remove([member_id])
-    else:  # its session goes on: it has that long to come back
-        current = group.current(member_id)
-        assigned = dict.fromkeys(current.assigned, 0)
-        step.emit(replace(current, epoch=LEFT_FOR_A_WHILE, assigned=assigned, revoking={}))
-        step.set_timer(ConsumerTimerKind.REBALANCE, member_id, None)
-    return ConsumerHeartbeatReply(member_id=member_id, epoch=command.epoch)
+        return _without(step, [member_id], reply)
+    current = group.current(member_id)  # its session goes on: it has that long to come back
+    assigned = dict.fromkeys(current.assigned, 0)
+    step.emit(replace(current, epoch=LEFT_FOR_A_WHILE, state=MemberState.STABLE, assigned=assigned, revoking={}))
+    step.set_timer(ConsumerTimerKind.REBALANCE, member_id, None)
+    return _decision(step, reply)
+
+
+def _without(
+    step: ConsumerGroupStep, member_ids: list[str], reply: ConsumerHeartbeatReply | None = None
+) -> ConsumerGroupDecision:
+    """Remove the members. The others get new targets with the next heartbeat of any of them."""
+    step.remove(member_ids)
+    downgraded = None
+    if is_to_downgrade(step):
+        downgraded = downgrade(step)
+    elif step.group.subscriptions:
+        step.raise_epoch()
+    return replace(_decision(step, reply or ConsumerHeartbeatReply()), downgraded=downgraded)
 
 
 def _remove(
@@ -276,10 +278,10 @@ def _remove(
         else:
             leaving.append(owner)
         errors.append(error)
+    if not leaving:
+        return ConsumerGroupDecision(removed=tuple(errors))
     step = ConsumerGroupStep(group, moment, settings)
-    if leaving:
-        step.remove(leaving)
-    return _decision(step, ConsumerHeartbeatReply(), tuple(errors))
+    return replace(_without(step, leaving), removed=tuple(errors))
 
 
 def _time_is_up(
@@ -287,7 +289,5 @@ def _time_is_up(
 ) -> ConsumerGroupDecision:
     """Remove the member that was too late."""
     if group is None or key.member_id not in group.subscriptions:
-        return ConsumerGroupDecision(ConsumerHeartbeatReply())
-    step = ConsumerGroupStep(group, moment, settings)
-    step.remove([key.member_id])
-    return _decision(step, ConsumerHeartbeatReply())
+        return ConsumerGroupDecision()
+    return _without(ConsumerGroupStep(group, moment, settings), [key.member_id])

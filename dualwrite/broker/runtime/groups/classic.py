@@ -11,10 +11,11 @@ from itertools import count
 from typing import Protocol, TypeVar
 
 from dualwrite.broker.clients.shown_text import shown
-from dualwrite.broker.core.consumer_groups.classic_commands import refuse_classic
+from dualwrite.broker.core.consumer_groups.classic_rules import ClassicRequest
 from dualwrite.broker.core.group_commands import (
     GroupAnswer,
     GroupCommand,
+    GroupDecision,
     GroupReply,
     Heartbeat,
     HeartbeatReply,
@@ -47,8 +48,10 @@ class Timer(Protocol):
 
 
 CallLater = Callable[[float, Callable[[], None]], Timer]
-R = TypeVar("R", JoinReply, SyncReply, HeartbeatReply, LeaveReply)
 """Calls a function after a number of seconds: an event loop's ``call_later``, or a simulation's replacement."""
+ServeMember = Callable[[ClassicRequest, int], None]
+"""Serves a request to a consumer group that has members; the second parameter is the request's ticket."""
+R = TypeVar("R", JoinReply, SyncReply, HeartbeatReply, LeaveReply)
 
 
 def call_later(seconds: float, function: Callable[[], None]) -> Timer:
@@ -78,13 +81,18 @@ class GroupCoordinator:
         self._parked: dict[int, tuple[asyncio.Future[GroupReply], GroupReply]] = {}
         self._timers: dict[TimerKey, Timer] = {}
         self._is_closed = False
+        self.serve_member: ServeMember | None = None
+        """Set by the coordinator of consumer groups, which may have members of the classic protocol."""
 
     def start(self) -> None:
-        """Start the sessions, at full length, of the members that the journal has."""
+        """Start the sessions, at full length, of the members that the journal has. Members of a consumer group that has
+        become a classic one have to join again."""
         for group in self._log.table.groups.values():
             for member in group.members.values():
                 key = TimerKey(group.group_id, TimerKind.SESSION, member.member_id)
                 self._set_timer(SetTimer(key, member.session_timeout_ms))
+            if group.state is GroupState.PREPARING_REBALANCE:
+                self._set_timer(SetTimer(TimerKey(group.group_id, TimerKind.JOIN), group.rebalance_timeout_ms))
 
     async def join(self, command: JoinGroup, polls: LongPolls) -> JoinReply:
         """Wait for the group's next generation, or for the error that keeps the member out of it."""
@@ -149,39 +157,50 @@ class GroupCoordinator:
         for reply, at_stop in self._parked.values():
             _settle(reply, at_stop)
 
-    def _step(self, command: GroupCommand, ticket: int) -> None:
-        if self._log.table.consumers.get(command.group) is not None and not self._convert(command, ticket):
-            return
-        fresh = self._new_id() if isinstance(command, JoinGroup) else ""
-        moment = GroupMoment(self._clock.wall_ms(), ticket, fresh)
-        before = self._log.table.groups.get(command.group)
-        decision = decide(before, command, moment, self._settings)
+    # --- groups that change their protocol
+
+    def hand_over(self, group: Group) -> None:
+        """``group`` has become a consumer group: ask the members that wait here to join again, and stop the timers."""
+        for key in [key for key in self._timers if key.group == group.group_id]:
+            self._set_timer(SetTimer(key, None))
+        for member_id, ticket in group.joining.items():
+            self.release(GroupAnswer(ticket, JoinReply(ErrorCode.REBALANCE_IN_PROGRESS, member_id)))
+        for ticket in group.syncing.values():
+            self.release(GroupAnswer(ticket, SyncReply(ErrorCode.REBALANCE_IN_PROGRESS)))
+
+    def carry_out(self, decision: GroupDecision) -> None:
+        """Carry out a decision about a classic group, whose facts are appended first."""
+        before = None if decision.group is None else self._log.table.groups.get(decision.group.group_id)
         self._log.adopt(decision)
         if decision.group is not None:
             _tell(before, decision.group)
         for timer in decision.timers:
             self._set_timer(timer)
         for answer in decision.answers:
-            self._release(answer)
+            self.release(answer)
 
-    def _convert(self, command: GroupCommand, ticket: int) -> bool:
-        """Turn an empty consumer group into a classic group, for its first member. Refuse all other commands, and
-        return False."""
-        group = self._log.table.consumers[command.group]
-        refusal = refuse_classic(group, command)
-        if refusal is None:
-            self._log.record(group.end())
-            return True
-        self._release(GroupAnswer(ticket, refusal))
-        return False
-
-    def _new_id(self) -> str:
-        return str(uuid.UUID(bytes=self._entropy.random_bytes(16), version=4))
-
-    def _release(self, answer: GroupAnswer) -> None:
+    def release(self, answer: GroupAnswer) -> None:
+        """Answer a request, unless its client has gone."""
         reply, _ = self._parked.get(answer.ticket, (None, None))
         if reply is not None:
             _settle(reply, answer.reply)
+
+    def _step(self, command: GroupCommand, ticket: int) -> None:
+        consumers = self._log.table.consumers.get(command.group)
+        if consumers is not None and (consumers.subscriptions or not isinstance(command, JoinGroup)):
+            assert isinstance(command, JoinGroup | SyncGroup | Heartbeat), f"{command} is about a classic group"
+            assert self.serve_member is not None, "there is a coordinator of consumer groups"
+            self.serve_member(command, ticket)
+            return
+        fresh = self._new_id() if isinstance(command, JoinGroup) else ""
+        moment = GroupMoment(self._clock.wall_ms(), ticket, fresh)
+        decision = decide(self._log.table.groups.get(command.group), command, moment, self._settings)
+        if consumers is not None and decision.group is not None:
+            self._log.record(consumers.end())  # it was empty: the member is the first one of a classic group
+        self.carry_out(decision)
+
+    def _new_id(self) -> str:
+        return str(uuid.UUID(bytes=self._entropy.random_bytes(16), version=4))
 
     def _set_timer(self, effect: SetTimer) -> None:
         timer = self._timers.pop(effect.key, None)

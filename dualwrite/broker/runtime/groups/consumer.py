@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable
 
 from dualwrite.broker.clients.shown_text import shown
+from dualwrite.broker.core.consumer_groups.classic_rules import ClassicRequest, decide_classic
 from dualwrite.broker.core.consumer_groups.commands import (
     ConsumerGroupCommand,
     ConsumerGroupDecision,
@@ -23,13 +24,22 @@ from dualwrite.broker.core.consumer_groups.commands import (
 from dualwrite.broker.core.consumer_groups.group import ConsumerGroup, PartitionConflictError
 from dualwrite.broker.core.consumer_groups.heartbeat_rules import decide_consumer
 from dualwrite.broker.core.consumer_groups.patterns import matching
+from dualwrite.broker.core.group_commands import (
+    GroupAnswer,
+    GroupReply,
+    HeartbeatReply,
+    JoinGroup,
+    JoinReply,
+    SyncGroup,
+    SyncReply,
+)
 from dualwrite.broker.core.group_step import LARGEST_GROUP_BYTES
 from dualwrite.broker.facts.consumer_groups import MemberState
 from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.flusher import Flusher
-from dualwrite.broker.runtime.groups.classic import CallLater, Timer, call_later
+from dualwrite.broker.runtime.groups.classic import CallLater, GroupCoordinator, Timer, call_later
 from dualwrite.broker.runtime.groups.group_log import GroupLog, encode
-from dualwrite.ports import Entropy
+from dualwrite.ports import Clock, Entropy
 from dualwrite.wire.error_codes import ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -38,14 +48,19 @@ MaySee = Callable[[str], bool]
 
 
 class ConsumerGroupCoordinator:
-    """Runs the consumer groups' rules. Belongs to the event loop's thread."""
+    """Runs the consumer groups' rules. Belongs to the event loop's thread.
+
+    :param classic: the coordinator of classic groups: groups change from one protocol to the other.
+    """
 
     def __init__(
         self,
         log: GroupLog,
         cluster: Cluster,
         flusher: Flusher,
+        clock: Clock,
         entropy: Entropy,
+        classic: GroupCoordinator,
         settings: ConsumerGroupSettings | None = None,
         later: CallLater = call_later,
     ) -> None:
@@ -53,7 +68,10 @@ class ConsumerGroupCoordinator:
         self._log = log
         self._cluster = cluster
         self._flusher = flusher
+        self._clock = clock
         self._entropy = entropy
+        self._classic = classic
+        classic.serve_member = self._serve_classic
         self._later = later
         self._timers: dict[ConsumerTimerKey, Timer] = {}
         self._is_closed = False
@@ -68,8 +86,10 @@ class ConsumerGroupCoordinator:
             group.matches = {pattern: matching(pattern, self._cluster.topics_by_name) for pattern in group.patterns()}
             for member_id, member in group.subscriptions.items():
                 session = ConsumerTimerKey(group.group_id, ConsumerTimerKind.SESSION, member_id)
-                self._set_timer(SetConsumerTimer(session, self.settings.session_timeout_ms))
-                if group.current(member_id).state is MemberState.UNREVOKED_PARTITIONS:
+                classic = member.classic
+                own_ms = self.settings.session_timeout_ms if classic is None else classic.session_timeout_ms
+                self._set_timer(SetConsumerTimer(session, own_ms))
+                if classic is None and group.current(member_id).state is MemberState.UNREVOKED_PARTITIONS:
                     rebalance = ConsumerTimerKey(group.group_id, ConsumerTimerKind.REBALANCE, member_id)
                     self._set_timer(SetConsumerTimer(rebalance, max(member.rebalance_timeout_ms, 0)))
 
@@ -80,8 +100,7 @@ class ConsumerGroupCoordinator:
         """
         if self._is_closed:
             return ConsumerHeartbeatReply(ErrorCode.NOT_COORDINATOR)
-        fresh_id = str(uuid.UUID(bytes=self._entropy.random_bytes(16), version=4))
-        decision = self._step(command, may_see, fresh_id)
+        decision = self._step(command, may_see)
         await self._flusher.barrier()
         return decision.reply
 
@@ -106,21 +125,43 @@ class ConsumerGroupCoordinator:
             timer.cancel()
         self._timers.clear()
 
-    def _step(
-        self, command: ConsumerGroupCommand, may_see: MaySee = lambda _: True, fresh_id: str = ""
-    ) -> ConsumerGroupDecision:
-        table = self._log.table
-        moment = ConsumerGroupMoment(self._cluster.topics_by_name, self._cluster.state.version, may_see, fresh_id)
-        before = table.consumers.get(command.group)
+    def _serve_classic(self, command: ClassicRequest, ticket: int) -> None:
+        """Serve a member of the classic protocol. If its group becomes a classic one, that answers."""
+        group, moment = self._log.table.consumers[command.group], self._moment(ticket=ticket)
+        decision = self._decided(lambda: decide_classic(group, command, moment, self.settings))
+        if _is_too_large(decision):
+            decision = ConsumerGroupDecision(answer=_too_large(command))
+        self._carry_out(command.group, decision)
+        if decision.answer is not None:
+            self._classic.release(GroupAnswer(ticket, decision.answer))
+
+    def _step(self, command: ConsumerGroupCommand, may_see: MaySee = lambda _: True) -> ConsumerGroupDecision:
+        table, name = self._log.table, command.group
+        group, classic, moment = table.consumers.get(name), table.groups.get(name), self._moment(may_see)
+        decision = self._decided(lambda: decide_consumer(group, classic, command, moment, self.settings))
+        if _is_too_large(decision):
+            unknown = ErrorCode.UNKNOWN_SERVER_ERROR
+            return ConsumerGroupDecision(ConsumerHeartbeatReply(unknown), removed=(unknown,) * len(decision.removed))
+        self._carry_out(name, decision)
+        return decision
+
+    def _moment(self, may_see: MaySee = lambda _: True, ticket: int = -1) -> ConsumerGroupMoment:
+        fresh_id = str(uuid.UUID(bytes=self._entropy.random_bytes(16), version=4))
+        topics, version = self._cluster.topics_by_name, self._cluster.state.version
+        return ConsumerGroupMoment(topics, version, may_see, fresh_id, self._clock.wall_ms(), ticket)
+
+    def _decided(self, decide: Callable[[], ConsumerGroupDecision]) -> ConsumerGroupDecision:
         try:
-            decision = decide_consumer(before, table.groups.get(command.group), command, moment, self.settings)
+            return decide()
         except PartitionConflictError as error:
             self._flusher.fail(error)
-        if sum(len(key) + len(value or b"") for key, value in map(encode, decision.facts)) > LARGEST_GROUP_BYTES:
-            return ConsumerGroupDecision(ConsumerHeartbeatReply(ErrorCode.UNKNOWN_SERVER_ERROR))
+
+    def _carry_out(self, name: str, decision: ConsumerGroupDecision) -> None:
+        table = self._log.table
+        before = table.consumers.get(name)
         epochs = (-1, -1) if before is None else (before.epoch, before.target_epoch)
         self._log.record(decision.facts)
-        group = table.consumers.get(command.group)
+        group = table.consumers.get(name)
         if group is not None:
             if decision.matches is not None:
                 group.matches, group.topics_version = decision.matches, decision.topics_version
@@ -128,9 +169,16 @@ class ConsumerGroupCoordinator:
                 _tell(group)
         for timer in decision.timers:
             self._set_timer(timer)
-        return decision
+        if decision.upgraded is not None:
+            logger.info("group %s: the classic group has become a consumer group", shown(name))
+            self._classic.hand_over(decision.upgraded)
+        if decision.downgraded is not None:
+            logger.info("group %s: the consumer group has become a classic group", shown(name))
+            self._classic.carry_out(decision.downgraded)
 
     def _set_timer(self, effect: SetConsumerTimer) -> None:
+        if effect.keeps and effect.key in self._timers:
+            return
         timer = self._timers.pop(effect.key, None)
         if timer is not None:
             timer.cancel()
@@ -148,3 +196,16 @@ def _tell(group: ConsumerGroup) -> None:
         "group %s is %s in epoch %d with %d members",
         shown(group.group_id), group.state.value, group.epoch, len(group.subscriptions),
     )  # fmt: skip
+
+
+def _is_too_large(decision: ConsumerGroupDecision) -> bool:
+    return sum(len(key) + len(value or b"") for key, value in map(encode, decision.facts)) > LARGEST_GROUP_BYTES
+
+
+def _too_large(command: ClassicRequest) -> GroupReply:
+    """The answer to a request of the classic protocol that would change too much at once."""
+    if isinstance(command, JoinGroup):
+        return JoinReply(ErrorCode.UNKNOWN_SERVER_ERROR, command.member_id)
+    if isinstance(command, SyncGroup):
+        return SyncReply(ErrorCode.UNKNOWN_SERVER_ERROR)
+    return HeartbeatReply(ErrorCode.UNKNOWN_SERVER_ERROR)

@@ -1,7 +1,7 @@
 """Builders for the consumer groups' rules: one group without a disk, and clients that follow what it tells them."""
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from dualwrite.broker.core.consumer_groups.commands import (
@@ -13,6 +13,7 @@ from dualwrite.broker.core.consumer_groups.commands import (
     ConsumerHeartbeatReply,
     ConsumerTimerKey,
     ConsumerTimerKind,
+    RemoveMembers,
 )
 from dualwrite.broker.core.consumer_groups.group import ConsumerGroup
 from dualwrite.broker.core.consumer_groups.heartbeat_rules import decide_consumer
@@ -20,6 +21,7 @@ from dualwrite.broker.core.group_table import ConsumerOffsetsFact, GroupTable
 from dualwrite.broker.facts.assignments import TopicIdPartition
 from dualwrite.broker.facts.cluster import TopicCreated
 from dualwrite.broker.runtime.groups.group_log import decode, encode
+from dualwrite.ids import TopicPartition
 from dualwrite.wire.error_codes import ErrorCode
 
 GROUP = "g"
@@ -74,20 +76,36 @@ class ConsumerWorld:
         del self.topics[name]
         self.version += 1
 
+    def moment(self) -> ConsumerGroupMoment:
+        return ConsumerGroupMoment(dict(self.topics), self.version, self.may_see, "fresh")
+
     def step(self, command: ConsumerGroupCommand) -> ConsumerGroupDecision:
-        moment = ConsumerGroupMoment(dict(self.topics), self.version, self.may_see, "fresh")
-        before = self.table.consumers.get(GROUP)
+        before, classic = self.table.consumers.get(GROUP), self.table.groups.get(GROUP)
         kept = None if before is None else before.copy()
-        decision = decide_consumer(before, self.table.groups.get(GROUP), command, moment, self.settings)
+        decision = decide_consumer(before, classic, command, self.moment(), self.settings)
         assert before == kept, "deciding changes nothing"
+        self.carry_out(decision)
+        return decision
+
+    def carry_out(self, decision: ConsumerGroupDecision) -> None:
         self.apply(*decision.facts)
         if decision.matches is not None and GROUP in self.table.consumers:
             self.group.matches, self.group.topics_version = decision.matches, decision.topics_version
         for timer in decision.timers:
+            if timer.keeps and timer.key in self.timers:
+                continue
             self.timers.pop(timer.key, None)
             if timer.delay_ms is not None:
                 self.timers[timer.key] = timer.delay_ms
-        return decision
+
+    def remove(self, *member_ids: str) -> tuple[ErrorCode, ...]:
+        """LeaveGroup of members by their ids."""
+        return self.step(RemoveMembers(GROUP, tuple((member_id, None) for member_id in member_ids))).removed
+
+    def names_of(self, held: Iterable[TopicIdPartition]) -> list[TopicPartition]:
+        """``held`` by the names of their topics; those of deleted topics are left out."""
+        names = {topic.topic_id: name for name, topic in self.topics.items()}
+        return [TopicPartition(names[topic_id], at) for topic_id, at in held if topic_id in names]
 
     def apply(self, *facts: ConsumerOffsetsFact) -> None:
         for fact in facts:
@@ -142,12 +160,16 @@ class FollowingClient:
     """True after a lost answer: as Kafka's clients, it then says everything, so that it is told everything."""
 
     def beat(self, world: ConsumerWorld, *, is_answer_lost: bool = False) -> ErrorCode:
-        """Send a heartbeat, and remember the answer unless it is lost."""
+        """Send a heartbeat, and remember the answer unless it is lost.
+
+        It says what it holds once it has done what it was told: meanwhile nobody could tell what it is about to take.
+        """
         if self.epoch == 0:
             command = join(self.member_id, *self.topics, instance_id=self.instance_id)
         else:
+            owned = self.held if self.held == self.told else None
             command = ConsumerHeartbeat(
-                GROUP, self.member_id, self.epoch, "client", "/host", self.instance_id, owned=self.held & self.told
+                GROUP, self.member_id, self.epoch, "client", "/host", self.instance_id, owned=owned
             )
             if self.misses_answer:
                 command = replace(command, rebalance_timeout_ms=REBALANCE_MS, topics=self.topics)

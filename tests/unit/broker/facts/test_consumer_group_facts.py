@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from dualwrite.broker.facts.assignments import TopicIdPartition
 from dualwrite.broker.facts.consumer_groups import (
+    ClassicMembership,
     ConsumerGroupFact,
     ConsumerGroupPartForgotten,
     ConsumerGroupRecorded,
@@ -48,6 +49,10 @@ facts = st.one_of(
         st.none() | names,
         numbers,
         st.none() | names,
+        st.none()
+        | st.builds(
+            ClassicMembership, numbers, st.lists(st.tuples(names, st.binary(max_size=9)), max_size=3).map(tuple)
+        ),
     ),
     st.builds(ConsumerGroupPartForgotten, st.sampled_from([RecordType.GROUP, RecordType.TARGET_EPOCH]), names),
     st.builds(
@@ -85,6 +90,11 @@ def test_every_fact_is_read_as_it_was_written(fact: ConsumerGroupFact) -> None:
             MemberSubscribed("g", "m", None, "r", "c", "h", ("t",), None, 9, "range"),
             "0005 0001 67 0001 6d",
             "0000 00 02 72 02 63 02 68 02 02 74 00 00000009 06 72616e6765 00",
+        ),
+        (
+            MemberSubscribed("g", "m", "i", None, "c", "h", (), None, 9, None, ClassicMembership(7, (("a", b"xy"),))),
+            "0005 0001 67 0001 6d",
+            "0000 02 69 00 02 63 02 68 01 00 00000009 00 01 00 0d 01 00000007 02 02 61 03 7879 00 00",
         ),
         (ConsumerGroupPartForgotten(RecordType.CURRENT, "g", "m"), "0008 0001 67 0001 6d", None),
     ],
@@ -130,11 +140,21 @@ def test_a_record_of_a_later_release_names_it_as_such() -> None:
         decode_fact(b"\x00\x10" + key[2:], value)
 
 
-def test_a_member_of_the_classic_protocol_is_of_a_later_release() -> None:
-    key, value = encode_fact(MemberSubscribed("g", "m", None, None, "c", "h", (), None, 9, None))
+@pytest.mark.parametrize("tag", ["00 01 00", "07 01 00"], ids=["null", "unknown"])
+def test_a_member_without_the_part_of_the_classic_protocol_has_none(tag: str) -> None:
+    fact = MemberSubscribed("g", "m", None, None, "c", "h", (), None, 9, None)
+    key, value = encode_fact(fact)
     assert value is not None
-    with pytest.raises(LaterReleaseError, match="classic protocol"):
-        decode_fact(key, value[:-1] + b"\x01\x00\x01\x00")
+    assert decode_fact(key, value[:-1] + bytes.fromhex(f"01 {tag}")) == fact
+
+
+def test_a_member_of_the_classic_protocol_in_another_form_is_refused() -> None:
+    member = MemberSubscribed("g", "m", None, None, "c", "h", (), None, 9, None, ClassicMembership(1, ()))
+    key, value = encode_fact(member)
+    assert value is not None
+    assert value.endswith(bytes.fromhex("01 00 07 01 00000001 01 00"))
+    with pytest.raises(ValueError, match="another form"):
+        decode_fact(key, value[:-8] + bytes.fromhex("08 01 00000001 01 00 00"))
 
 
 @pytest.mark.parametrize(("number", "is_one"), [(1, False), (2, False), (3, True), (4, False), (8, True), (16, False)])

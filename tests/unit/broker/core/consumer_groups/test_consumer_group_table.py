@@ -2,15 +2,6 @@
 
 import pytest
 
-from dualwrite.broker.core.consumer_groups.classic_commands import refuse_classic
-from dualwrite.broker.core.group_commands import (
-    Heartbeat,
-    HeartbeatReply,
-    JoinGroup,
-    JoinReply,
-    SyncGroup,
-    SyncReply,
-)
 from dualwrite.broker.core.groups import Group
 from dualwrite.broker.core.offsets import CommitOffsets, CommittedPosition, decide_commit, fetch_error
 from dualwrite.broker.facts.consumer_groups import MemberAssigned, MemberState
@@ -173,30 +164,6 @@ def test_who_may_fetch_offsets(member_id: str | None, epoch: int, error: ErrorCo
 def test_a_classic_or_unknown_group_asks_no_member_that_fetches_offsets() -> None:
     assert fetch_error(Group(GROUP), "m9", 5) is ErrorCode.NONE
     assert fetch_error(None, "m9", 5) is ErrorCode.NONE
-
-
-# --- the classic protocol
-
-
-def classic_join(member_id: str) -> JoinGroup:
-    return JoinGroup(GROUP, member_id, None, "c", "h", 10_000, 10_000, "consumer", (("range", b""),))
-
-
-def test_requests_of_the_classic_protocol_are_refused_by_a_group_with_members() -> None:
-    group = with_offsets("m1").group
-    assert refuse_classic(group, classic_join("")) == JoinReply(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "")
-    assert refuse_classic(group, SyncGroup(GROUP, "m1", None, 2)) == SyncReply(ErrorCode.UNKNOWN_MEMBER_ID)
-    assert refuse_classic(group, Heartbeat(GROUP, "m1", None, 2)) == HeartbeatReply(ErrorCode.UNKNOWN_MEMBER_ID)
-
-
-def test_an_empty_group_becomes_a_classic_one_for_a_client_without_a_member_id() -> None:
-    world = with_offsets()
-    assert refuse_classic(world.group, classic_join("")) is None
-    assert refuse_classic(world.group, classic_join("m1")) == JoinReply(ErrorCode.UNKNOWN_MEMBER_ID, "m1")
-    world.apply(*world.group.end())
-    for table in (world.table, world.replayed(), world.replayed(compacted=True)):
-        assert (table.groups, table.consumers) == ({GROUP: Group(GROUP)}, {})
-        assert table.offsets.known_in(GROUP) == {T0, U0}
 
 
 def test_a_restart_knows_the_assignment_epochs() -> None:

@@ -7,7 +7,7 @@ import pytest
 from dualwrite.broker.core.consumer_groups.commands import ConsumerTimerKind, RemoveMembers
 from dualwrite.broker.core.consumer_groups.group import ConsumerGroupState, PartitionConflictError
 from dualwrite.broker.facts.consumer_groups import MemberAssigned, MemberState
-from dualwrite.broker.facts.groups import GroupForgotten, GroupRecorded, MemberRecorded
+from dualwrite.broker.facts.groups import GroupForgotten
 from dualwrite.broker.facts.offsets import OffsetCommitted
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.error_codes import ErrorCode
@@ -345,15 +345,15 @@ def test_a_group_of_offsets_alone_becomes_a_consumer_group_with_its_offsets() ->
         assert table.offsets.groups[GROUP][TopicPartition("t", 0)].offset == 5
 
 
-def test_a_classic_group_with_members_is_not_taken_over() -> None:
-    world = ConsumerWorld()
-    world.apply(
-        GroupRecorded(GROUP, "consumer", 1, "range", "m", 0, (MemberRecorded("m", None, "c", "h", 1, 1, b"", b""),))
-    )
-    reply = world.ask(join("m1", "t"))
-    assert (reply.error, world.table.consumers) == (ErrorCode.GROUP_ID_NOT_FOUND, {})
-    assert "online upgrade is disabled" in (reply.message or "")
-    assert "not a consumer group" in (world.beat("m1", 2).message or "")
+def test_a_client_that_holds_something_else_is_told_again_what_it_may_hold() -> None:
+    world = two_members()
+    topic = world.topics["t"]
+    world.beat("m1", 2, *partitions(topic))
+    world.beat("m1", 2, *partitions(topic, 0, 1))
+    world.beat("m2", 3)  # it gets the rest, and does not hear of it
+    assert world.beat("m2", 3).assigned == partitions(topic, 2, 3)
+    assert world.beat("m2", 3, *partitions(topic, 2, 3)).assigned is None
+    assert world.beat("m2", 3, owned=None).assigned is None
 
 
 def test_a_partition_of_two_members_stops_the_broker() -> None:
