@@ -113,6 +113,42 @@ def test_consume_transform_produce_is_exactly_once_through_broker_kills(program:
     assert kills >= 2  # as fast as it may be, it is no faster than that
 
 
+@pytest.fixture(scope="module")
+def own_tests(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """franz-go's own tests of its client, as they were released, built."""
+    binary = tmp_path_factory.mktemp("own") / "kgo.test"
+    package = "github.com/twmb/franz-go/pkg/kgo"
+    built = subprocess.run(
+        ["go", "test", "-c", "-o", str(binary), package], cwd=GO_MODULE, capture_output=True, text=True
+    )
+    assert built.returncode == 0, built.stderr
+    return binary
+
+
+@pytest.mark.parametrize("chaos", ["0", "1"], ids=["sound connections", "connections that break"])
+def test_franz_gos_own_tests_of_groups_pass(own_tests: Path, tmp_path: Path, chaos: str) -> None:
+    """Chains of groups of both protocols, with and without static members and transactions: every record once."""
+    quick = {"group.consumer.heartbeat.interval.ms": "1000"}
+    with EmbeddedBroker(tmp_path / "broker", config=quick) as broker:
+        settings = {"KGO_SEEDS": broker.bootstrap_servers, "KGO_TEST_RF": "1", "KGO_TEST_RECORDS": "20000"}
+        done = subprocess.run(
+            [
+                str(own_tests),
+                "-test.v",
+                "-test.run",
+                "^(TestGroupETL|TestTxnEtl)$",
+                "-test.timeout",
+                f"{LIMIT_SECONDS}s",
+            ],
+            cwd=tmp_path,
+            env={**os.environ, **settings, "KGO_TEST_CHAOS": chaos},
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 0, done.stdout[-10_000:]
+    assert done.stdout.count("--- PASS: TestGroupETL/") == done.stdout.count("--- PASS: TestTxnEtl/") == 6
+
+
 def test_the_check_notices_aborted_records(program: Path, broker: EmbeddedBroker) -> None:
     with running(program, broker.bootstrap_servers, "-dirty") as process:
         code, outcome = outcome_of(process)
