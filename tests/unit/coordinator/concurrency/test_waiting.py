@@ -75,13 +75,17 @@ def test_a_flag_that_was_struck_can_be_set_and_waited_for() -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Thread.start's own, cut short
 def test_a_worker_whose_start_was_struck_can_be_started_and_never_runs_twice_at_once() -> None:
-    inside = threading.Lock()
     ran = threading.Semaphore(0)
 
-    def act() -> None:
-        assert inside.acquire(blocking=False), "two at once"
-        inside.release()
-        ran.release()
+    def make() -> TaskThread:
+        inside = threading.Lock()  # of this worker: on a busy machine the last one's thread may come late
+
+        def act() -> None:
+            assert inside.acquire(blocking=False), "two at once"
+            inside.release()
+            ran.release()
+
+        return TaskThread(THIS_PROCESS, act, "test")
 
     def check(worker: TaskThread, where: str) -> None:
         for _ in range(2):
@@ -90,7 +94,7 @@ def test_a_worker_whose_start_was_struck_can_be_started_and_never_runs_twice_at_
         assert not worker.is_running, where
         assert ran.acquire(timeout=LONG), where
 
-    places = strike_everywhere(lambda: TaskThread(THIS_PROCESS, act, "test"), TaskThread.start, check, PACKAGE)
+    places = strike_everywhere(make, TaskThread.start, check, PACKAGE)
     assert any("threading.py" in where for where in places)
 
 
