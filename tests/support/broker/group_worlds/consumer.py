@@ -156,8 +156,6 @@ class FollowingClient:
     epoch: int = 0
     held: frozenset[TopicIdPartition] = frozenset()
     told: frozenset[TopicIdPartition] = frozenset()
-    misses_answer: bool = False
-    """True after a lost answer: as Kafka's clients, it then says everything, so that it is told everything."""
 
     def beat(self, world: ConsumerWorld, *, is_answer_lost: bool = False) -> ErrorCode:
         """Send a heartbeat, and remember the answer unless it is lost.
@@ -171,9 +169,6 @@ class FollowingClient:
             command = ConsumerHeartbeat(
                 GROUP, self.member_id, self.epoch, "client", "/host", self.instance_id, owned=owned
             )
-            if self.misses_answer:
-                command = replace(command, rebalance_timeout_ms=REBALANCE_MS, topics=self.topics)
-        self.misses_answer = is_answer_lost
         reply = world.ask(command)
         if is_answer_lost:
             return reply.error
