@@ -23,7 +23,7 @@ from dualwrite.wire.apis import ApiKey, Message
 from dualwrite.wire.error_codes import ErrorCode
 
 _CLASSIC, _CONSUMER = "classic", "consumer"
-_CONSUMERS = "consumer"
+_CONSUMER_PROTOCOL_TYPE = "consumer"
 """The protocol type of a group of consumers: not of Connect's workers, for example."""
 _DEAD = "Dead"
 """The state of a group that DescribeGroups does not find, before v6."""
@@ -70,7 +70,7 @@ def _classic(cluster: ClusterClient, group_id: str) -> GroupDescription | None:
     if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND or group.group_state == _DEAD:
         return None
     require_success(call.api_key, group_id, group.error_code)
-    is_consumer = group.protocol_type == _CONSUMERS
+    is_consumer = group.protocol_type == _CONSUMER_PROTOCOL_TYPE
     members = tuple(_classic_member(member, is_consumer) for member in group.members)
     return GroupDescription(group.group_state, _CLASSIC, group.protocol_data or "", members)
 

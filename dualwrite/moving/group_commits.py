@@ -7,20 +7,21 @@ record: that fails if the identity is already the one of another mover, and late
 """
 
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
 from dualwrite.admin.connecting import connected
+from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.protocol.requests import (
     CommittedOffset,
     GroupMember,
     VersionedRequest,
     add_offsets_to_txn,
     code_in,
-    describe_transactions,
-    identity_in,
     txn_offset_commit,
 )
 from dualwrite.client.terms.error_classes import raise_for
+from dualwrite.errors import KafkaUnavailableError
 from dualwrite.ids import ProducerIdentity, TopicPartition
 from dualwrite.moving.ports import GroupOffset
 from dualwrite.wire.apis import ApiKey, Message
@@ -29,14 +30,13 @@ from dualwrite.wire.apis import ApiKey, Message
 def identity_of(kafka: Mapping[str, Any], transactional_id: str) -> ProducerIdentity:
     """The identity of the producer that was initialized last with ``transactional_id``.
 
-    :raises KafkaUnavailableError: if the cluster does not answer.
+    :raises KafkaUnavailableError: if the cluster does not answer, or does not know the id any more.
     """
-    call = describe_transactions(transactional_id)
-    with connected(kafka) as cluster:
-        answer = cluster.ask_coordinator(transactional_id, call, lambda answer: answer.transaction_states[0].error_code)
-    (entry,) = answer.transaction_states
-    raise_for(call.api_key, call.operation, entry.error_code)
-    return identity_in(entry)
+    with closing(ControlPlane(kafka)) as control:
+        described = control.describe_transaction(transactional_id)
+    if described is None:
+        raise KafkaUnavailableError(f"the transaction coordinator does not know {transactional_id!r} any more")
+    return described.producer
 
 
 def commit_in_transaction(

@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import Engine
 
+from dualwrite.coordinator.sql.dialects.url_text import url_text
 from dualwrite.errors import InputError
 from dualwrite.ids import TopicPartition
 from dualwrite.moving.applications import move_applications, require_settled
@@ -129,7 +130,7 @@ class ClusterMove:
             moved = move_applications(engine, self.source_id, self.target_id, names, translate)
             slots += moved
             if not moved:
-                unchanged.append(engine.url.render_as_string(hide_password=True))
+                unchanged.append(url_text(engine.url))
         return replace(result, slots=slots, unchanged=unchanged)
 
     def changes(self) -> SourceChanges:

@@ -48,8 +48,9 @@ logger = logging.getLogger(__name__)
 
 JOURNAL_DIRECTORY = f"{CLUSTER_METADATA}-0"
 Each = Callable[[Callable[[Partition], None], Iterable[Partition]], Iterable[None]]
+"""Calls a function for each partition, as the built-in ``map`` does."""
 NODE, EVERY_NODE = "0", ""
-"""The targets of dynamic settings in the journal: the one node, whatever its id, or every node."""
+"""The targets of dynamic settings in the journal: the one node, which may have any id, or every node."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """One administrative act, and the partitions that it names.
 
-An act that was done is told whole: its line is as long as its request at most. A refused one is shortened, because a
-client without rights may name anything.
+The line of an act that was done names everything: it is at most as long as the request. The line of a refused act is
+shortened, because a client without rights may name anything.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -3,7 +3,6 @@
 Each API that changes topics, settings, rights, users, groups, offsets, records or the end of a transaction has a
 function here; those about clusters, which change nothing on one node, are in ``cluster_acts``. No act has a secret: of
 a credential only its mechanism, of a setting its value only if the broker has accepted it and it is no password.
-
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

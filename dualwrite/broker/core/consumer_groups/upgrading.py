@@ -6,7 +6,7 @@ GroupMetadataManager.convertToConsumerGroup, ConsumerGroup.fromClassicGroup.)
 
 Apache Kafka takes the last assignment of a member for what it holds. That is too little in the middle of a rebalance: a
 cooperative consumer keeps partitions that it has to give up until it has heard of it. So here a member also holds what
-it owned when it last joined. It may hold less than that, but never more, whatever the group is waiting for.
+it owned when it last joined. It may hold less than that, but never more, at each stage of a rebalance.
 """
 
 from dualwrite.broker.core.cluster import RefusedError
@@ -62,7 +62,7 @@ def is_settled(step: ConsumerGroupStep, classic: Group) -> bool:
     """True if the group of ``step``, which ``classic`` has become, needs no rebalance: as long as a static member that
     is restarted with the other protocol takes its former place.
 
-    Every member has what it is to have, and every partition is somebody's. Apache Kafka does not look: a rebalance that
+    Every member holds its target, and every partition has an owner. Apache Kafka does not look: a rebalance that
     was in progress, or a topic that has grown, then leaves partitions without a member.
     """
     group, topics = step.group, step.moment.topics
