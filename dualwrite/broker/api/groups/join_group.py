@@ -9,8 +9,8 @@ older client with the same instance id is fenced. The broker ignores v8's reason
 gets skip_assignment (KIP-814). In v0 the session timeout is also the rebalance timeout.
 
 A consumer may also join a consumer group (KIP-848), unless group.consumer.migration.policy is "disabled". There no
-member leads, the answer comes at once, and the generation is the member's epoch. A client that is no member, and says that it
-owns partitions, gets UNKNOWN_MEMBER_ID.
+member leads, the answer comes at once, and the generation is the member's epoch. A client that is no member, and says
+that it owns partitions, gets UNKNOWN_MEMBER_ID.
 """
 
 from dualwrite.broker.access.acls import AclOperation

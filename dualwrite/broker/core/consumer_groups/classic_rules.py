@@ -6,8 +6,7 @@ member that has to give partitions up gets the others first, and gives those up 
 GroupMetadataManager.classicGroupJoinToConsumerGroup, -SyncToConsumerGroup, -HeartbeatToConsumerGroup.)
 
 Apache Kafka lets anyone join by any member id. Here a client that is no member must not own partitions: it was removed,
-others may have its partitions, and it could commit for them in its new generation. Its error
-is UNKNOWN_MEMBER_ID.
+others may have its partitions, and it could commit for them in its new generation. Its error is UNKNOWN_MEMBER_ID.
 """
 
 from dataclasses import replace

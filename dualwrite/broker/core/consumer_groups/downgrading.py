@@ -4,8 +4,8 @@ The other members, of the classic protocol, have to join again, and one of them 
 epoch: a member that knows it can commit its offsets before it joins. (Kafka:
 GroupMetadataManager.convertToClassicGroup, ClassicGroup.fromConsumerGroup.)
 
-Apache Kafka records the new group as complete. If it stops before the members have joined, they go on, and no
-member gets the partitions of the one that has left. Here the record has no leader, and a restart waits for the members, too.
+Apache Kafka records the new group as complete. If it stops before the members have joined, they go on, and no member
+gets the partitions of the one that has left. Here the record has no leader, and a restart waits for the members, too.
 """
 
 from dualwrite.broker.core.consumer_groups.group import ConsumerGroup
