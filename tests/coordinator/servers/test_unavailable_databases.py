@@ -42,6 +42,13 @@ def killing(other: Engine) -> Callable[[Transaction], None]:
     return lambda tx: kill_session(other, session_of(tx.connection.connection.dbapi_connection))
 
 
+def kill_pooled(engine: Engine, other: Engine) -> None:
+    """Let the server end the session of the connection in the pool of ``engine``, as after a restart of the server."""
+    with engine.connect() as connection:
+        pooled = connection.connection.dbapi_connection
+    kill_session(other, session_of(pooled))
+
+
 def insert_two(tx: Transaction) -> None:
     tx.execute(insert(events).values(value="two"))
 
@@ -210,9 +217,7 @@ def test_a_pooled_connection_that_the_server_has_closed_is_the_librarys_error(
     """As after a restart of the server, without pool_pre_ping."""
     dual_write = make_dual_write(engine)
     write_unit(dual_write, "one")
-    with engine.connect() as connection:
-        pooled = connection.connection.dbapi_connection
-    kill_session(other, session_of(pooled))
+    kill_pooled(engine, other)
     with pytest.raises(DatabaseUnavailableError) as caught:
         write_unit(dual_write, "two")
     require_retriable(caught.value)
@@ -235,9 +240,7 @@ def test_every_question_that_meets_a_lost_connection_gets_the_librarys_error(
 ) -> None:
     dual_write = make_dual_write(engine)
     write_unit(dual_write, "one")
-    with engine.connect() as connection:
-        pooled = connection.connection.dbapi_connection
-    kill_session(other, session_of(pooled))
+    kill_pooled(engine, other)
     with pytest.raises(DatabaseUnavailableError) as caught:
         ask(dual_write)
     require_retriable(caught.value)
