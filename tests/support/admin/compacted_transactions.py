@@ -1,6 +1,7 @@
 """Random transactions in a compacted topic."""
 
 import random
+from collections.abc import Mapping
 from itertools import count
 
 from dualwrite.admin.records import read_records
@@ -61,10 +62,17 @@ class CompactedTransactions:
     def left(self) -> dict[str, RecordState]:
         """The records that compaction has left so far, in the states that they are shown in, which must be those that
         they were given."""
-        every = read_records(self._site.config, self.topic, committed=False)
-        found = {(record.value or b"").decode(): record.state for record in every}
+        found = eventually(self._found, self._has_markers)
         assert found == {value: self.states[value] for value in found}
         return found
+
+    def _found(self) -> dict[str, RecordState]:
+        every = read_records(self._site.config, self.topic, committed=False)
+        return {(record.value or b"").decode(): record.state for record in every}
+
+    def _has_markers(self, found: Mapping[str, RecordState]) -> bool:
+        """Apache Kafka writes a transaction's markers after it has answered EndTxn."""
+        return all(self.states[value] is state for value, state in found.items() if state is RecordState.OPEN)
 
     def sides(self) -> tuple[list[bytes | None], list[bytes]]:
         """The values that are shown as visible, and those that a read_committed consumer gets."""

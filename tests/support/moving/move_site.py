@@ -9,8 +9,11 @@ from typing import NamedTuple, Protocol
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
+from dualwrite.admin.groups import stable_offsets
+from dualwrite.ids import TopicPartition as Place
 from tests.support.operations.places import CommandResult, command
 from tests.support.peer_clients.kafka_helpers import PATIENCE, fresh_name
+from tests.support.waiting import eventually
 
 DYING = "tests.support.moving.dying_mover"
 Headers = Sequence[tuple[str, bytes | None]]
@@ -195,14 +198,19 @@ def commit_offset(cluster: MoveEnd, group: str, topic: str, offset: int, *, part
 
 
 def offset_of(cluster: MoveEnd, group: str, topic: str, partition: int = 0) -> tuple[int, str] | None:
-    """The committed offset of a group, and its metadata."""
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    request = ConsumerGroupTopicPartitions(group)
-    result = admin.list_consumer_group_offsets([request], require_stable=True)[group].result(PATIENCE)
-    for place in result.topic_partitions:
-        if (place.topic, place.partition) == (topic, partition) and place.offset >= 0:
-            return place.offset, place.metadata
-    return None
+    """The committed offset of a group, and its metadata, once no open transaction may replace it.
+
+    confluent-kafka's AdminClient reads beyond the end of metadata, and may raise UnicodeDecodeError there.
+    """
+    place, config = Place(topic, partition), {"bootstrap.servers": cluster.bootstrap_servers}
+    found = eventually(
+        lambda: stable_offsets(config, [group], [place])[group], lambda found: None not in found.values()
+    )
+    if place not in found:
+        return None
+    committed = found[place]
+    assert committed is not None, "a transaction is still open"
+    return committed.offset, committed.metadata.removesuffix("\0")  # confluent-kafka's AdminClient adds it
 
 
 def rest_of(cluster: MoveEnd, group: str, topic: str, partition: int = 0) -> list[Copied]:
