@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, To
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from dualwrite.admin.groups import stable_offsets
+from dualwrite.client.protocol.requests import CommittedOffset
 from dualwrite.ids import TopicPartition as Place
 from tests.support.operations.places import CommandResult, command
 from tests.support.peer_clients.kafka_helpers import PATIENCE, fresh_name
@@ -198,19 +199,25 @@ def commit_offset(cluster: MoveEnd, group: str, topic: str, offset: int, *, part
 
 
 def offset_of(cluster: MoveEnd, group: str, topic: str, partition: int = 0) -> tuple[int, str] | None:
-    """The committed offset of a group, and its metadata, once no open transaction may replace it.
-
-    confluent-kafka's AdminClient reads beyond the end of metadata, and may raise UnicodeDecodeError there.
-    """
-    place, config = Place(topic, partition), {"bootstrap.servers": cluster.bootstrap_servers}
-    found = eventually(
-        lambda: stable_offsets(config, [group], [place])[group], lambda found: None not in found.values()
-    )
+    """The committed offset of a group, and its metadata, once no open transaction may replace it."""
+    place = Place(topic, partition)
+    found = eventually(lambda: _offset_now(cluster, group, place), lambda found: None not in found.values())
     if place not in found:
         return None
     committed = found[place]
     assert committed is not None, "a transaction is still open"
     return committed.offset, committed.metadata.removesuffix("\0")  # confluent-kafka's AdminClient adds it
+
+
+def has_offset(cluster: MoveEnd, group: str, topic: str) -> bool:
+    """Whether a group has a committed offset in partition 0; an open transaction's is none."""
+    place = Place(topic, 0)
+    return _offset_now(cluster, group, place).get(place) is not None
+
+
+def _offset_now(cluster: MoveEnd, group: str, place: Place) -> Mapping[Place, CommittedOffset | None]:
+    """confluent-kafka's AdminClient reads beyond the end of metadata, and may raise UnicodeDecodeError there."""
+    return stable_offsets({"bootstrap.servers": cluster.bootstrap_servers}, [group], [place])[group]
 
 
 def rest_of(cluster: MoveEnd, group: str, topic: str, partition: int = 0) -> list[Copied]:
