@@ -20,12 +20,13 @@ from dualwrite.moving.plan import MoveJob
 from tests.support.moving.move_site import (
     MoveEnd,
     MoveSite,
-    abort,
+    add_records,
     commit_offset,
     create_topic,
     fill,
     offset_of,
     open_transaction,
+    producer_of,
     read,
     rest_of,
     write,
@@ -36,10 +37,12 @@ from tests.support.peer_clients.kafka_helpers import PATIENCE
 
 def gaps(site: MoveSite) -> str:
     """A topic whose offsets have gaps: markers, and an aborted transaction."""
-    topic = create_topic(site.source)
+    topic, producer = create_topic(site.source), producer_of(site.source)
     for number in range(4):
-        write(site.source, topic, f"{number}a", f"{number}b")
-        abort(site.source, topic, "x")
+        add_records(producer, topic, [f"{number}a", f"{number}b"])
+        producer.commit_transaction(PATIENCE)
+        add_records(producer, topic, ["x"])
+        producer.abort_transaction(PATIENCE)
     return topic
 
 
