@@ -152,9 +152,10 @@ class CopiedDatabaseError(DualWriteError):
 
 
 class ForeignClusterError(DualWriteError):
-    """The address leads to another Kafka cluster than before: this process began with a different one, or slots have
-    open work in a different one. dualwrite did nothing in the new cluster. Restore the address of the cluster that the
-    message names. If that cluster is gone, run ``dualwrite db moved`` and restart the application."""
+    """The address leads to another Kafka cluster than before: this process began with a different one, slots have open
+    work in a different one, or a consumer's offsets in the database are of a different one. dualwrite did nothing in
+    the new cluster. Restore the address of the cluster that the message names. If that cluster is gone, do what the
+    message says (``dualwrite db moved`` for slots), and restart the application."""
 
 
 class DatabaseUnavailableError(DualWriteError):

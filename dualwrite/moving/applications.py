@@ -7,7 +7,7 @@ begins anew at the target.
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, Engine, and_, select, update
+from sqlalchemy import Connection, Engine, and_, or_, select, update
 
 from dualwrite.coordinator.rules.slot_rules import SlotStatus, application_of, describe_owner, named
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
@@ -89,10 +89,12 @@ def move_applications(
     with SqlDecisionStore(engine).transaction(commit=True) as connection, clear_errors(engine):
         for name, row in sorted(rows.items()):
             _give_slot(connection, name, row.slot.fencing_token, target_id)
-        if _translate_offsets(connection, topics, translate) and begun:
+        unmarked = _translate_offsets(connection, source_id, target_id, topics, translate)
+        if unmarked and begun:
             raise InputError(
-                f"the database keeps consumers' offsets, and {named(begun)} was used at the target before these were "
-                "translated: stop the application, correct or delete its rows in kafka_consumer_offset, and repeat"
+                f"the database keeps offsets of an earlier release ({unmarked}), and {named(begun)} was used at the "
+                "target before these were translated: stop the application, correct or delete the rows in "
+                "kafka_consumer_offset whose cluster_id is NULL, and repeat"
             )
     return len(rows)
 
@@ -116,12 +118,16 @@ def _give_slot(connection: Connection, name: str, token: int, target_id: str) ->
         raise InputError(f"slot {name} was used meanwhile: stop every process of the application first")
 
 
-def _translate_offsets(connection: Connection, topics: Collection[str], translate: Translate) -> int:
-    """Translate the offsets that the database keeps; return their number."""
+def _translate_offsets(
+    connection: Connection, source_id: str, target_id: str, topics: Collection[str], translate: Translate
+) -> int:
+    """Translate the offsets that the database keeps of the source. Return how many of them do not say of which cluster
+    they are: an earlier release has stored them."""
     table, options = kafka_consumer_offset, ours(connection)
-    columns = (table.c.group_id, table.c.topic, table.c.partition, table.c.next_offset)
-    stored = connection.execute(select(*columns), execution_options=options).all()
-    for group, topic, partition, offset in stored:
+    columns = (table.c.group_id, table.c.topic, table.c.partition, table.c.next_offset, table.c.cluster_id)
+    at_source = or_(table.c.cluster_id.is_(None), table.c.cluster_id == source_id)
+    stored = connection.execute(select(*columns).where(at_source), execution_options=options).all()
+    for group, topic, partition, offset, _ in stored:
         if topic not in topics:
             raise InputError(
                 f"the database keeps an offset of group {group!r} in topic {topic!r}, which is not moved: add it to "
@@ -134,8 +140,9 @@ def _translate_offsets(connection: Connection, topics: Collection[str], translat
             .values(
                 next_offset=translate(TopicPartition(topic, partition), offset),
                 leader_epoch=None,
+                cluster_id=target_id,
                 updated_at=database_of(connection.dialect).now(),
             ),
             execution_options=options,
         )
-    return len(stored)
+    return sum(row.cluster_id is None for row in stored)

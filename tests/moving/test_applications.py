@@ -12,6 +12,7 @@ import dualwrite.moving.applications as applications
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.sql.tables import kafka_consumer_offset as offsets
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as states
+from dualwrite.errors import ForeignClusterError
 from dualwrite.testing.kafka import KafkaBroker
 from tests.support.coordinator.event_table import events, slot_rows
 from tests.support.moving.move_site import MoveSite, create_topic, read
@@ -220,9 +221,28 @@ def test_an_application_that_began_at_the_target_too_early_is_named(sqlite_appli
     with site.engine.begin() as connection:
         early = {**row._mapping, "transactional_id": site.slot(7), "cluster_id": site_id(site)}
         connection.execute(insert(states).values(early))
+        connection.execute(update(offsets).values(cluster_id=None))
     code, said = site.finish()
     assert code == 2
     assert f"{site.slot(7)} was used at the target before these were translated" in said
+
+
+def test_a_consumer_that_begins_at_the_target_too_early_is_refused_there(sqlite_application: MovedApplication) -> None:
+    site, values = sqlite_application, [f"u{number}" for number in range(6)]
+    with site.dual_write() as dw:
+        work(dw, site.topic, *values)
+        used = consume_stored(dw, site.broker.bootstrap_servers, site.topic, 4)
+    assert site.clusters.run().code == 0
+    with (
+        site.at_target() as dw,
+        pytest.raises(ForeignClusterError, match="run `dualwrite move` with --finish"),
+    ):
+        consume_stored(dw, site.target.bootstrap_servers, site.topic, 2)
+    code, said = site.finish()
+    assert code == 0, said
+    with site.at_target() as dw:
+        used += consume_stored(dw, site.target.bootstrap_servers, site.topic, 2)
+    assert used == values
 
 
 def site_id(site: MovedApplication) -> str:

@@ -36,6 +36,9 @@ class KafkaConsumer(Protocol):
     def get_watermark_offsets(self, partition: Any, timeout: float) -> tuple[int, int]:
         """The first offset of ``partition``, and the one after its last."""
 
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        """What the cluster says of itself and of ``topic``, as confluent_kafka.admin.ClusterMetadata."""
+
     def consumer_group_metadata(self) -> Any:
         """Group, generation and member."""
 
@@ -146,6 +149,16 @@ def committed_offsets(consumer: KafkaConsumer, partitions: list[Any]) -> dict[To
     ):
         positions = consumer.committed(partitions, timeout=PATIENCE)
     return {partition_of(position): int(position.offset) for position in positions if position.offset >= 0}
+
+
+def cluster_of(consumer: KafkaConsumer, topic: str) -> str | None:
+    """The id of the cluster that ``consumer`` reads ``topic`` from; None if the cluster has none.
+
+    :raises KafkaUnavailableError: if the cluster does not answer.
+    """
+    with _translating(f"metadata of {topic}"):
+        found: str | None = consumer.list_topics(topic, timeout=PATIENCE).cluster_id
+    return found
 
 
 def _translating(operation: str) -> AbstractContextManager[None]:

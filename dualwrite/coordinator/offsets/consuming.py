@@ -16,6 +16,7 @@ from dualwrite.coordinator.offsets.assigning import Assigning
 from dualwrite.coordinator.offsets.consumers import (
     KafkaConsumer,
     OffsetReset,
+    cluster_of,
     committed_offsets,
     identity_of,
     member_of_consumer,
@@ -29,7 +30,7 @@ from dualwrite.coordinator.offsets.consumers import (
 from dualwrite.coordinator.rules.positions import Consumer, Positions
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.offset_table import OffsetTable, StoredOffset
-from dualwrite.errors import ConfigurationError
+from dualwrite.errors import ConfigurationError, ForeignClusterError
 from dualwrite.ids import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -76,16 +77,13 @@ class Consuming:
     def _seek_to_stored(self, consumer: KafkaConsumer, partitions: Sequence[Any] | None, reset: OffsetReset) -> None:
         member = member_of_consumer(consumer)
         positions = require_positions(consumer.assignment() if partitions is None else partitions, "partitions")
-        stored = self._stored(consumer, member.group_id, positions, reset)
-        starts = {partition_of(position): stored[partition_of(position)].offset for position in positions}
-        self._put(
-            consumer,
-            tracked_consumer(consumer, member),
-            positions,
-            starts,
-            is_assigned=partitions is None,
-            is_stored=True,
-        )
+        cluster_id = cluster_of(consumer, positions[0].topic) if positions else None
+        stored = self._stored(consumer, member.group_id, positions, reset, cluster_id)
+        starts = {partition: found.offset for partition, found in stored.items()}
+        is_whole = self._put(consumer, positions, starts, is_assigned=partitions is None)
+        worker = self._worker_of(partitions)
+        tracked = tracked_consumer(consumer, member)
+        self.positions.sought(tracked, starts, worker, is_whole=is_whole, is_stored=True, cluster_id=cluster_id)
 
     def seek_to_committed(
         self, consumer: KafkaConsumer, partitions: Sequence[Any] | None, auto_offset_reset: OffsetReset
@@ -113,7 +111,8 @@ class Consuming:
             partition: max(offset, done.get(partition, 0))
             for partition, offset in with_beginnings(consumer, positions, committed, reset).items()
         }
-        self._put(consumer, tracked, positions, starts, is_assigned=partitions is None, is_stored=False)
+        is_whole = self._put(consumer, positions, starts, is_assigned=partitions is None)
+        self.positions.sought(tracked, starts, self._worker_of(partitions), is_whole=is_whole, is_stored=False)
 
     def warn_unless_put(self, tracked: Consumer, positions: Iterable[Any]) -> None:
         """Warn once about an assignment without a seek: librdkafka may go back by itself, and its positions do not show
@@ -128,39 +127,65 @@ class Consuming:
     def _put(
         self,
         consumer: KafkaConsumer,
-        tracked: Consumer,
         positions: list[Any],
         starts: Mapping[TopicPartition, int],
         *,
         is_assigned: bool,
-        is_stored: bool,
-    ) -> None:
-        """Let ``consumer`` read the partitions of ``positions`` from ``starts``.
+    ) -> bool:
+        """Let ``consumer`` read the partitions of ``positions`` from ``starts``. Return whether these are all of its
+        partitions.
 
         :param is_assigned: True if these are the consumer's partitions already, and all of them.
-        :param is_stored: True if ``starts`` are the offsets in the database.
         """
         for position in positions:
             position.offset = starts[partition_of(position)]
         if is_assigned:
             self._assigning.seek_again(consumer, positions)
-        is_whole = is_assigned or self._assigning.assign(consumer, positions)
-        worker = self.worker() if is_assigned else None  # a callback runs in the thread that polls
-        self.positions.sought(tracked, starts, worker, is_whole=is_whole, is_stored=is_stored)
+            return True
+        return self._assigning.assign(consumer, positions)
+
+    def _worker_of(self, partitions: Sequence[Any] | None) -> object | None:
+        """Who runs the consumer's units of work; None in a callback, which runs in the thread that polls.
+
+        :param partitions: the argument of a seek: None if it is not a callback.
+        """
+        return self.worker() if partitions is None else None
 
     def _stored(
-        self, consumer: KafkaConsumer, group: str, positions: Iterable[Any], reset: OffsetReset
+        self,
+        consumer: KafkaConsumer,
+        group: str,
+        positions: list[Any],
+        reset: OffsetReset,
+        cluster_id: str | None,
     ) -> dict[TopicPartition, StoredOffset]:
-        """The stored offsets of the group. A partition of ``positions`` that is new to the group gets its row now,
-        before the first record is read, so that a unit of work always has a row to compare with."""
+        """The stored offset of each of ``positions``. A partition that is new to the group gets its row now, before the
+        first record is read, so that a unit of work always has a row to compare with.
+
+        :raises ForeignClusterError: if an offset counts the records of another cluster.
+        """
+        wanted = [partition_of(position) for position in positions]
         stored = self.table.read(group)
         missing = [position for position in positions if partition_of(position) not in stored]
-        if not missing:
-            return stored
-        committed = committed_offsets(consumer, missing)
-        for partition, offset in with_beginnings(consumer, missing, committed, reset).items():
-            self.table.begin(group, partition, offset)
-        return self.table.read(group)
+        if missing:
+            committed = committed_offsets(consumer, missing)
+            for partition, offset in with_beginnings(consumer, missing, committed, reset).items():
+                self.table.begin(group, partition, offset, cluster_id)
+            stored = self.table.read(group)
+        found = {partition: stored[partition] for partition in wanted}
+        for place, known in found.items():
+            if known.cluster_id not in (None, cluster_id):
+                raise ForeignClusterError(_of_another_cluster(group, place, known.cluster_id, cluster_id))
+        return found
+
+
+def _of_another_cluster(group: str, partition: TopicPartition, stored_id: str | None, cluster_id: str | None) -> str:
+    return (
+        f"group {group!r}: the offset in the database of {partition} counts the records of the Kafka cluster "
+        f"{stored_id}, and this consumer reads from {cluster_id}: connect it to that cluster again, or give it another "
+        "group.id. If the records have moved, run `dualwrite move` with --finish and --db. If that cluster is gone, "
+        "delete the group's rows in kafka_consumer_offset"
+    )
 
 
 def _require_seekable(consumer: object, auto_offset_reset: str) -> None:

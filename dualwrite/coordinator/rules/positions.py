@@ -51,6 +51,8 @@ class _Progress:
     """The worker that claimed or positioned it last; None for a callback, which may be called anywhere."""
     is_stored: bool = False
     """True if its position is from the database, and not from Kafka."""
+    cluster_id: str | None = None
+    """The cluster that it reads from, if its position is from the database and the cluster has an id."""
     generation: int = -1
     """The group's when it was positioned last."""
     done: dict[TopicPartition, int] = field(default_factory=dict)
@@ -96,19 +98,21 @@ class Positions:
         *,
         is_whole: bool = True,
         is_stored: bool = True,
+        cluster_id: str | None = None,
     ) -> None:
         """Note that ``consumer`` continues from ``starts``.
 
         :param worker: runs its units of work; None if not known.
         :param is_stored: these are the offsets in the database, and not Kafka's.
         :param is_whole: these are all of its partitions, so that earlier reads no longer count.
+        :param cluster_id: of the cluster that it reads from, if ``is_stored``; None if the cluster has no id.
         """
         progress = self._of(consumer, worker)
         if is_whole:
             progress.done, progress.claimed = {}, {}
             progress.worker = None if worker is None else weakref.ref(worker)
             progress.put_right()
-        progress.is_stored, progress.generation = is_stored, consumer.generation
+        progress.is_stored, progress.cluster_id, progress.generation = is_stored, cluster_id, consumer.generation
         progress.done.update(starts)
         progress.claimed.update(starts)
 
@@ -134,6 +138,11 @@ class Positions:
     def forget(self, identity: int) -> None:
         """Forget a consumer's position: it can store no offsets before it is positioned again."""
         self._consumers.pop(identity, None)
+
+    def cluster_of(self, consumer: Consumer) -> str | None:
+        """The cluster that ``consumer`` reads from; None if that is not known."""
+        known = self._known(consumer)
+        return None if known is None else known.cluster_id
 
     def done(self, consumer: Consumer) -> Mapping[TopicPartition, int]:
         """Where ``consumer`` was positioned, advanced by its committed units of work since."""

@@ -28,10 +28,13 @@ AT_ONCE = 100
 
 
 class StoredOffset(NamedTuple):
-    """The offset at which a group continues, and the leader epoch of the record before it, if known."""
+    """The offset at which a group continues."""
 
     offset: int
     leader_epoch: int | None = None
+    """Of the record before it, if known."""
+    cluster_id: str | None = None
+    """The Kafka cluster whose records it counts; None if not known yet."""
 
 
 class OffsetTable:
@@ -50,14 +53,14 @@ class OffsetTable:
 
         :raises DatabaseNotReadyError: if the table does not exist.
         """
-        columns = (table.c.topic, table.c.partition, table.c.next_offset, table.c.leader_epoch)
+        columns = (table.c.topic, table.c.partition, table.c.next_offset, table.c.leader_epoch, table.c.cluster_id)
         with self._store.connection() as connection, clear_errors(self._engine):
             rows = connection.execute(
                 select(*columns).where(table.c.group_id == group), execution_options=ours(connection)
             ).all()
-        return {TopicPartition(topic, index): StoredOffset(offset, epoch) for topic, index, offset, epoch in rows}
+        return {TopicPartition(topic, index): StoredOffset(*stored) for topic, index, *stored in rows}
 
-    def begin(self, group: str, partition: TopicPartition, offset: int) -> None:
+    def begin(self, group: str, partition: TopicPartition, offset: int, cluster_id: str | None) -> None:
         """Store ``offset`` as the first of ``group`` in ``partition``, unless another member has just stored one."""
         try:
             with self._store.transaction(commit=True) as connection, clear_errors(self._engine):
@@ -68,6 +71,7 @@ class OffsetTable:
                         partition=partition.partition,
                         next_offset=offset,
                         updated_at=self._database.now(),
+                        cluster_id=cluster_id,
                     ),
                     execution_options=ours(connection),
                 )
@@ -75,28 +79,42 @@ class OffsetTable:
             return  # another member has stored one, which read() returns
 
     def move(
-        self, connection: Connection, group: str, moves: Sequence[Move], epochs: Mapping[TopicPartition, int]
+        self,
+        connection: Connection,
+        group: str,
+        moves: Sequence[Move],
+        epochs: Mapping[TopicPartition, int],
+        cluster_id: str | None,
     ) -> None:
         """Advance the offsets of ``group`` in the transaction of ``connection``, AT_ONCE partitions per UPDATE.
 
         :param epochs: the leader epochs that are known.
-        :raises RebalancedError: if a stored offset is not the one in ``moves``: another member has moved it.
+        :param cluster_id: the cluster that the records were read from.
+        :raises RebalancedError: if a stored offset is not the one in ``moves``, or of another cluster: another member,
+            or ``dualwrite move``, has changed it.
         """
         for start in range(0, len(moves), AT_ONCE):
-            self._move(connection, group, moves[start : start + AT_ONCE], epochs)
+            self._move(connection, group, moves[start : start + AT_ONCE], epochs, cluster_id)
 
     def _move(
-        self, connection: Connection, group: str, moves: Sequence[Move], epochs: Mapping[TopicPartition, int]
+        self,
+        connection: Connection,
+        group: str,
+        moves: Sequence[Move],
+        epochs: Mapping[TopicPartition, int],
+        cluster_id: str | None,
     ) -> None:
         rows = [(_is(move.partition), move) for move in moves]
         statement = (
             update(table)
             .where(table.c.group_id == group)
+            .where(or_(table.c.cluster_id.is_(None), table.c.cluster_id == cluster_id))
             .where(or_(*(and_(row, table.c.next_offset == move.stored) for row, move in rows)))
             .values(
                 next_offset=case(*((row, literal(move.offset, BigInteger())) for row, move in rows)),
                 leader_epoch=case(*((row, literal(epochs.get(move.partition), Integer())) for row, move in rows)),
                 updated_at=self._database.now(),
+                cluster_id=cluster_id,
             )
         )
         with clear_errors(self._engine):

@@ -110,6 +110,8 @@ kafka_consumer_offset = Table(
     Column("next_offset", BigInteger, nullable=False),
     Column("leader_epoch", Integer),
     Column("updated_at", MOMENT, nullable=False),
+    # Kafka's cluster id: whose records these offsets count. NULL: not known yet.
+    Column("cluster_id", String(255)),
     **OPTIONS,
 )
 """The offsets of consumer groups, written in the units of work that used their records."""

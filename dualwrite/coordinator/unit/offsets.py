@@ -101,7 +101,8 @@ class UnitOffsets:
                     for position in positions
                     if (epoch := _leader_epoch(position)) is not None
                 }
-                self._consuming.table.move(connection, group, moves, epochs)
+                cluster_id = self._consuming.positions.cluster_of(known)
+                self._consuming.table.move(connection, group, moves, epochs, cluster_id)
         self._stored.update({(group, move.partition): move.offset for move in moves})
 
     def ended(self, result: Result | None) -> None:

@@ -19,6 +19,7 @@ from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import (
     ConfigurationError,
     DatabaseNotReadyError,
+    ForeignClusterError,
     InvalidTransactionStateError,
     KafkaUnavailableError,
     RebalancedError,
@@ -256,6 +257,57 @@ def test_many_partitions_are_stored_at_once(dw: DualWrite, engine: Engine, group
 # Where a group begins.
 
 
+def test_an_offset_of_another_cluster_is_refused(dw: DualWrite, engine: Engine, group: FakeGroup) -> None:
+    use(dw, assigned(dw, group, P), P, 5)
+    elsewhere = FakeGroup()
+    elsewhere.cluster_id = "other"
+    consumer = FakeConsumer(elsewhere)
+    with pytest.raises(ForeignClusterError) as caught:
+        dw.seek_to_stored(consumer, positions(Q, P))
+    said = "the offset in the database of in-0 counts the records of the Kafka cluster cluster, and this consumer reads"
+    assert f"{said} from other: " in str(caught.value)
+    consumer.assign(positions(P))
+    consumer.next[P] = 0
+    with pytest.raises(InvalidTransactionStateError, match="was not set to the offset in the database"):
+        use(dw, consumer, P, 9)
+    assert rows(engine)["group", P] == 5
+    use(dw, assigned(dw, group, P), P, 2)
+    assert rows(engine)["group", P] == 7
+
+
+def test_an_offset_of_an_earlier_release_gets_the_cluster_of_its_consumer(
+    dw: DualWrite, engine: Engine, group: FakeGroup
+) -> None:
+    use(dw, assigned(dw, group, P, Q), P, 5)
+    give_rows_to(engine, None)
+    use(dw, assigned(dw, group, P, Q), P, 2)
+    with engine.connect() as connection:
+        found = {row.partition: (row.next_offset, row.cluster_id) for row in connection.execute(select(table))}
+    assert found == {0: (7, "cluster"), 1: (0, None)}
+
+
+def test_a_consumer_whose_row_was_given_to_another_cluster_is_fenced(
+    dw: DualWrite, engine: Engine, group: FakeGroup
+) -> None:
+    consumer = assigned(dw, group, P)
+    give_rows_to(engine, "target")
+    with pytest.raises(RebalancedError):
+        use(dw, consumer, P, 5)
+    assert (rows(engine)["group", P], used(engine)) == (0, [])
+
+
+def test_a_cluster_without_an_id_keeps_offsets_too(dw: DualWrite, engine: Engine, group: FakeGroup) -> None:
+    group.cluster_id = None
+    use(dw, assigned(dw, group, P), P, 5)
+    use(dw, assigned(dw, group, P), P, 2)
+    assert rows(engine)["group", P] == 7
+
+
+def give_rows_to(engine: Engine, cluster_id: str | None) -> None:
+    with engine.begin() as connection:
+        connection.execute(update(table).values(cluster_id=cluster_id))
+
+
 @pytest.mark.parametrize(
     ("committed", "reset", "begin"), [(None, "earliest", 7), (None, "latest", 50), (20, "earliest", 20)]
 )
@@ -277,7 +329,7 @@ def test_the_first_of_two_processes_to_begin_a_partition_sets_its_position(
     consumer = FakeConsumer(group)
 
     def told(partition: Any, timeout: float) -> tuple[int, int]:
-        manager_of(dw).process.consuming.table.begin("group", P, 4)
+        manager_of(dw).process.consuming.table.begin("group", P, 4, "cluster")
         return 9, 9
 
     consumer.get_watermark_offsets = told  # type: ignore[method-assign]

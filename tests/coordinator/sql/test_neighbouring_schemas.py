@@ -17,7 +17,7 @@ from dualwrite.errors import DatabaseNotReadyError
 from tests.support.coordinator.event_table import events, expire_leases, slot_rows, stored_values, user_metadata
 from tests.support.coordinator.fake_kafka import FakeKafka
 
-VERSIONS = ["0001", "0002", "0003", "0004", "0005", "0006", "0007"]
+VERSIONS = ["0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008"]
 NEIGHBOURS = list(pairwise(VERSIONS))
 Tables = Mapping[str, Mapping[str, Any]]
 

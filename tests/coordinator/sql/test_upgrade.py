@@ -155,8 +155,14 @@ def drop_columns_of_known_batches(connection: Connection) -> None:
 
 def drop_columns_of_progress(connection: Connection) -> None:
     """As before version 0007."""
+    drop_cluster_of_offsets(connection)
     for column in ("table_name", "table_id", "topic", "forgotten_to"):
         connection.execute(text(f"ALTER TABLE dualwrite_spark_progress DROP COLUMN {column}"))
+
+
+def drop_cluster_of_offsets(connection: Connection) -> None:
+    """As before version 0008."""
+    connection.execute(text("ALTER TABLE kafka_consumer_offset DROP COLUMN cluster_id"))
 
 
 @pytest.mark.mariadb
@@ -194,8 +200,8 @@ def test_the_second_upgrade_goes_on_where_it_died_on_mariadb(mariadb_url: str) -
     db.upgrade(mariadb_url)
     engine = create_engine(mariadb_url)
     with engine.begin() as connection:  # as if it had died after the column and the first table
-        connection.execute(text("DROP TABLE kafka_consumer_offset"))
         drop_columns_of_known_batches(connection)
+        connection.execute(text("DROP TABLE kafka_consumer_offset"))
         connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '0001'"))
     assert db.upgrade(mariadb_url) == HEAD
     assert tables(mariadb_url) == OURS

@@ -16,7 +16,7 @@ from dualwrite.coordinator.sql.tables import VERSION_TABLE, kafka_transaction_st
 from dualwrite.errors import DatabaseBusyError
 from dualwrite.schema import upgrade_engine
 
-HEAD = "0007"
+HEAD = "0008"
 """The version of the tables that this release has."""
 
 user_metadata = MetaData()

@@ -23,6 +23,13 @@ class Position:
     leader_epoch: int | None = None
 
 
+@dataclass
+class Metadata:
+    """confluent_kafka.admin.ClusterMetadata."""
+
+    cluster_id: str | None
+
+
 class FakeGroup:
     """What a cluster knows of a group."""
 
@@ -31,6 +38,7 @@ class FakeGroup:
         self.committed: dict[TopicPartition, int] = {}
         self.watermarks = (0, 1000)
         self.is_cooperative = False
+        self.cluster_id: str | None = "cluster"
 
 
 class FakeConsumer:
@@ -73,6 +81,10 @@ class FakeConsumer:
     def get_watermark_offsets(self, partition: Any, timeout: float) -> tuple[int, int]:
         assert timeout > 0
         return self.group.watermarks
+
+    def list_topics(self, topic: str, timeout: float) -> Metadata:
+        assert timeout > 0
+        return Metadata(self.group.cluster_id)
 
     def consumer_group_metadata(self) -> GroupMember:
         return self.member

@@ -35,7 +35,7 @@ def test_the_rows_that_would_be_lost_are_one_line_and_yes_drops_them(
     said(capsys, "upgrade", "--db", url)
     engine = create_engine(url)
     with engine.begin() as connection:
-        connection.execute(text("INSERT INTO kafka_consumer_offset VALUES ('g', 't', 0, 1, NULL, '2026-01-01')"))
+        connection.execute(text("INSERT INTO kafka_consumer_offset VALUES ('g', 't', 0, 1, NULL, '2026-01-01', NULL)"))
     engine.dispose()
     code, out, error = said(capsys, "downgrade", "--db", url, "0001")
     assert (code, out) == (2, "")
