@@ -48,7 +48,7 @@ class SeekingConsumers:
         :raises InvalidTransactionStateError: inside a unit of work.
         :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
         :raises DatabaseUnavailableError: if the database cannot be reached now; call it again before the next poll.
-        :raises KafkaUnavailableError: if Kafka does not answer, or does not return a new partition's beginning; likewise.
+        :raises KafkaUnavailableError: if Kafka does not answer, or not with a new partition's beginning; likewise.
         :raises ForeignClusterError: if an offset was stored by a consumer of another Kafka cluster; its message says
             what to do.
         """
