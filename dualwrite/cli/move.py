@@ -201,7 +201,7 @@ def _print(
         complain(describe_changes(changes))
     elif changes is not None:
         print("the source has not changed since the move" if move.is_finished else "everything is copied")
-    if move.is_finished:
+    if move.is_finished and not changes:
         print(f"finished: use the target, cluster {move.target_id}")
     elif result is not None:
         print(f"not finished: applications still use the source, cluster {move.source_id}")

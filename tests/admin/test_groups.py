@@ -169,6 +169,13 @@ def test_a_reset_is_shown_before_it_is_done(site: AdminSite, group: str) -> None
     consumer.close()
 
 
+def test_the_question_before_a_reset_says_if_the_group_has_no_offset_there(site: AdminSite, group: str) -> None:
+    topic = site.topic(partitions=2)
+    refused = site.run("groups", "reset-offsets", group, "--topic", topic, "--to", "end")
+    said = f"not confirmed: add --yes to move 2 offsets of group {group}, which has none in this topic yet"
+    assert (refused.code, refused.err) == (2, f"dualwrite: {said}\n")
+
+
 def test_the_end_of_a_reset_is_the_last_stable_offset(site: AdminSite, group: str) -> None:
     topic = site.topic()
     site.plain(topic, "a")

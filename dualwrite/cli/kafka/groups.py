@@ -84,7 +84,9 @@ def _reset(arguments: argparse.Namespace) -> int:
         lines = table(("TOPIC", "PARTITION", "BEFORE", "AFTER"), [_change_line(change) for change in changes])
         print("\n".join(lines), flush=True)
     if not arguments.dry_run:
-        require_confirmation(arguments, f"move {counted(len(changes), 'offset')} of group {printable(arguments.group)}")
+        new = "" if any(change.before is not None for change in changes) else ", which has none in this topic yet"
+        name = printable(arguments.group)
+        require_confirmation(arguments, f"move {counted(len(changes), 'offset')} of group {name}{new}")
         changes = reset_offsets(config, *whose, partitions=arguments.partitions)
     if arguments.json:
         moved = [{**place(change.partition), "before": change.before, "after": change.after} for change in changes]
