@@ -105,14 +105,17 @@ class Positions:
         :param worker: runs its units of work; None if not known.
         :param is_stored: these are the offsets in the database, and not Kafka's.
         :param is_whole: these are all of its partitions, so that earlier reads no longer count.
-        :param cluster_id: of the cluster that it reads from, if ``is_stored``; None if the cluster has no id.
+        :param cluster_id: of the cluster that it reads from, if ``is_stored``; None if the cluster has no id. It counts
+            only with ``starts``.
         """
         progress = self._of(consumer, worker)
         if is_whole:
             progress.done, progress.claimed = {}, {}
             progress.worker = None if worker is None else weakref.ref(worker)
             progress.put_right()
-        progress.is_stored, progress.cluster_id, progress.generation = is_stored, cluster_id, consumer.generation
+        progress.is_stored, progress.generation = is_stored, consumer.generation
+        if starts:  # a cooperative group's assignment may be empty, which says nothing of the cluster
+            progress.cluster_id = cluster_id
         progress.done.update(starts)
         progress.claimed.update(starts)
 

@@ -296,6 +296,16 @@ def test_a_consumer_whose_row_was_given_to_another_cluster_is_fenced(
     assert (rows(engine)["group", P], used(engine)) == (0, [])
 
 
+def test_an_assignment_without_partitions_leaves_the_cluster_known(
+    dw: DualWrite, engine: Engine, group: FakeGroup
+) -> None:
+    group.is_cooperative = True
+    consumer = assigned(dw, group, P)
+    dw.seek_to_stored(consumer, [])
+    use(dw, consumer, P, 5)
+    assert rows(engine)["group", P] == 5
+
+
 def test_a_cluster_without_an_id_keeps_offsets_too(dw: DualWrite, engine: Engine, group: FakeGroup) -> None:
     group.cluster_id = None
     use(dw, assigned(dw, group, P), P, 5)
