@@ -121,8 +121,8 @@ def _give_slot(connection: Connection, name: str, token: int, target_id: str) ->
 def _translate_offsets(
     connection: Connection, source_id: str, target_id: str, topics: Collection[str], translate: Translate
 ) -> int:
-    """Translate the offsets that the database keeps of the source. Return how many of them do not say of which cluster
-    they are: an earlier release has stored them."""
+    """Translate the offsets that the database keeps of the source. Return how many of them name no cluster: an earlier
+    release has stored those."""
     table, options = kafka_consumer_offset, ours(connection)
     columns = (table.c.group_id, table.c.topic, table.c.partition, table.c.next_offset, table.c.cluster_id)
     at_source = or_(table.c.cluster_id.is_(None), table.c.cluster_id == source_id)
