@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -87,17 +88,17 @@ def consume_stored(dw: DualWrite, bootstrap: str, topic: str, count: int) -> lis
             "auto.offset.reset": "error",
         }
     )
-    consumer.subscribe([topic], on_assign=dw.seek_to_stored)
-    used: list[str] = []
-    while len(used) < count:
-        message = consumer.poll(0.2)
-        if message is None:
-            continue
-        assert message.error() is None, message.error()
-        with dw.transaction() as tx:
-            tx.store_offsets(consumer)
-            used.append(str(message.value(), "utf-8"))  # type: ignore[arg-type]
-    consumer.close()
+    with closing(consumer):
+        consumer.subscribe([topic], on_assign=dw.seek_to_stored)
+        used: list[str] = []
+        while len(used) < count:
+            message = consumer.poll(0.2)
+            if message is None:
+                continue
+            assert message.error() is None, message.error()
+            with dw.transaction() as tx:
+                tx.store_offsets(consumer)
+                used.append(str(message.value(), "utf-8"))  # type: ignore[arg-type]
     return used
 
 
