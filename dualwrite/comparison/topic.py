@@ -8,6 +8,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from dualwrite.client.config.native_keys import ALIASES
+from dualwrite.client.librdkafka.connecting import CONNECT_AT_ONCE
 from dualwrite.client.librdkafka.errors import translated
 from dualwrite.errors import ConfigurationError, InputError, KafkaUnavailableError
 
@@ -48,7 +49,7 @@ class TopicReader:
             "logger": _log,
         }
         try:
-            self._consumer = Consumer({**given, **own})
+            self._consumer = Consumer({**CONNECT_AT_ONCE, **given, **own})
         except KafkaException as error:
             raise ConfigurationError(f"librdkafka: {error.args[0].str()}") from None
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaException, Producer
 
+from dualwrite.client.librdkafka.connecting import CONNECT_AT_ONCE
 from dualwrite.client.librdkafka.errors import is_purged, translated, translating
 from dualwrite.comparison.topic import TopicReader
 from dualwrite.errors import (
@@ -102,7 +103,7 @@ class MoverProducer:
             "logger": _log,
         }
         try:
-            self._producer = Producer({"linger.ms": 5, **self._config, **own})
+            self._producer = Producer({"linger.ms": 5, **CONNECT_AT_ONCE, **self._config, **own})
         except KafkaException as error:
             raise ConfigurationError(f"librdkafka: {error.args[0].str()}") from None
         with translating("beginning the move at the target", two_phase=False):

@@ -15,6 +15,7 @@ from dualwrite.broker.core.cluster import INTERNAL_TOPICS
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.client.admin.cluster_client import ClusterClient
 from dualwrite.client.config.settings import ClientSettings
+from dualwrite.client.librdkafka.connecting import CONNECT_AT_ONCE
 from dualwrite.client.protocol.topic_requests import topic_creation
 from dualwrite.errors import KafkaRefusedError, KafkaUnavailableError
 from dualwrite.wire.error_codes import ErrorCode, error_name
@@ -64,9 +65,12 @@ class KafkaBroker(EmbeddedBroker):
 
     @property
     def client_config(self) -> dict[str, str]:
-        """``{"bootstrap.servers": …}``: the configuration for a DualWrite and for confluent-kafka's clients; a new
-        dict."""
-        return {"bootstrap.servers": self.bootstrap_servers}
+        """The configuration for a DualWrite and for confluent-kafka's clients; a new dict.
+
+        Beside ``bootstrap.servers`` it tells librdkafka to connect at once. By default a new client may wait for half a
+        second.
+        """
+        return {"bootstrap.servers": self.bootstrap_servers, **CONNECT_AT_ONCE}
 
     def create_topic(
         self, name: str | None = None, *, partitions: int = 1, config: Mapping[str, str] | None = None

@@ -18,6 +18,7 @@ from dualwrite.testing.kafka import KafkaBroker
 from tests.support.coordinator.event_table import events, slot_rows
 from tests.support.moving.move_site import MoveSite, create_topic, read
 from tests.support.operations.places import OperationsSite
+from tests.support.peer_clients.kafka_helpers import quick
 from tests.support.servers.databases import EVERY, url_of
 
 pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
@@ -82,7 +83,7 @@ def consume_stored(dw: DualWrite, bootstrap: str, topic: str, count: int) -> lis
     """Use ``count`` records, each in a unit of work that stores the consumer's offset in the database."""
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap,
+            **quick(bootstrap),
             "group.id": "stored",
             "enable.auto.commit": False,
             "auto.offset.reset": "error",

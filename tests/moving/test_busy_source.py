@@ -20,7 +20,7 @@ from tests.support.moving.move_site import (
     read,
     rest_of,
 )
-from tests.support.peer_clients.kafka_helpers import PATIENCE
+from tests.support.peer_clients.kafka_helpers import PATIENCE, quick
 
 PARTITIONS, RUNS = 2, 3
 BUSY = {"log.retention.check.interval.ms": "50", "log.cleaner.backoff.ms": "50"}
@@ -38,7 +38,7 @@ class RestlessWriter(threading.Thread):
         self.rounds = 0
 
     def run(self) -> None:
-        producer, plain = producer_of(self._cluster), Producer({"bootstrap.servers": self._cluster.bootstrap_servers})
+        producer, plain = producer_of(self._cluster), Producer(quick(self._cluster.bootstrap_servers))
         while not self._stopped.is_set():
             producer.begin_transaction()
             for _ in range(self._random.randint(1, 40)):

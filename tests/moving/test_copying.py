@@ -17,7 +17,7 @@ from tests.support.moving.move_site import (
     topics_of,
     write,
 )
-from tests.support.peer_clients.kafka_helpers import PATIENCE
+from tests.support.peer_clients.kafka_helpers import PATIENCE, quick
 
 
 def test_records_arrive_once_with_keys_headers_timestamps_and_partitions(site: MoveSite) -> None:
@@ -162,7 +162,7 @@ def test_partitions_that_are_added_at_the_source_are_added_at_the_target(site: M
     topic = create_topic(site.source)
     write(site.source, topic, "a")
     assert site.run().code == 0
-    admin = AdminClient({"bootstrap.servers": site.source.bootstrap_servers})
+    admin = AdminClient(quick(site.source.bootstrap_servers))
     (added,) = admin.create_partitions([NewPartitions(topic, 3)]).values()
     added.result(PATIENCE)
     write(site.source, topic, "b", partition=2)
@@ -211,7 +211,7 @@ def test_records_that_were_deleted_are_not_needed(site: MoveSite) -> None:
     fill(site.source, topic, 1)
     assert site.run().code == 0
     write(site.source, topic, "b", "c", "d")
-    admin = AdminClient({"bootstrap.servers": site.source.bootstrap_servers})
+    admin = AdminClient(quick(site.source.bootstrap_servers))
     (deleted,) = admin.delete_records([TopicPartition(topic, 0, 24)]).values()
     deleted.result(PATIENCE)
     assert site.run("--verify").code == 0

@@ -32,7 +32,7 @@ from tests.support.moving.move_site import (
     write,
 )
 from tests.support.operations.places import command
-from tests.support.peer_clients.kafka_helpers import PATIENCE
+from tests.support.peer_clients.kafka_helpers import PATIENCE, quick
 
 
 def gaps(site: MoveSite) -> str:
@@ -50,11 +50,11 @@ VALUES = [[b"0a", b"0b", b"1a", b"1b"], [b"2a", b"2b", b"3a", b"3b"]]
 
 
 def configs(site: MoveSite) -> list[dict[str, str]]:
-    return [{"bootstrap.servers": cluster.bootstrap_servers} for cluster in (site.source, site.target)]
+    return [quick(cluster.bootstrap_servers) for cluster in (site.source, site.target)]
 
 
 def end_of(site: MoveSite, topic: str) -> int:
-    consumer = Consumer({"bootstrap.servers": site.source.bootstrap_servers, "group.id": "ends"})
+    consumer = Consumer({**quick(site.source.bootstrap_servers), "group.id": "ends"})
     _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), PATIENCE)
     consumer.close()
     return end
@@ -133,7 +133,7 @@ def test_an_open_transaction_is_refused(site: MoveSite) -> None:
 
 def member(cluster: MoveEnd, topic: str, protocol: str = "classic") -> Consumer:
     """A consumer that has joined the group ``group``."""
-    config = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "group", "group.protocol": protocol}
+    config = {**quick(cluster.bootstrap_servers), "group.id": "group", "group.protocol": protocol}
     consumer = Consumer({**config, "enable.auto.commit": False})
     assigned: list[object] = []
     consumer.subscribe([topic], on_assign=lambda _, places: assigned.append(places))
@@ -178,7 +178,7 @@ def test_a_group_of_the_consumer_protocol_goes_on_at_the_target(site: MoveSite) 
         if cluster is site.target:
             assert site.run("--finish").code == 0
         config = {"group.id": "group", "group.protocol": "consumer", "auto.offset.reset": "earliest"}
-        consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "enable.auto.commit": False, **config})
+        consumer = Consumer({**quick(cluster.bootstrap_servers), "enable.auto.commit": False, **config})
         consumer.subscribe([topic])
         messages = consumer.consume(4, PATIENCE)
         consumer.commit(message=messages[-1], asynchronous=False)
@@ -230,7 +230,7 @@ def test_offsets_of_an_open_transaction_are_refused(site: MoveSite) -> None:
     topic, other = create_topic(site.source), create_topic(site.source)
     write(site.source, topic, "a")
     in_flight = open_transaction(site.source, other, ["b"])
-    consumer = Consumer({"bootstrap.servers": site.source.bootstrap_servers, "group.id": "group"})
+    consumer = Consumer({**quick(site.source.bootstrap_servers), "group.id": "group"})
     in_flight.send_offsets_to_transaction([TopicPartition(topic, 0, 1)], consumer.consumer_group_metadata(), PATIENCE)
     consumer.close()
     result = site.run("--finish", "--topics", topic)
@@ -325,7 +325,7 @@ def test_the_way_back_is_refused_if_the_source_has_changed(site: MoveSite) -> No
 def test_another_record_at_the_target_is_found_by_the_comparison(site: MoveSite) -> None:
     topic = gaps(site)
     assert site.run().code == 0
-    admin = AdminClient({"bootstrap.servers": site.target.bootstrap_servers})
+    admin = AdminClient(quick(site.target.bootstrap_servers))
     (deleted,) = admin.delete_records([TopicPartition(topic, 0, 3)]).values()
     deleted.result(PATIENCE)
     assert site.run("--verify").code == 0, "records that retention has deleted do not count"
@@ -378,7 +378,4 @@ def test_a_database_that_stays_silent_prevents_the_end(site: MoveSite, monkeypat
         code, out, err = site.run("--finish", "--db", url)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "the database accepted no connection within 0.3 s (connect_timeout)" in err
-    assert (
-        topic
-        not in AdminClient({"bootstrap.servers": site.target.bootstrap_servers}).list_topics(timeout=PATIENCE).topics
-    )
+    assert topic not in AdminClient(quick(site.target.bootstrap_servers)).list_topics(timeout=PATIENCE).topics

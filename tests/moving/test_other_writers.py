@@ -27,13 +27,11 @@ from tests.support.moving.move_site import (
     read,
     write,
 )
-from tests.support.peer_clients.kafka_helpers import PATIENCE
+from tests.support.peer_clients.kafka_helpers import PATIENCE, quick
 
 
 def move_of(site: MoveSite) -> ClusterMove:
-    return ClusterMove(
-        *({"bootstrap.servers": each.bootstrap_servers} for each in (site.source, site.target)), MoveJob()
-    )
+    return ClusterMove(*(quick(each.bootstrap_servers) for each in (site.source, site.target)), MoveJob())
 
 
 @pytest.fixture
@@ -50,7 +48,7 @@ def numbered(site: MoveSite, count: int = 6) -> str:
 
 def plain(cluster: MoveEnd, topic: str, value: str) -> None:
     """A record outside of a transaction."""
-    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    producer = Producer(quick(cluster.bootstrap_servers))
     producer.produce(topic, value=value, partition=0)
     assert producer.flush(PATIENCE) == 0
 
@@ -120,7 +118,7 @@ def test_a_second_mover_fences_the_first_one(site: MoveSite) -> None:
     topic = numbered(site, 1)
     create_topic(site.target, topic)
     move = move_of(site)
-    first = MoverProducer({"bootstrap.servers": site.target.bootstrap_servers}, move.source_id)
+    first = MoverProducer(quick(site.target.bootstrap_servers), move.source_id)
     assert site.run("--json").json()["copied"] == {topic: 1}
     record = MovedRecord(0, 1, 1_700_000_000_000, None, b"again", ())
     with pytest.raises(FencedError):
@@ -213,6 +211,6 @@ def test_a_cluster_that_has_lost_moved_records_is_named(tmp_path: Path, lost: st
 
 
 def restore(target: KafkaBroker, site: MoveSite, value: bytes | None) -> None:
-    producer = Producer({"bootstrap.servers": target.bootstrap_servers})
+    producer = Producer(quick(target.bootstrap_servers))
     producer.produce(journal_topic(move_of(site).source_id), value=value)
     assert producer.flush(PATIENCE) == 0

@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.coordinator.dual_write import DualWrite
-from tests.support.peer_clients.kafka_helpers import create_topic, visible
+from tests.support.peer_clients.kafka_helpers import create_topic, quick, visible
 
 
 class HasServers(Protocol):
@@ -32,7 +32,7 @@ class ApplicationPlace:
         create_topic(broker.bootstrap_servers, self.topic, 2)
 
     def dual_write(self, **options: Any) -> DualWrite:
-        config = {"bootstrap.servers": self.broker.bootstrap_servers}
+        config = quick(self.broker.bootstrap_servers)
         options = {"pool_size": 1, "producer": self.producer, **self.options, **options}
         return DualWrite(self.engine, config, application=self.application, **options)
 
@@ -60,13 +60,13 @@ class ApplicationPlace:
         dying.close(timeout=0)
 
     def control(self) -> ControlPlane:
-        return ControlPlane({"bootstrap.servers": self.broker.bootstrap_servers})
+        return ControlPlane(quick(self.broker.bootstrap_servers))
 
     def visible(self, topic: str = "") -> list[bytes]:
         return sorted(visible(self.broker.bootstrap_servers, topic or self.topic))
 
     def delete(self, topic: str, *, anew: bool = False) -> None:
-        admin = AdminClient({"bootstrap.servers": self.broker.bootstrap_servers})
+        admin = AdminClient(quick(self.broker.bootstrap_servers))
         admin.delete_topics([topic])[topic].result()
         if anew:
             create_topic(self.broker.bootstrap_servers, topic, 2)

@@ -7,12 +7,13 @@ from typing import Any
 from confluent_kafka import Consumer, Producer
 
 from dualwrite.testing.kafka import KafkaBroker
+from tests.support.peer_clients.kafka_helpers import quick
 
 BROKER = {"group.min.session.timeout.ms": "100", "group.initial.rebalance.delay.ms": "0"}
 
 
 def fill(servers: str, begin: int, end: int) -> None:
-    producer = Producer({"bootstrap.servers": servers})
+    producer = Producer(quick(servers))
     for number in range(begin, end):
         producer.produce("in", str(number))
     assert producer.flush(30) == 0
@@ -22,7 +23,7 @@ def fill(servers: str, begin: int, end: int) -> None:
 def reading(servers: str, group: str = "group", **settings: Any) -> Iterator[Any]:
     consumer = Consumer(
         {
-            "bootstrap.servers": servers,
+            **quick(servers),
             "group.id": group,
             "enable.auto.commit": False,
             "isolation.level": "read_committed",

@@ -19,6 +19,7 @@ from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_
 
 from dualwrite import DualWrite, DualWriteError, InDoubtError, PreparedTxnState
 from dualwrite.client.admin.control_plane import ControlPlane
+from dualwrite.client.librdkafka.connecting import CONNECT_AT_ONCE
 from dualwrite.client.protocol.requests import InitializedProducer
 from dualwrite.ids import OngoingTransaction
 from tests.support.crash.forked import Piped
@@ -126,7 +127,11 @@ def fork(task: Task, dual_write: DualWrite) -> list[int]:
 
 def run(task: Task, engine: Engine) -> None:
     say("started")
-    config: dict[str, Any] = {"bootstrap.servers": task.bootstrap_servers, "delivery.timeout.ms": 5000}
+    config: dict[str, Any] = {
+        **CONNECT_AT_ONCE,
+        "bootstrap.servers": task.bootstrap_servers,
+        "delivery.timeout.ms": 5000,
+    }
     options: Any = {"producer": task.producer, "on_step": pauses(task), "lease_timeout": task.lease_timeout}
     options["completion"] = task.completion
     if task.timeout_ms:

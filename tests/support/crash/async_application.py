@@ -9,6 +9,7 @@ from sqlalchemy import insert, make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from dualwrite import AsyncDualWrite, DualWriteError, InDoubtError
+from dualwrite.client.librdkafka.connecting import CONNECT_AT_ONCE
 from tests.support.crash.application import (
     LEFT,
     LEFT_PARTITIONS,
@@ -53,7 +54,7 @@ async def run(task: Task) -> None:
     url = make_url(task.url)
     engine = create_async_engine(url.set(drivername=DRIVERS[url.get_backend_name()]))
     say("started")
-    config = {"bootstrap.servers": task.bootstrap_servers, "delivery.timeout.ms": 5000}
+    config = {**CONNECT_AT_ONCE, "bootstrap.servers": task.bootstrap_servers, "delivery.timeout.ms": 5000}
     options: Any = {"producer": task.producer, "on_step": pauses(task), "lease_timeout": task.lease_timeout}
     async with AsyncDualWrite(engine, config, application="crash", **options) as dual_write:
         await asyncio.gather(*(run_units(task, dual_write, task.seed + number) for number in range(task.threads)))

@@ -17,6 +17,7 @@ from confluent_kafka import Consumer
 from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, insert
 
 from dualwrite import DualWrite, DualWriteError, RebalancedError
+from dualwrite.client.librdkafka.connecting import CONNECT_AT_ONCE
 from dualwrite.coordinator.unit.transaction import Transaction
 
 used = Table("used", MetaData(), Column("number", Integer, primary_key=True), Column("value", String(40)))
@@ -57,7 +58,7 @@ class ReadingWorker:
         self._done = 0
         self._stopping = threading.Event()
         signal.signal(signal.SIGTERM, lambda _signal, _frame: self._stopping.set())
-        kafka = {"bootstrap.servers": reading.bootstrap_servers}
+        kafka = {**CONNECT_AT_ONCE, "bootstrap.servers": reading.bootstrap_servers}
         session = {"session.timeout.ms": 1000, "heartbeat.interval.ms": 200} if reading.protocol == "classic" else {}
         self._consumer: Any = Consumer(
             {

@@ -21,6 +21,7 @@ from tests.support.moving.move_site import (
     rest_of,
     topics_of,
 )
+from tests.support.peer_clients.kafka_helpers import quick
 
 KILLED = -signal.SIGKILL
 PARTITIONS = 2
@@ -72,7 +73,7 @@ def kill_while_finishing(site: MoveSite, url: str, step: str, *, two_phase: TwoP
     """
     topics = filled(site, 1)
     engine = ready_engine(url)
-    config = {"bootstrap.servers": site.source.bootstrap_servers}
+    config = quick(site.source.bootstrap_servers)
     with DualWrite(engine, config, application="app") as dw, dw.transaction() as tx:
         tx.execute(insert(events), {"value": "a"})
         tx.produce(topics[0], value="unit", partition=1)
@@ -87,7 +88,7 @@ def kill_while_finishing(site: MoveSite, url: str, step: str, *, two_phase: TwoP
     result = site.run(*words)
     assert (result.code, result.err) == (0, "")
     assert_moved(site, topics)
-    target = {"bootstrap.servers": site.target.bootstrap_servers}
+    target = quick(site.target.bootstrap_servers)
     with DualWrite(engine, target, application="app", two_phase=two_phase) as dw:
         assert not any(outcome.is_heuristic for outcome in dw.recover().values())
         with dw.transaction() as tx:

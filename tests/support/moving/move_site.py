@@ -13,7 +13,7 @@ from dualwrite.admin.groups import stable_offsets
 from dualwrite.client.protocol.requests import CommittedOffset
 from dualwrite.ids import TopicPartition as Place
 from tests.support.operations.places import CommandResult, command
-from tests.support.peer_clients.kafka_helpers import PATIENCE, fresh_name
+from tests.support.peer_clients.kafka_helpers import PATIENCE, fresh_name, quick
 from tests.support.waiting import eventually
 
 DYING = "tests.support.moving.dying_mover"
@@ -79,7 +79,7 @@ def create_topic(
     It keeps its records for ever. Those of the tests are years old, and each cluster has its own moment to delete them.
     """
     name = fresh_name() if name is None else name
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    admin = AdminClient(quick(cluster.bootstrap_servers))
     kept = {"retention.ms": "-1", **(config or {})}
     admin.create_topics([NewTopic(name, partitions, 1, config=kept)])[name].result(PATIENCE)
     return name
@@ -87,18 +87,18 @@ def create_topic(
 
 def topics_of(cluster: MoveEnd) -> set[str]:
     """The names of the topics."""
-    return set(AdminClient({"bootstrap.servers": cluster.bootstrap_servers}).list_topics(timeout=PATIENCE).topics)
+    return set(AdminClient(quick(cluster.bootstrap_servers)).list_topics(timeout=PATIENCE).topics)
 
 
 def delete_topic(cluster: MoveEnd, name: str) -> None:
     """Delete a topic, and wait until that is done."""
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    admin = AdminClient(quick(cluster.bootstrap_servers))
     admin.delete_topics([name])[name].result(PATIENCE)
 
 
 def producer_of(cluster: MoveEnd) -> Producer:
     """A transactional producer, initialised."""
-    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": fresh_name()})
+    producer = Producer({**quick(cluster.bootstrap_servers), "transactional.id": fresh_name()})
     producer.init_transactions(PATIENCE)
     return producer
 
@@ -136,7 +136,7 @@ def abort(cluster: MoveEnd, topic: str, *values: str, partition: int = 0) -> Non
 
 def fill(cluster: MoveEnd, topic: str, partitions: int, rounds: int = 3) -> None:
     """Committed and aborted transactions of several lengths, a tombstone, and records outside of transactions."""
-    producer, plain = producer_of(cluster), Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    producer, plain = producer_of(cluster), Producer(quick(cluster.bootstrap_servers))
     for partition in range(partitions):
         for number in range(rounds):
             add_records(producer, topic, (f"{number}-{index}" for index in range(number + 1)), partition=partition)
@@ -154,7 +154,7 @@ def read_from(cluster: MoveEnd, positions: Mapping[tuple[str, int], int]) -> lis
     """The visible records from these positions on, each with its offset, in the order of partitions."""
     consumer = Consumer(
         {
-            "bootstrap.servers": cluster.bootstrap_servers,
+            **quick(cluster.bootstrap_servers),
             "group.id": "move-oracle",
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
@@ -193,7 +193,7 @@ def read(cluster: MoveEnd, topic: str, partitions: int = 1) -> list[Copied]:
 def commit_offset(cluster: MoveEnd, group: str, topic: str, offset: int, *, partition: int = 0) -> None:
     """Commit an offset with metadata for a group without members."""
     place = TopicPartition(topic, partition, offset, metadata=f"at {offset}")
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    admin = AdminClient(quick(cluster.bootstrap_servers))
     request = ConsumerGroupTopicPartitions(group, [place])
     admin.alter_consumer_group_offsets([request])[group].result(PATIENCE)
 
@@ -217,7 +217,7 @@ def has_offset(cluster: MoveEnd, group: str, topic: str) -> bool:
 
 def _offset_now(cluster: MoveEnd, group: str, place: Place) -> Mapping[Place, CommittedOffset | None]:
     """confluent-kafka's AdminClient reads beyond the end of metadata, and may raise UnicodeDecodeError there."""
-    return stable_offsets({"bootstrap.servers": cluster.bootstrap_servers}, [group], [place])[group]
+    return stable_offsets(quick(cluster.bootstrap_servers), [group], [place])[group]
 
 
 def rest_of(cluster: MoveEnd, group: str, topic: str, partition: int = 0) -> list[Copied]:

@@ -5,9 +5,11 @@ from collections.abc import Iterator
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
+from dualwrite.client.librdkafka.connecting import CONNECT_AT_ONCE
 from tests.support.waiting import PATIENCE_SECONDS
 
 CONSUMER = {
+    **CONNECT_AT_ONCE,
     "group.id": "no group is joined",
     "enable.auto.commit": False,
     "enable.partition.eof": True,
