@@ -6,11 +6,12 @@ import pytest
 
 from dualwrite.testing.kafka import KafkaBroker
 from tests.support.admin.admin_site import AdminSite
+from tests.support.forked import ForkedKafkaBroker
 
 
 @pytest.fixture(scope="package")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    with KafkaBroker(tmp_path_factory.mktemp("broker")) as running:
+    with ForkedKafkaBroker(tmp_path_factory.mktemp("broker")) as running:
         yield running
 
 

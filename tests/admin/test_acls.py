@@ -21,6 +21,7 @@ from dualwrite.errors import InputError, KafkaRefusedError
 from dualwrite.testing.kafka import KafkaBroker
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.admin.admin_site import AdminSite
+from tests.support.forked import ForkedKafkaBroker
 
 AUTHORIZER = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -31,7 +32,7 @@ READ = Acl(ResourceType.TOPIC, "orders", PatternType.LITERAL, "User:a", "*", Acl
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    with KafkaBroker(tmp_path_factory.mktemp("authorizing"), config=AUTHORIZER) as running:
+    with ForkedKafkaBroker(tmp_path_factory.mktemp("authorizing"), config=AUTHORIZER) as running:
         yield running
 
 
@@ -173,7 +174,7 @@ def test_an_acl_in_a_line_names_everything() -> None:
 
 
 def test_a_cluster_without_an_authorizer_says_so(tmp_path_factory: pytest.TempPathFactory) -> None:
-    with KafkaBroker(tmp_path_factory.mktemp("open")) as broker:
+    with ForkedKafkaBroker(tmp_path_factory.mktemp("open")) as broker:
         site = AdminSite(broker.bootstrap_servers)
         for words in (("list",), ("add", "--topic", "t", "--principal", "User:a", "--operation", "READ")):
             code, out, err = site.run("acls", *words)

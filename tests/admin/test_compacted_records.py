@@ -8,12 +8,13 @@ import pytest
 from dualwrite.testing.kafka import KafkaBroker
 from tests.support.admin.admin_site import AdminSite
 from tests.support.admin.compacted_transactions import CompactedTransactions
+from tests.support.forked import ForkedKafkaBroker
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
     config = {"log.cleaner.backoff.ms": "20"}
-    with KafkaBroker(tmp_path_factory.mktemp("compacting"), config=config) as running:
+    with ForkedKafkaBroker(tmp_path_factory.mktemp("compacting"), config=config) as running:
         yield running
 
 

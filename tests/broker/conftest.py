@@ -6,20 +6,21 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
+from tests.support.forked import ForkedBroker
 from tests.support.requests.raw_client import RawClient
 
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
     """A fresh broker for one test, which may kill it and start it again."""
-    with EmbeddedBroker(tmp_path / "broker") as running:
+    with ForkedBroker(tmp_path / "broker") as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     """One broker for all tests of a module, which use topics and transactional ids of their own and never kill it."""
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as running:
+    with ForkedBroker(tmp_path_factory.mktemp("broker")) as running:
         yield running
 
 

@@ -20,6 +20,7 @@ from dualwrite.errors import FencedError, InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState
 from dualwrite.records.outgoing import OutgoingRecord
 from dualwrite.wire.apis import ApiKey
+from tests.support.forked import ForkedBroker
 from tests.support.peer_clients.consumers import consume
 from tests.support.peer_clients.kafka_helpers import create_topic, fresh_name
 
@@ -235,7 +236,7 @@ def test_many_producers_share_a_loop(broker: EmbeddedBroker, topic: str) -> None
 
 def test_a_broker_that_restarts_in_the_middle_loses_nothing(tmp_path: Path) -> None:
     topic = fresh_name()
-    with EmbeddedBroker(tmp_path / "broker") as first:
+    with ForkedBroker(tmp_path / "broker") as first:
         address = first.bootstrap_servers
 
         async def test(producer: AsyncTwoPhaseProducer) -> None:
@@ -244,7 +245,7 @@ def test_a_broker_that_restarts_in_the_middle_loses_nothing(tmp_path: Path) -> N
             await producer.flush()
             await producer.produce(topic, "b")
             await asyncio.to_thread(first.stop)
-            with await asyncio.to_thread(EmbeddedBroker(tmp_path / "broker", listen=address).start) as second:
+            with await asyncio.to_thread(ForkedBroker(tmp_path / "broker", listen=address).start) as second:
                 assert await producer.commit_transaction() is TransactionResult.COMMITTED
                 assert await asyncio.to_thread(seen, second, topic) == [b"a", b"b"]
 

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from dualwrite import EmbeddedBroker, TwoPhaseProducer
+from dualwrite import TwoPhaseProducer
 from dualwrite.client.engine.transaction_state import TransactionResult
 from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.errors import AnswerLostError, FencedError, InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState
 from dualwrite.wire.apis import ApiKey
+from tests.support.forked import ForkedBroker
 from tests.support.peer_clients.consumers import consume
 from tests.support.servers.holding_proxy import HoldingProxy
 from tests.support.waiting import eventually
@@ -26,7 +27,7 @@ class HeldCommitPlace:
         self.cuts = cuts
         self.proxy = HoldingProxy(ApiKey.END_TXN, number=2, cuts=cuts)
         self.at = f"127.0.0.1:{self.proxy.port}"
-        self.broker = EmbeddedBroker(directory, config={"advertised.listeners": f"PLAINTEXT://{self.at}"}).start()
+        self.broker = ForkedBroker(directory, config={"advertised.listeners": f"PLAINTEXT://{self.at}"}).start()
         self.proxy.broker_port = int(self.broker.bootstrap_servers.rpartition(":")[2])
         self.made: list[TwoPhaseProducer] = []
 
@@ -55,7 +56,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[HeldCommit
 
 @pytest.fixture
 def producer(tmp_path: Path) -> Iterator[TwoPhaseProducer]:
-    with EmbeddedBroker(tmp_path / "broker") as broker:
+    with ForkedBroker(tmp_path / "broker") as broker:
         config = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "sent"}
         with TwoPhaseProducer(config) as producer:
             producer.init_transactions()

@@ -8,6 +8,7 @@ import pytest
 from dualwrite import EmbeddedBroker, TwoPhaseProducer
 from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.errors import InvalidTransactionStateError, PrepareFailedError
+from tests.support.forked import ForkedBroker
 from tests.support.peer_clients.consumers import consume
 from tests.support.requests.calls import read_all
 from tests.support.requests.raw_client import RawClient
@@ -18,7 +19,7 @@ TOPIC = "events"
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path / "broker") as running:
+    with ForkedBroker(tmp_path / "broker") as running:
         yield running
 
 

@@ -27,6 +27,7 @@ from dualwrite.errors import (
 from dualwrite.ids import PreparedTxnState, TopicPartition
 from dualwrite.records.outgoing import OutgoingRecord
 from dualwrite.wire.apis import ApiKey
+from tests.support.forked import ForkedBroker
 from tests.support.peer_clients.consumers import consume
 from tests.support.peer_clients.kafka_helpers import create_topic, fresh_name
 from tests.support.servers.holding_proxy import HoldingProxy
@@ -192,7 +193,7 @@ def test_a_late_commit_does_not_end_the_next_transaction(tmp_path: Path, topic: 
     """An EndTxn whose connection breaks is asked again. Its first copy arrives in the next transaction."""
     proxy = HoldingProxy(ApiKey.END_TXN, number=2)
     advertised = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}
-    with EmbeddedBroker(tmp_path, config=advertised) as broker:
+    with ForkedBroker(tmp_path, config=advertised) as broker:
         proxy.broker_port = int(broker.bootstrap_servers.rpartition(":")[2])
         config = {"bootstrap.servers": f"127.0.0.1:{proxy.port}", "transactional.id": "late-0"}
         with TwoPhaseProducer(config) as producer:
@@ -253,7 +254,7 @@ def test_an_older_state_of_librdkafka_does_not_commit_a_later_transaction(
 
 
 def test_a_broker_that_restarts_in_the_middle_loses_nothing(tmp_path: Path, topic: str) -> None:
-    with EmbeddedBroker(tmp_path / "broker") as first:
+    with ForkedBroker(tmp_path / "broker") as first:
         address = first.bootstrap_servers
         producer = TwoPhaseProducer({"bootstrap.servers": address, "transactional.id": "app-0"})
         producer.init_transactions()
@@ -261,7 +262,7 @@ def test_a_broker_that_restarts_in_the_middle_loses_nothing(tmp_path: Path, topi
         producer.produce(topic, "a")
         producer.flush()
         producer.produce(topic, "b")
-    with EmbeddedBroker(tmp_path / "broker", listen=address) as second, producer:
+    with ForkedBroker(tmp_path / "broker", listen=address) as second, producer:
         state = producer.prepare_transaction()
         assert producer.complete_transaction(state) is TransactionResult.COMMITTED
         unit(producer, topic, "c")
@@ -269,7 +270,7 @@ def test_a_broker_that_restarts_in_the_middle_loses_nothing(tmp_path: Path, topi
 
 
 def test_a_stopped_broker_is_an_error_within_the_deadline(tmp_path: Path, topic: str) -> None:
-    with EmbeddedBroker(tmp_path / "broker") as broker:
+    with ForkedBroker(tmp_path / "broker") as broker:
         config = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "app-0"}
         producer = TwoPhaseProducer({**config, "delivery.timeout.ms": 300})
         producer.init_transactions()
@@ -371,7 +372,7 @@ def test_without_two_phase_commit_a_transaction_has_its_timeout(make: Make, topi
 def test_a_broker_without_two_phase_commit_is_named_with_its_setting(tmp_path: Path) -> None:
     config = {"transaction.two.phase.commit.enable": "false"}
     with (
-        EmbeddedBroker(tmp_path, config=config) as broker,
+        ForkedBroker(tmp_path, config=config) as broker,
         TwoPhaseProducer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "app-0"}) as producer,
         pytest.raises(TwoPhaseCommitUnavailableError, match=r"transaction\.two\.phase\.commit\.enable"),
     ):

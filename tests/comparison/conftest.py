@@ -7,12 +7,13 @@ import pytest
 
 from dualwrite.testing.kafka import KafkaBroker
 from tests.support.comparison.comparison_site import ComparisonSite
+from tests.support.forked import ForkedKafkaBroker
 from tests.support.servers.databases import EVERY, url_of
 
 
 @pytest.fixture(scope="package")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    with KafkaBroker(tmp_path_factory.mktemp("broker")) as running:
+    with ForkedKafkaBroker(tmp_path_factory.mktemp("broker")) as running:
         yield running
 
 

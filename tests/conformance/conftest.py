@@ -8,6 +8,7 @@ from dualwrite.broker.embedded import EmbeddedBroker
 from tests.conformance.recordings import SETTINGS
 from tests.support.apache_kafka.single_node import ApacheKafka
 from tests.support.conformance.subject import warm_up
+from tests.support.forked import ForkedBroker
 
 
 @pytest.fixture(scope="session")
@@ -22,5 +23,5 @@ def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKaf
 def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     """One bundled broker for every case; it does not wait for more members, which no case could observe."""
     quick = {"group.initial.rebalance.delay.ms": "0"}
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), config=quick) as running:
+    with ForkedBroker(tmp_path_factory.mktemp("broker"), config=quick) as running:
         yield running

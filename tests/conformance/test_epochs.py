@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from dualwrite.broker.embedded import EmbeddedBroker
 from tests.conformance.epochs.cases import SETTINGS, run
 from tests.conformance.epochs.recording import apache_kafka_of_epochs, recorded
+from tests.support.forked import ForkedBroker
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +52,7 @@ def test_the_bundled_broker_answers_as_apache_kafka_did_or_better(tmp_path: Path
     with socket.create_server(("127.0.0.1", 0)) as probe:
         address = f"127.0.0.1:{probe.getsockname()[1]}"
     config = {name: value for name, value in SETTINGS.items() if name != "log.initial.task.delay.ms"}
-    with EmbeddedBroker(tmp_path / "broker", listen=address, durability="os", config=config) as broker:
+    with ForkedBroker(tmp_path / "broker", listen=address, durability="os", config=config) as broker:
         seen = renumbered(run(broker))
     expected = renumbered({**recorded(), **{step: answer for step, (answer, _) in FINDINGS.items()}})
     assert {step: (seen.get(step), expected[step]) for step in expected if seen.get(step) != expected[step]} == {}

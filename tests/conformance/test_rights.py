@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker.api.routes import MODULES
-from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.wire.apis import ApiKey
 from tests.conformance.rights.recording import apache_kafka_with_rights, recorded
 from tests.conformance.rights.requests import REQUESTS
 from tests.conformance.rights.rounds import RIGHTS, SETTINGS, Answers, answers, by_round, rounds
+from tests.support.forked import ForkedBroker
 
 RECORDED = recorded()
 _WITHOUT_A_RESOURCE = frozenset({ApiKey.ALTER_USER_SCRAM_CREDENTIALS, ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS})
@@ -21,7 +21,7 @@ _WITHOUT_A_RESOURCE = frozenset({ApiKey.ALTER_USER_SCRAM_CREDENTIALS, ApiKey.DES
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
     """The bundled broker's answers in every round."""
     config = {**SETTINGS, "group.initial.rebalance.delay.ms": "0"}
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), config=config) as broker:
+    with ForkedBroker(tmp_path_factory.mktemp("broker"), config=config) as broker:
         yield answers(broker.bootstrap_servers)
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from dualwrite.broker.embedded import EmbeddedBroker
 from tests.conformance.rights.patterns import names, pattern_answers
 from tests.conformance.rights.recording import apache_kafka_in, recorded_patterns
 from tests.conformance.rights.requests import REQUESTS
 from tests.conformance.rights.rounds import Answers, by_round
+from tests.support.forked import ForkedBroker
 
 RECORDED = recorded_patterns()
 
@@ -22,7 +22,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Answers:
 
     @contextmanager
     def start(settings: Mapping[str, str]) -> Iterator[str]:
-        with EmbeddedBroker(data_dir, config={**settings, "group.initial.rebalance.delay.ms": "0"}) as broker:
+        with ForkedBroker(data_dir, config={**settings, "group.initial.rebalance.delay.ms": "0"}) as broker:
             yield broker.bootstrap_servers
 
     return pattern_answers(start)

@@ -13,6 +13,7 @@ from dualwrite.coordinator.process import watchdog
 from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, async_url
 from tests.support.coordinator.event_table import CONFIG, await_sweeps, ready_engine
 from tests.support.coordinator.fake_kafka import FakeKafka
+from tests.support.forked import ForkedBroker
 from tests.support.servers.databases import EVERY
 
 
@@ -61,7 +62,7 @@ def kafka() -> FakeKafka:
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     """One for the tests of a file, which use topics and applications of their own."""
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as running:
+    with ForkedBroker(tmp_path_factory.mktemp("broker")) as running:
         yield running
 
 

@@ -27,7 +27,7 @@ from tests.support.crash.broker_producers import (
     RawTransactions,
     Recovering,
 )
-from tests.support.crash.forked import ForkedBroker
+from tests.support.forked import ForkedBroker
 from tests.support.peer_clients.consumers import consume
 from tests.support.requests.calls import (
     TWO_PHASE_TIMEOUT,

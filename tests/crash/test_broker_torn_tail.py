@@ -12,7 +12,7 @@ from dualwrite.ids import ProducerIdentity
 from dualwrite.records.header import iterate_batches, place_batch
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.crash.broker_history import WrittenFate, WrittenUnit, anomalies, committed, read_log
-from tests.support.crash.forked import ForkedBroker
+from tests.support.forked import ForkedBroker
 from tests.support.requests.calls import (
     batch,
     end,

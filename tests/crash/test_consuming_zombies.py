@@ -16,6 +16,7 @@ from sqlalchemy import create_engine, select
 from dualwrite.cli.db import upgrade
 from dualwrite.testing.kafka import KafkaBroker
 from tests.support.crash.consuming import Reading, used
+from tests.support.forked import ForkedKafkaBroker
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.postgresql]
@@ -33,7 +34,7 @@ BROKER = {
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[KafkaBroker]:
-    with KafkaBroker(tmp_path / "broker", config=BROKER) as broker:
+    with ForkedKafkaBroker(tmp_path / "broker", config=BROKER) as broker:
         yield broker
 
 

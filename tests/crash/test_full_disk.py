@@ -15,6 +15,7 @@ from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.errors import DualWriteError
 from dualwrite.testing.kafka import KafkaBroker
 from tests.support.coordinator.event_table import events
+from tests.support.forked import ForkedKafkaBroker
 from tests.support.operations.places import OperationsSite
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
@@ -26,7 +27,7 @@ pytestmark = [
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[OperationsSite]:
-    with KafkaBroker(tmp_path / "broker") as broker:
+    with ForkedKafkaBroker(tmp_path / "broker") as broker:
         site = OperationsSite(f"sqlite:///{tmp_path / 'app.db'}", broker)
         yield site
         site.close()

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-from dualwrite.broker.embedded import EmbeddedBroker
 from tests.support.examples.programs import EXAMPLES, HOME
+from tests.support.forked import ForkedBroker
 
 
 def run(program: Path, directory: Path) -> str:
@@ -62,7 +62,7 @@ def test_the_readmes_example_is_short_and_does_what_it_says(tmp_path: Path) -> N
     said = run(tmp_path / "example.py", tmp_path)
     assert said == "committed together: a row in orders.db, a record in the topic orders\n"
     assert items(tmp_path / "orders.db") == ["tea"]
-    with EmbeddedBroker(tmp_path / "orders-broker") as broker:
+    with ForkedBroker(tmp_path / "orders-broker") as broker:
         assert first_record(broker.bootstrap_servers) == (b"tea", b"one cup")
 
 

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
+from tests.support.forked import ForkedBroker
 from tests.support.loader.load_place import LoadPlace
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), durability="os") as running:
+    with ForkedBroker(tmp_path_factory.mktemp("broker"), durability="os") as running:
         yield running
 
 

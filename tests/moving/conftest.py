@@ -5,13 +5,14 @@ from collections.abc import Iterator
 import pytest
 
 from dualwrite.testing.kafka import KafkaBroker
+from tests.support.forked import ForkedKafkaBroker
 from tests.support.moving.move_site import MoveSite
 
 
 @pytest.fixture(scope="package")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KafkaBroker, KafkaBroker]]:
     source, target = (tmp_path_factory.mktemp(side) for side in ("source", "target"))
-    with KafkaBroker(source) as first, KafkaBroker(target) as second:
+    with ForkedKafkaBroker(source) as first, ForkedKafkaBroker(target) as second:
         yield first, second
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from dualwrite.testing.kafka import KafkaBroker
+from tests.support.forked import ForkedKafkaBroker
 from tests.support.moving.move_site import (
     Copied,
     MoveEnd,
@@ -85,7 +85,10 @@ def last_values(cluster: MoveEnd, topic: str) -> dict[tuple[int, bytes | None], 
 @pytest.mark.slow_cases
 @pytest.mark.parametrize("seed", range(3))
 def test_the_last_run_finds_every_record_once(tmp_path: Path, seed: int) -> None:
-    with KafkaBroker(tmp_path / "a", config=BUSY) as source, KafkaBroker(tmp_path / "b", config=BUSY) as target:
+    with (
+        ForkedKafkaBroker(tmp_path / "a", config=BUSY) as source,
+        ForkedKafkaBroker(tmp_path / "b", config=BUSY) as target,
+    ):
         site = MoveSite(source, target)
         kept = create_topic(source, partitions=PARTITIONS)
         short = create_topic(source, partitions=PARTITIONS, config={"retention.bytes": "1500000", **SMALL})

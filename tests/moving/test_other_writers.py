@@ -15,6 +15,7 @@ from dualwrite.moving.plan import MoveJob
 from dualwrite.moving.records import MovedRecord
 from dualwrite.moving.target_writer import MoverProducer
 from dualwrite.testing.kafka import KafkaBroker
+from tests.support.forked import ForkedKafkaBroker
 from tests.support.moving.move_site import (
     MoveEnd,
     MoveSite,
@@ -186,7 +187,7 @@ def test_a_topic_that_the_target_has_lost_after_the_end_is_moved_again(site: Mov
 @pytest.mark.parametrize("lost", ["source", "target"])
 def test_a_cluster_that_has_lost_moved_records_is_named(tmp_path: Path, lost: str) -> None:
     """A backup is restored: what is written since gets the offsets that the journal knows already."""
-    with KafkaBroker(tmp_path / "source") as source, KafkaBroker(tmp_path / "target") as target:
+    with ForkedKafkaBroker(tmp_path / "source") as source, ForkedKafkaBroker(tmp_path / "target") as target:
         site = MoveSite(source, target)
         topic = numbered(site)
         assert site.run().code == 0

@@ -10,7 +10,7 @@ from dualwrite.admin.definitions import set_topic_settings, topic_definitions
 from dualwrite.moving.cluster_admin import MoveAdmin
 from dualwrite.moving.move import ClusterMove
 from dualwrite.moving.plan import MoveJob
-from dualwrite.testing.kafka import KafkaBroker
+from tests.support.forked import ForkedKafkaBroker
 from tests.support.moving.move_site import MoveEnd, MoveSite, create_topic, read, topics_of, write
 from tests.support.peer_clients.kafka_helpers import PATIENCE
 
@@ -42,7 +42,7 @@ def test_the_settings_of_the_topic_are_moved(site: MoveSite) -> None:
 
 def test_what_the_source_keeps_by_default_is_kept_at_the_target(tmp_path: Path) -> None:
     kept = {"log.retention.ms": "-1", "log.cleanup.policy": "delete", "log.segment.bytes": "2000000"}
-    with KafkaBroker(tmp_path / "a", config=kept) as source, KafkaBroker(tmp_path / "b") as target:
+    with ForkedKafkaBroker(tmp_path / "a", config=kept) as source, ForkedKafkaBroker(tmp_path / "b") as target:
         site, topic = MoveSite(source, target), source.create_topic()
         write(source, topic, "from 2023")
         assert "retention.ms=-1" in site.run("--dry-run").out

@@ -11,8 +11,8 @@ from dualwrite.errors import DualWriteError
 from dualwrite.moving.journal import PREFIX
 from dualwrite.moving.move import ClusterMove
 from dualwrite.moving.plan import MoveJob
-from dualwrite.testing.kafka import KafkaBroker
 from tests.support.apache_kafka.cluster import KafkaCluster
+from tests.support.forked import ForkedKafkaBroker
 from tests.support.moving.move_site import MoveSite, commit_offset, create_topic, fill, read, rest_of, write
 from tests.support.peer_clients.kafka_helpers import fresh_name
 
@@ -27,7 +27,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
 
 @pytest.fixture
 def outward(tmp_path: Path, cluster: KafkaCluster) -> Iterator[MoveSite]:
-    with KafkaBroker(tmp_path / "source") as source:
+    with ForkedKafkaBroker(tmp_path / "source") as source:
         yield MoveSite(source, cluster)
 
 
@@ -71,7 +71,7 @@ def test_a_node_that_dies_while_records_are_copied_costs_none(
     cluster: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side: str
 ) -> None:
     monkeypatch.setattr("dualwrite.moving.copying.MOST_BYTES", 400)
-    with KafkaBroker(tmp_path / "bundled") as bundled:
+    with ForkedKafkaBroker(tmp_path / "bundled") as bundled:
         site = MoveSite(bundled, cluster) if side == "target" else MoveSite(cluster, bundled)
         topic, group = fresh_name(), fresh_name()
         if side == "target":

@@ -11,9 +11,9 @@ from dualwrite.admin.definitions import topic_definitions
 from dualwrite.client.protocol.group_requests import commit_offsets
 from dualwrite.client.protocol.requests import CommittedOffset
 from dualwrite.coordinator.dual_write import DualWrite
-from dualwrite.testing.kafka import KafkaBroker
 from tests.support.apache_kafka.single_node import ApacheKafka
 from tests.support.coordinator.event_table import events, ready_engine, stored_values
+from tests.support.forked import ForkedKafkaBroker
 from tests.support.moving.dying_mover import COPY_STEPS, FINISH_STEPS
 from tests.support.moving.killed_moves import kill_while_copying, kill_while_finishing
 from tests.support.moving.move_site import MoveSite, commit_offset, create_topic, fill, offset_of, read, rest_of
@@ -30,7 +30,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
 @pytest.fixture
 def outward(tmp_path: Path, kafka: ApacheKafka) -> Iterator[MoveSite]:
     """From a bundled broker of the test's own to Apache Kafka."""
-    with KafkaBroker(tmp_path / "source") as source:
+    with ForkedKafkaBroker(tmp_path / "source") as source:
         yield MoveSite(source, kafka)
 
 
@@ -51,7 +51,7 @@ def test_the_end_of_a_move_to_apache_kafka_that_was_killed_is_finished_later(
 @pytest.mark.parametrize("step", COPY_STEPS[1:])
 @pytest.mark.crash
 def test_a_mover_from_apache_kafka_that_was_killed_goes_on(kafka: ApacheKafka, tmp_path: Path, step: str) -> None:
-    with KafkaBroker(tmp_path / "target") as target:
+    with ForkedKafkaBroker(tmp_path / "target") as target:
         kill_while_copying(MoveSite(kafka, target), step, 1, names_topics=True)
 
 
@@ -106,7 +106,9 @@ def test_an_application_moves_to_apache_kafka_and_back(outward: MoveSite, tmp_pa
 
 
 def test_what_the_bundled_broker_keeps_by_default_is_kept_by_apache_kafka(kafka: ApacheKafka, tmp_path: Path) -> None:
-    with KafkaBroker(tmp_path / "source", config={"log.retention.ms": "-1", "message.max.bytes": "2000000"}) as source:
+    with ForkedKafkaBroker(
+        tmp_path / "source", config={"log.retention.ms": "-1", "message.max.bytes": "2000000"}
+    ) as source:
         site, topic = MoveSite(source, kafka), source.create_topic()
         fill(source, topic, 1)
         result = site.run("--finish", "--verify")
@@ -120,7 +122,7 @@ def test_what_the_bundled_broker_keeps_by_default_is_kept_by_apache_kafka(kafka:
 @pytest.mark.parametrize("version", [1, 2])
 def test_groups_move_with_either_transaction_version(tmp_path: Path, version: int) -> None:
     with (
-        KafkaBroker(tmp_path / "source") as source,
+        ForkedKafkaBroker(tmp_path / "source") as source,
         ApacheKafka(tmp_path / "kafka", features={"transaction.version": version}) as target,
     ):
         site, topic, metadata = MoveSite(source, target), create_topic(source), "AQAAAYvP5hVA"

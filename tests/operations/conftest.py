@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from dualwrite.testing.kafka import KafkaBroker
+from tests.support.forked import ForkedKafkaBroker
 from tests.support.operations.places import OperationsSite
 from tests.support.servers.databases import EVERY, url_of
 
@@ -13,7 +14,7 @@ from tests.support.servers.databases import EVERY, url_of
 @pytest.fixture(scope="package")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
     """One broker for all tests, which use applications of their own."""
-    with KafkaBroker(tmp_path_factory.mktemp("broker")) as running:
+    with ForkedKafkaBroker(tmp_path_factory.mktemp("broker")) as running:
         yield running
 
 

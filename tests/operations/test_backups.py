@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine
 
-from dualwrite.testing.kafka import KafkaBroker
 from tests.support.coordinator.event_table import stored_values
+from tests.support.forked import ForkedKafkaBroker
 from tests.support.operations.places import OperationsSite, command
 
 
@@ -16,7 +16,7 @@ from tests.support.operations.places import OperationsSite, command
 def original(tmp_path: Path) -> Iterator[OperationsSite]:
     """A database and a broker in one directory."""
     (tmp_path / "original").mkdir()
-    with KafkaBroker(tmp_path / "original" / "broker") as broker:
+    with ForkedKafkaBroker(tmp_path / "original" / "broker") as broker:
         site = OperationsSite(f"sqlite:///{tmp_path / 'original' / 'app.db'}", broker)
         yield site
         site.close()
@@ -32,7 +32,7 @@ def test_both_copied_together_go_on_as_one(original: OperationsSite, tmp_path: P
     shutil.copytree(tmp_path / "original", tmp_path / "copy")
     shutil.rmtree(tmp_path / "original")
     expected = ["first", "second"] if step == "COMMIT_KAFKA" else ["first"]
-    with KafkaBroker(tmp_path / "copy" / "broker") as broker:
+    with ForkedKafkaBroker(tmp_path / "copy" / "broker") as broker:
         url = f"sqlite:///{tmp_path / 'copy' / 'app.db'}"
         place = ("--db", url, "--bootstrap-servers", broker.bootstrap_servers, "--application", original.application)
         listed = command("transactions", "list", *place)

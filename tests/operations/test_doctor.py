@@ -19,6 +19,7 @@ from dualwrite.operations import database_checks
 from dualwrite.operations.doctor import examine
 from dualwrite.operations.findings import Finding, Level, failure, ok, warning, worst
 from dualwrite.testing.kafka import KafkaBroker
+from tests.support.forked import ForkedKafkaBroker
 from tests.support.operations.places import OperationsSite, command
 
 pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
@@ -381,7 +382,7 @@ def test_a_cluster_that_does_not_answer(site: OperationsSite, monkeypatch: pytes
 
 def test_a_broker_that_has_two_phase_commit_turned_off(site: OperationsSite, tmp_path: Path) -> None:
     config = {"transaction.two.phase.commit.enable": "false"}
-    with KafkaBroker(tmp_path / "broker", config=config) as refusing:
+    with ForkedKafkaBroker(tmp_path / "broker", config=config) as refusing:
         result = list(examine(site.engine, refusing.client_config, application="a"))
     assert bad(result)["transaction.two.phase.commit.enable"] == "it is false on broker 0"
     assert "TRANSACTIONAL_ID_AUTHORIZATION_FAILED" in bad(result)["two-phase commit"]

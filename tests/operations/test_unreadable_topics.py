@@ -7,6 +7,7 @@ import pytest
 
 from dualwrite.broker.access.acls import AclOperation, PatternType, ResourceType
 from dualwrite.testing.kafka import KafkaBroker
+from tests.support.forked import ForkedKafkaBroker
 from tests.support.operations.histories import STATUSES, Case, insert_row, lived
 from tests.support.operations.places import CommandResult, OperationsSite, command
 from tests.support.requests.acl_calls import acl, create
@@ -43,7 +44,7 @@ def guarded(tmp_path: Path) -> Iterator[GuardedSite]:
     """With a transaction that was decided, and then aborted by force."""
     rules = {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer"}
     add_users(tmp_path / "broker")
-    with KafkaBroker(tmp_path / "broker", config={**CONFIG, **rules, "super.users": "User:ANONYMOUS"}) as broker:
+    with ForkedKafkaBroker(tmp_path / "broker", config={**CONFIG, **rules, "super.users": "User:ANONYMOUS"}) as broker:
         site = GuardedSite(tmp_path, broker)
         (state,) = lived(site, site.slot(), "f", "native", 0)
         insert_row(site, site.slot(), Case("aborted by force", "transaction 0", state, STATUSES["expired"]))

@@ -16,6 +16,7 @@ from typing import IO
 import pytest
 
 from dualwrite.testing.kafka import KafkaBroker
+from tests.support.forked import ForkedKafkaBroker
 from tests.support.operations.places import OperationsSite
 from tests.support.servers.postgresql import PostgreSQL
 
@@ -144,7 +145,7 @@ def test_an_outage_of_the_database_server_is_one_line(
 
 @pytest.mark.slow
 def test_an_outage_of_the_broker_is_one_line(tmp_path: Path, watching: list[Watching]) -> None:
-    with KafkaBroker(tmp_path / "broker") as broker:
+    with ForkedKafkaBroker(tmp_path / "broker") as broker:
         site = OperationsSite(f"sqlite:///{tmp_path / 'app.db'}", broker)
         watching.append(watch := Watching(site))
         outage_is_one_line(watch, broker.stop, broker.start)

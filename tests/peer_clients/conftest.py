@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dualwrite.broker.embedded import EmbeddedBroker
+from tests.support.forked import ForkedBroker
 from tests.support.peer_clients.aio import Aio
 from tests.support.peer_clients.client import PeerAdministrator, PeerClient, PeerSender, Receiver
 from tests.support.peer_clients.confluent import Confluent
@@ -51,7 +51,7 @@ def is_able(item: pytest.Item) -> bool:
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """One broker for all cases, which use topics, groups and transactional ids of their own."""
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), config=SETTINGS) as running:
+    with ForkedBroker(tmp_path_factory.mktemp("broker"), config=SETTINGS) as running:
         yield running.bootstrap_servers
 
 

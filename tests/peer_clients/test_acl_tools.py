@@ -17,8 +17,8 @@ from kafka.admin import ACLOperation as KafkaPythonOperation
 from kafka.admin import ACLResourcePatternType as KafkaPythonPattern
 from kafka.admin import ResourceType as KafkaPythonType
 
-from dualwrite.broker.embedded import EmbeddedBroker
 from tests.support.apache_kafka.single_node import java_tool
+from tests.support.forked import ForkedBroker
 from tests.support.waiting import PATIENCE_SECONDS
 
 CONFIG = {
@@ -30,7 +30,7 @@ CONFIG = {
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A broker whose clients are all super users."""
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), config=CONFIG) as broker:
+    with ForkedBroker(tmp_path_factory.mktemp("broker"), config=CONFIG) as broker:
         yield broker.bootstrap_servers
 
 

@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from dualwrite.broker.embedded import EmbeddedBroker
 from tests.support.broker.secured import Keys
+from tests.support.forked import ForkedBroker
 from tests.support.peer_clients.go_module import GO_MODULE, what_is_missing
 from tests.support.requests.calls import unique
 from tests.support.waiting import PATIENCE_SECONDS
@@ -44,7 +45,7 @@ def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
     """A broker that comes back on its own port."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    with EmbeddedBroker(tmp_path / "broker", listen=address, config={"group.initial.rebalance.delay.ms": "0"}) as made:
+    with ForkedBroker(tmp_path / "broker", listen=address, config={"group.initial.rebalance.delay.ms": "0"}) as made:
         yield made
 
 
@@ -89,7 +90,7 @@ def test_consume_transform_produce_is_exactly_once(program: Path, broker: Embedd
 def test_consume_transform_produce_is_exactly_once_over_mutual_tls(program: Path, tmp_path: Path) -> None:
     keys = Keys(tmp_path)
     files = ("-ca", keys.trust, "-cert", keys.client[0], "-key", keys.client[1], "-records", "2000")
-    with EmbeddedBroker(tmp_path / "broker", config=keys.listeners()) as broker:
+    with ForkedBroker(tmp_path / "broker", config=keys.listeners()) as broker:
         servers = broker.listeners["MUTUAL"]
         with running(program, servers, *files, settings=keys.librdkafka(mutual=True)) as process:
             code, outcome = outcome_of(process)
@@ -129,7 +130,7 @@ def own_tests(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_franz_gos_own_tests_of_groups_pass(own_tests: Path, tmp_path: Path, chaos: str) -> None:
     """Chains of groups of both protocols, with and without static members and transactions: every record once."""
     quick = {"group.consumer.heartbeat.interval.ms": "1000"}
-    with EmbeddedBroker(tmp_path / "broker", config=quick) as broker:
+    with ForkedBroker(tmp_path / "broker", config=quick) as broker:
         settings = {"KGO_SEEDS": broker.bootstrap_servers, "KGO_TEST_RF": "1", "KGO_TEST_RECORDS": "20000"}
         done = subprocess.run(
             [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dualwrite.broker.embedded import EmbeddedBroker
+from tests.support.forked import ForkedBroker
 from tests.support.peer_clients.go_module import GO_MODULE, what_is_missing
 from tests.support.requests.calls import new_topic
 from tests.support.requests.raw_client import RawClient
@@ -40,7 +40,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     building = ["go", "build", "-buildvcs=false", "-o", str(program), "./administration"]
     built = subprocess.run(building, cwd=GO_MODULE, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as broker, RawClient(broker.bootstrap_servers) as client:
+    with ForkedBroker(tmp_path_factory.mktemp("broker")) as broker, RawClient(broker.bootstrap_servers) as client:
         command = [str(program), "-brokers", broker.bootstrap_servers, "-topic", new_topic(client)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS)
     assert done.returncode == 0, done.stderr

@@ -9,6 +9,7 @@ import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
 from tests.support.apache_kafka.single_node import java_tool, kafka_configs
+from tests.support.forked import ForkedBroker
 from tests.support.requests.calls import batch, new_topic, produce, read_all
 from tests.support.requests.raw_client import RawClient
 
@@ -17,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.jvm]
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as running:
+    with ForkedBroker(tmp_path_factory.mktemp("broker")) as running:
         yield running
 
 

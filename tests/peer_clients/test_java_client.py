@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.broker.settings.properties import write_properties
 from tests.support.apache_kafka.single_node import java_program
 from tests.support.broker.secured import Keys
+from tests.support.forked import ForkedBroker
 
 pytestmark = [pytest.mark.slow, pytest.mark.jvm]
 
@@ -25,7 +25,7 @@ SAID = [
 
 
 def test_the_java_client_runs_transactions_fencing_both_isolations_and_admin(tmp_path: Path) -> None:
-    with EmbeddedBroker(tmp_path / "broker") as broker:
+    with ForkedBroker(tmp_path / "broker") as broker:
         done = java_program(PROGRAMS / "Transactions.java", broker.bootstrap_servers, "orders")
     assert done.stdout.splitlines() == SAID, done.stderr
 
@@ -42,6 +42,6 @@ def test_the_java_client_runs_transactions_over_mutual_tls(tmp_path: Path) -> No
     }
     file = tmp_path / "client.properties"
     file.write_text(write_properties(settings))
-    with EmbeddedBroker(tmp_path / "broker", config=keys.listeners()) as broker:
+    with ForkedBroker(tmp_path / "broker", config=keys.listeners()) as broker:
         done = java_program(PROGRAMS / "Transactions.java", broker.listeners["MUTUAL"], "orders", str(file))
     assert done.stdout.splitlines() == SAID, done.stderr

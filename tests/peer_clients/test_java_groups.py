@@ -8,6 +8,7 @@ import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
 from tests.support.apache_kafka.single_node import java_program, java_tool
+from tests.support.forked import ForkedBroker
 from tests.support.requests.calls import batch, new_topic, produce, read_all, unique
 from tests.support.requests.consumer_group_calls import ConsumerClient
 from tests.support.requests.offset_calls import commit, committed
@@ -22,7 +23,7 @@ GROUPS = "consumer.group.ConsumerGroupCommand"
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     config = {"group.initial.rebalance.delay.ms": "0", "group.consumer.heartbeat.interval.ms": "100"}
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), config=config) as running:
+    with ForkedBroker(tmp_path_factory.mktemp("broker"), config=config) as running:
         yield running
 
 

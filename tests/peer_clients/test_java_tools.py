@@ -10,6 +10,7 @@ import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
 from tests.support.apache_kafka.single_node import java_tool
+from tests.support.forked import ForkedBroker
 from tests.support.requests.calls import (
     add,
     batch,
@@ -39,7 +40,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def broker(data_dir: Path) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(data_dir) as running:
+    with ForkedBroker(data_dir) as running:
         yield running
 
 
@@ -189,7 +190,7 @@ def test_an_open_transaction_is_aborted_by_its_start_offset(broker: EmbeddedBrok
 def test_a_hanging_transaction_is_found_and_then_ended(tmp_path: Path) -> None:
     """A late record of the older protocol, let through by a broker that does not verify, behind its own marker."""
     careless = {"transaction.partition.verification.enable": "false"}
-    with EmbeddedBroker(tmp_path, config=careless) as broker, RawClient(broker.bootstrap_servers) as client:
+    with ForkedBroker(tmp_path, config=careless) as broker, RawClient(broker.bootstrap_servers) as client:
         topic, name = new_topic(client), unique("tx")
         producer = new_producer(client, name)
         add(client, name, producer, (topic, 0))

@@ -17,6 +17,7 @@ from kafka.errors import (
 )
 
 from dualwrite.broker.embedded import EmbeddedBroker
+from tests.support.forked import ForkedBroker
 from tests.support.peer_clients.kafka_python_sockets import leaves_sockets
 from tests.support.requests.calls import new_topic
 from tests.support.requests.raw_client import RawClient
@@ -25,7 +26,7 @@ from tests.support.waiting import PATIENCE_SECONDS
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as running:
+    with ForkedBroker(tmp_path_factory.mktemp("broker")) as running:
         yield running
 
 

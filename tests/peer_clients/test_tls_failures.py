@@ -16,6 +16,7 @@ from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.broker.settings.properties import write_properties
 from tests.support.apache_kafka.single_node import java_program
 from tests.support.broker.secured import Keys
+from tests.support.forked import ForkedBroker
 from tests.support.peer_clients.java_programs import LOGIN
 from tests.support.peer_clients.kafka_python_sockets import (
     kafka_python_producer,
@@ -47,7 +48,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
 @pytest.fixture
 def broker(keys: Keys, tmp_path: Path) -> Iterator[EmbeddedBroker]:
     """A broker with a log of its own."""
-    with EmbeddedBroker(tmp_path / "broker", config=keys.listeners()) as running:
+    with ForkedBroker(tmp_path / "broker", config=keys.listeners()) as running:
         yield running
 
 

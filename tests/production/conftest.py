@@ -12,13 +12,14 @@ from dualwrite.testing.kafka import KafkaBroker
 # pytest brings them by itself, unless this checkout was installed before it had a plugin.
 from dualwrite.testing.pytest_plugin import *  # noqa: F403
 from tests.conftest import missing
+from tests.support.forked import ForkedKafkaBroker
 from tests.support.servers.pgbouncer import PgBouncer, find_pgbouncer
 
 
 @pytest.fixture(scope="package")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
     """One broker for all tests, which use topics and applications of their own."""
-    with KafkaBroker(tmp_path_factory.mktemp("broker")) as running:
+    with ForkedKafkaBroker(tmp_path_factory.mktemp("broker")) as running:
         yield running
 
 

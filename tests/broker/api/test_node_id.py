@@ -12,6 +12,7 @@ from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.wire import apis
 from dualwrite.wire.apis import Message
 from dualwrite.wire.error_codes import ErrorCode
+from tests.support.forked import ForkedBroker
 from tests.support.peer_clients.kafka_helpers import PATIENCE
 from tests.support.requests.admin_calls import BROKER, change, config, grow
 from tests.support.requests.calls import ask_for_topics, metadata, new_topic, unique, wanted_topic
@@ -24,7 +25,7 @@ SET = ConfigOperation.SET
 
 @pytest.fixture(scope="module")
 def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), config={"node.id": str(NODE)}) as running:
+    with ForkedBroker(tmp_path_factory.mktemp("broker"), config={"node.id": str(NODE)}) as running:
         yield running
 
 
@@ -115,9 +116,9 @@ def test_clients_work_with_it(shared_broker: EmbeddedBroker) -> None:
 
 
 def test_the_nodes_settings_and_topics_stay_when_its_id_changes(tmp_path: Path) -> None:
-    with EmbeddedBroker(tmp_path, config={"node.id": "7"}) as broker, RawClient(broker.bootstrap_servers) as client:
+    with ForkedBroker(tmp_path, config={"node.id": "7"}) as broker, RawClient(broker.bootstrap_servers) as client:
         topic = new_topic(client, partitions=2)
         assert change(client, BROKER, "7", ("log.retention.ms", SET, "12345")).error == ErrorCode.NONE
-    with EmbeddedBroker(tmp_path, config={"broker.id": "9"}) as broker, RawClient(broker.bootstrap_servers) as client:
+    with ForkedBroker(tmp_path, config={"broker.id": "9"}) as broker, RawClient(broker.bootstrap_servers) as client:
         assert config(client, BROKER, "9", "log.retention.ms") == ("12345", FROM_NODE)
         assert ids_in(metadata(client, topic)) == {9}

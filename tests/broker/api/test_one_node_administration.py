@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.wire.apis import (
     AlterClientQuotasRequest,
     AlterPartitionReassignmentsRequest,
@@ -21,6 +20,7 @@ from dualwrite.wire.apis import (
     UpdateFeaturesRequest,
 )
 from dualwrite.wire.error_codes import ErrorCode
+from tests.support.forked import ForkedBroker
 from tests.support.requests.calls import batch, metadata, new_topic, produce, read_all, unique
 from tests.support.requests.raw_client import RawClient
 
@@ -48,10 +48,10 @@ def test_the_quorums_offset_is_that_of_the_brokers_journal(client: RawClient) ->
 
 
 def test_the_quorums_offset_survives_a_restart(tmp_path: Path) -> None:
-    with EmbeddedBroker(tmp_path / "broker") as broker, RawClient(broker.bootstrap_servers) as client:
+    with ForkedBroker(tmp_path / "broker") as broker, RawClient(broker.bootstrap_servers) as client:
         new_topic(client)
         before = quorum(client).high_watermark
-    with EmbeddedBroker(tmp_path / "broker") as broker, RawClient(broker.bootstrap_servers) as client:
+    with ForkedBroker(tmp_path / "broker") as broker, RawClient(broker.bootstrap_servers) as client:
         assert quorum(client).high_watermark == before > 0
 
 

@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.records.compression import Codec
 from dualwrite.records.header import iterate_batches
+from tests.support.forked import ForkedBroker
 from tests.support.peer_clients.consumers import CONSUMER, consume
 from tests.support.requests.calls import (
     LIBRDKAFKA_TWO_PHASE_TIMEOUT,
@@ -227,7 +228,7 @@ def mortal(tmp_path: Path) -> Iterator[EmbeddedBroker]:
     """A broker that comes back on its own port, where its clients look for it."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    with EmbeddedBroker(tmp_path, listen=address) as running:
+    with ForkedBroker(tmp_path, listen=address) as running:
         yield running
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.broker.process.disk import DiskFile, DiskFiles
 from dualwrite.broker.process.ending import STOP_EXIT_CODE
 from dualwrite.records.header import MalformedBatchError
@@ -22,6 +21,7 @@ from dualwrite.testing.files import MemoryFiles
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.broker.in_process import InProcessBroker, list_request
 from tests.support.broker.simulated import TOPIC, Rooms, append, run
+from tests.support.forked import ForkedBroker
 from tests.support.requests.calls import (
     batch,
     end,
@@ -81,7 +81,7 @@ class LimitedBroker:
 
         :param in_doubt: a value that was sent and not acknowledged.
         """
-        with EmbeddedBroker(self.data_dir) as broker, RawClient(broker.bootstrap_servers) as client:
+        with ForkedBroker(self.data_dir) as broker, RawClient(broker.bootstrap_servers) as client:
             assert read_all(client, self.topic) == self.values
             everything = read_all(client, self.topic, committed=False)
             assert everything in ([*self.values, b"prepared"], [*self.values, b"prepared", *in_doubt])

@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from dualwrite.broker.embedded import EmbeddedBroker
 from tests.support.crash.world import free_port
+from tests.support.forked import ForkedBroker
 from tests.support.requests.calls import ask_for_topics, batch, new_topic, produce, unique, wanted_topic
 from tests.support.requests.raw_client import RawClient
 from tests.support.waiting import eventually
@@ -34,7 +35,7 @@ while True:
 
 @pytest.fixture(scope="module")
 def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), config=QUICK) as running:
+    with ForkedBroker(tmp_path_factory.mktemp("broker"), config=QUICK) as running:
         yield running
 
 
@@ -182,7 +183,7 @@ def test_a_static_member_that_restarts_keeps_its_partitions(shared_broker: Embed
 def test_members_outlive_the_brokers_death(tmp_path: Path, is_killed: bool) -> None:
     group, listen = unique("group"), f"127.0.0.1:{free_port()}"
     patient = {**QUICK, "group.consumer.session.timeout.ms": "45000"}
-    with EmbeddedBroker(tmp_path / "broker", listen=listen, config=patient) as broker:
+    with ForkedBroker(tmp_path / "broker", listen=listen, config=patient) as broker:
         with RawClient(broker.bootstrap_servers) as client:
             topic = new_topic(client, PARTITIONS)
             members = [ConsumingMember(broker.bootstrap_servers, group, topic) for _ in range(2)]

@@ -11,6 +11,7 @@ from dualwrite.errors import ConfigurationError
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.apis import ApiVersionsRequest, ListGroupsRequest, TxnOffsetCommitRequest
 from dualwrite.wire.error_codes import ErrorCode
+from tests.support.forked import ForkedBroker
 from tests.support.requests.admin_calls import delete, grow
 from tests.support.requests.calls import new_producer, new_topic, topic_id, unique
 from tests.support.requests.consumer_group_calls import ConsumerClient, describe
@@ -86,7 +87,7 @@ def test_a_topic_that_is_created_grown_or_deleted_is_noticed(client: RawClient, 
 
 def test_a_silent_member_is_removed_after_its_session(tmp_path: Path, group: str) -> None:
     quick = {"group.consumer.session.timeout.ms": "300", "group.consumer.heartbeat.interval.ms": "100"}
-    with EmbeddedBroker(tmp_path / "broker", config=quick) as broker, RawClient(broker.bootstrap_servers) as client:
+    with ForkedBroker(tmp_path / "broker", config=quick) as broker, RawClient(broker.bootstrap_servers) as client:
         member = ConsumerClient(client, group)
         assert member.join(new_topic(client)).heartbeat_interval_ms == 100
         assert eventually(lambda: state(client, group) == "Empty")
@@ -142,7 +143,7 @@ def test_a_restarted_broker_continues_and_fences_where_it_was(
 
 def test_a_restarted_broker_removes_a_member_that_does_not_come_back(tmp_path: Path, group: str) -> None:
     quick = {"group.consumer.session.timeout.ms": "1000", "group.consumer.heartbeat.interval.ms": "100"}
-    with EmbeddedBroker(tmp_path / "broker", config=quick) as broker:
+    with ForkedBroker(tmp_path / "broker", config=quick) as broker:
         with RawClient(broker.bootstrap_servers) as client:
             ConsumerClient(client, group).join(new_topic(client))
         broker.kill()
@@ -206,7 +207,7 @@ def test_the_policy_says_which_protocol_a_group_with_members_may_change_to(
     tmp_path: Path, group: str, policy: str, upgrades: bool, joins: bool
 ) -> None:
     config = {"group.consumer.migration.policy": policy, "group.initial.rebalance.delay.ms": "0"}
-    with EmbeddedBroker(tmp_path / "broker", config=config) as broker, RawClient(broker.bootstrap_servers) as client:
+    with ForkedBroker(tmp_path / "broker", config=config) as broker, RawClient(broker.bootstrap_servers) as client:
         topic = new_topic(client)
         member = ConsumerClient(client, group)
         member.join(topic)
@@ -253,7 +254,7 @@ def test_a_transaction_commits_in_the_epoch_of_the_member(
 
 def test_only_the_assignors_of_the_settings_are_there(tmp_path: Path, group: str) -> None:
     config = {"group.consumer.assignors": "range", "group.consumer.max.size": "1"}
-    with EmbeddedBroker(tmp_path / "broker", config=config) as broker, RawClient(broker.bootstrap_servers) as client:
+    with ForkedBroker(tmp_path / "broker", config=config) as broker, RawClient(broker.bootstrap_servers) as client:
         topic = new_topic(client)
         first, second = ConsumerClient(client, group), ConsumerClient(client, group)
         assert first.join(topic, server_assignor="uniform").error_code == ErrorCode.UNSUPPORTED_ASSIGNOR
@@ -275,5 +276,5 @@ def test_only_the_assignors_of_the_settings_are_there(tmp_path: Path, group: str
 def test_settings_under_which_groups_could_not_work_are_refused(
     tmp_path: Path, config: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=message), EmbeddedBroker(tmp_path / "broker", config=config):
+    with pytest.raises(ConfigurationError, match=message), ForkedBroker(tmp_path / "broker", config=config):
         pass

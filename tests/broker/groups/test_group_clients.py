@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer
 
 from dualwrite.broker.embedded import EmbeddedBroker
+from tests.support.forked import ForkedBroker
 from tests.support.peer_clients.kafka_python_sockets import leaves_sockets, sockets_are_collected_here
 from tests.support.requests.calls import batch, new_topic, produce, unique
 from tests.support.requests.raw_client import RawClient
@@ -27,7 +28,7 @@ PARTITIONS = 4
 
 @pytest.fixture(scope="module")
 def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), config=QUICK) as running:
+    with ForkedBroker(tmp_path_factory.mktemp("broker"), config=QUICK) as running:
         yield running
 
 
@@ -241,7 +242,7 @@ def free_port() -> int:
 def test_a_group_outlives_the_death_of_its_broker(tmp_path: Path) -> None:
     """Members that did not notice keep their assignment and their generation, and go on where they were."""
     listen = f"127.0.0.1:{free_port()}"
-    with EmbeddedBroker(tmp_path / "broker", listen=listen, config=QUICK) as broker:
+    with ForkedBroker(tmp_path / "broker", listen=listen, config=QUICK) as broker:
         with RawClient(listen) as client:
             topic = filled_topic(client)
         one, two = (ConsumerMember(listen, "g", topic, session_timeout_ms=30_000) for _ in range(2))

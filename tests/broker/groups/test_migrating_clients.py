@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 
 from dualwrite.broker.embedded import EmbeddedBroker
 from tests.support.crash.world import free_port
+from tests.support.forked import ForkedBroker
 from tests.support.requests.calls import new_topic, unique
 from tests.support.requests.raw_client import RawClient
 from tests.support.waiting import eventually
@@ -160,7 +161,7 @@ class Writing:
 
 @pytest.fixture(scope="module")
 def quick_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), config=QUICK) as running:
+    with ForkedBroker(tmp_path_factory.mktemp("broker"), config=QUICK) as running:
         yield running
 
 
@@ -238,7 +239,7 @@ def test_a_group_is_rolled_from_one_protocol_to_the_other_and_back(quick_broker:
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
 def test_members_of_both_protocols_outlive_the_brokers_death(tmp_path: Path, assignor: str) -> None:
     group, listen, usage = unique("group"), f"127.0.0.1:{free_port()}", PartitionUsage()
-    with EmbeddedBroker(tmp_path / "broker", listen=listen, config=QUICK) as broker:
+    with ForkedBroker(tmp_path / "broker", listen=listen, config=QUICK) as broker:
         servers = broker.bootstrap_servers
         with RawClient(servers) as client:
             topic = new_topic(client, PARTITIONS)

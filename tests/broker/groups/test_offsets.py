@@ -20,6 +20,7 @@ from dualwrite.ids import TopicPartition
 from dualwrite.wire.apis import OffsetCommitRequest, OffsetFetchRequest
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.broker.simulated import SeededEntropy, never
+from tests.support.forked import ForkedBroker
 from tests.support.requests.calls import new_topic, topic_id, unique
 from tests.support.requests.offset_calls import commit, commit_request, committed, committed_by, fetch_request
 from tests.support.requests.raw_client import RawClient
@@ -206,13 +207,13 @@ def commit_long_ago(data_dir: Path, group: str, topic: str) -> None:
 @pytest.mark.slow
 def test_offsets_of_a_group_that_is_long_gone_expire_while_the_broker_runs(tmp_path: Path) -> None:
     old, recent = unique("old"), unique("recent")
-    with EmbeddedBroker(tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
+    with ForkedBroker(tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
         topic = new_topic(client)
         commit(client, recent, {(topic, 0): 7})
     commit_long_ago(tmp_path, old, topic)
-    with EmbeddedBroker(tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
+    with ForkedBroker(tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
         assert committed(client, old) == {(topic, 0): (5, -1, "")}, "the broker has not looked yet"
     config = {"offsets.retention.check.interval.ms": "20"}
-    with EmbeddedBroker(tmp_path, config=config) as broker, RawClient(broker.bootstrap_servers) as client:
+    with ForkedBroker(tmp_path, config=config) as broker, RawClient(broker.bootstrap_servers) as client:
         assert eventually(lambda: committed(client, old), lambda found: found == {}) == {}
         assert committed(client, recent) == {(topic, 0): (7, -1, "")}

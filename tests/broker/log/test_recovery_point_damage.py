@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.broker.log.journal import Journal
 from dualwrite.broker.log.layout import read_recovery_point
 from dualwrite.broker.process.disk import DiskFiles
@@ -13,6 +12,7 @@ from dualwrite.errors import ConfigurationError, CorruptLogError
 from dualwrite.records.batch import Record
 from dualwrite.testing.files import MemoryFiles
 from tests.support.broker.logs import DIRECTORY, add, opened
+from tests.support.forked import ForkedBroker
 from tests.support.requests.calls import batch, new_topic, produce, read_all
 from tests.support.requests.raw_client import RawClient
 
@@ -123,7 +123,7 @@ def test_a_journal_has_a_recovery_point_too() -> None:
 
 
 def test_a_broker_refuses_a_directory_that_was_damaged_while_it_was_stopped(tmp_path: Path) -> None:
-    with EmbeddedBroker(tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
+    with ForkedBroker(tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
         topic = new_topic(client)
         for number in range(20):
             produce(client, topic, batch([b"%d" % number]))
@@ -132,9 +132,9 @@ def test_a_broker_refuses_a_directory_that_was_damaged_while_it_was_stopped(tmp_
         whole = path.read_bytes()
         path.write_bytes(whole[:30] + b"xxxx" + whole[34:])
         with pytest.raises(ConfigurationError, match="at the last recovery point"):
-            EmbeddedBroker(tmp_path).start()
+            ForkedBroker(tmp_path).start()
         path.write_bytes(whole)
-    with EmbeddedBroker(tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
+    with ForkedBroker(tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
         assert read_all(client, topic) == [b"%d" % number for number in range(20)]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
+from tests.support.forked import ForkedBroker
 from tests.support.requests.calls import fetch, is_served, new_topic
 from tests.support.requests.raw_client import RawClient
 from tests.support.waiting import eventually
@@ -24,7 +25,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., EmbeddedBroker]]:
 
         def start(**settings: object) -> EmbeddedBroker:
             config = {name.replace("_", "."): str(value) for name, value in settings.items()}
-            return stack.enter_context(EmbeddedBroker(tmp_path / "data", config=config))
+            return stack.enter_context(ForkedBroker(tmp_path / "data", config=config))
 
         yield start
 
@@ -114,11 +115,11 @@ def test_one_address_gets_no_more_connections_than_its_limit(
 
 @pytest.mark.slow
 def test_an_idle_connection_is_closed_and_one_that_waits_for_its_answer_is_not(tmp_path: Path) -> None:
-    with EmbeddedBroker(tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
+    with ForkedBroker(tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
         topic = new_topic(client)
     config = {"connections.max.idle.ms": "1500"}
     with (
-        EmbeddedBroker(tmp_path, config=config) as broker,
+        ForkedBroker(tmp_path, config=config) as broker,
         RawClient(broker.bootstrap_servers) as waiting,
         idle(broker, 2) as (silent, begun),
     ):

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.broker.process.log_lines import OneLineFormatter
 from dualwrite.wire.error_codes import ErrorCode
+from tests.support.forked import ForkedBroker
 from tests.support.requests import calls
 from tests.support.requests.group_calls import join, joined_member
 from tests.support.requests.raw_client import RawClient
@@ -36,7 +36,7 @@ def test_names_that_contain_a_line_end_write_no_line(tmp_path: Path) -> None:
         "group.min.session.timeout.ms": "10",
         "transactional.id.expiration.ms": "2147483647",
     }
-    with EmbeddedBroker(tmp_path, config=config) as broker:
+    with ForkedBroker(tmp_path, config=config) as broker:
         with RawClient(broker.bootstrap_servers, client_id=EVIL) as client:
             topic = calls.new_topic(client)
             producer = calls.identity(calls.init(client, EVIL, timeout_ms=100))
@@ -54,7 +54,7 @@ def test_names_that_contain_a_line_end_write_no_line(tmp_path: Path) -> None:
 
 def test_a_mechanism_that_contains_a_line_end_writes_no_line(tmp_path: Path) -> None:
     config = {"listeners": "SASL_PLAINTEXT://127.0.0.1:0", "connection.failed.authentication.delay.ms": "0"}
-    with EmbeddedBroker(tmp_path, config=config) as broker:
+    with ForkedBroker(tmp_path, config=config) as broker:
         with RawClient(broker.listeners["SASL_PLAINTEXT"]) as client:
             assert handshake(client, "X\n2026 CRITICAL forged").error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
         log = tmp_path / "broker.log"

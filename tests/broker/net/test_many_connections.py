@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dualwrite.broker.embedded import EmbeddedBroker
 from tests.support.broker.secured import Keys
+from tests.support.forked import ForkedBroker
 from tests.support.requests.calls import batch, is_served, metadata, new_topic, produce, read_all
 from tests.support.requests.raw_client import RawClient
 from tests.support.waiting import eventually
@@ -59,7 +59,7 @@ def test_five_thousand_idle_connections_disturb_no_client(tmp_path: Path, listen
     is_over = threading.Event()
     written: list[bytes] = []
     with (
-        EmbeddedBroker(tmp_path / "broker", config=keys.listeners()) as broker,
+        ForkedBroker(tmp_path / "broker", config=keys.listeners()) as broker,
         RawClient(broker.listeners["PLAINTEXT"]) as worker,
         ExitStack() as stack,
     ):

@@ -16,6 +16,7 @@ from dualwrite.wire.codec import write_request
 from dualwrite.wire.error_codes import ErrorCode
 from dualwrite.wire.frames import with_size
 from tests.support.broker.broker_process import memory_peak
+from tests.support.forked import ForkedBroker
 from tests.support.requests.calls import (
     batch,
     end,
@@ -102,7 +103,7 @@ def test_half_sent_requests_lock_out_no_client_and_are_closed(tmp_path: Path) ->
     config = {"socket.request.max.bytes": str(48 * MEBIBYTE), "queued.max.request.bytes": str(MOST)}
     size = 40 * MEBIBYTE
     half = struct.pack(">i", size) + bytes(size - 1)
-    with EmbeddedBroker(tmp_path, config={**config, "connections.max.idle.ms": "3000"}) as broker:
+    with ForkedBroker(tmp_path, config={**config, "connections.max.idle.ms": "3000"}) as broker:
         worker = LargeBatchWorker(broker)
         worker.work(10)
         before = memory_peak(broker.pid)
@@ -130,7 +131,7 @@ def test_answers_that_no_client_reads_lock_out_no_client(tmp_path: Path) -> None
     """Forty clients ask for the same twenty megabytes, and read nothing."""
     config = {"queued.max.request.bytes": str(MOST), "socket.request.max.bytes": str(MOST)}
     value = b"v" * (20 * MEBIBYTE)
-    with EmbeddedBroker(tmp_path, config=config) as broker:
+    with ForkedBroker(tmp_path, config=config) as broker:
         worker = LargeBatchWorker(broker)
         with RawClient(broker.bootstrap_servers) as client:
             topic = new_topic(client, max_message_bytes=str(32 * MEBIBYTE))
@@ -153,7 +154,7 @@ def test_answers_that_no_client_reads_lock_out_no_client(tmp_path: Path) -> None
 
 def test_many_slow_readers_get_smaller_answers_and_none_is_closed(tmp_path: Path) -> None:
     config = {"queued.max.request.bytes": str(MOST), "socket.request.max.bytes": str(MOST)}
-    with EmbeddedBroker(tmp_path, config=config) as broker, RawClient(broker.bootstrap_servers) as client:
+    with ForkedBroker(tmp_path, config=config) as broker, RawClient(broker.bootstrap_servers) as client:
         topic = new_topic(client)
         for _ in range(40):
             produce(client, topic, batch([b"v" * 1_000_000]))
@@ -176,7 +177,7 @@ def test_many_slow_readers_get_smaller_answers_and_none_is_closed(tmp_path: Path
 @pytest.mark.parametrize("most", ["-1", "0"])
 def test_the_limit_can_be_switched_off(tmp_path: Path, most: str) -> None:
     with (
-        EmbeddedBroker(tmp_path, config={"queued.max.request.bytes": most}) as broker,
+        ForkedBroker(tmp_path, config={"queued.max.request.bytes": most}) as broker,
         connections(broker, 3, "127.0.0.2") as holders,
         RawClient(broker.bootstrap_servers) as client,
     ):

@@ -18,6 +18,7 @@ from dualwrite.wire.error_codes import ErrorCode
 from dualwrite.wire.frames import with_size
 from tests.support.broker.in_process import InProcessBroker
 from tests.support.broker.simulated import TOPIC, Rooms, run
+from tests.support.forked import ForkedBroker
 from tests.support.requests.calls import batch, fetch_request, metadata, new_topic, produce, produce_request, read_all
 from tests.support.requests.group_calls import join_request
 from tests.support.requests.raw_client import RawClient
@@ -32,7 +33,7 @@ STEPS = 200
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
     config = {"max.connections": str(MOST), "group.initial.rebalance.delay.ms": "60000"}
-    with EmbeddedBroker(tmp_path / "data", config=config) as running:
+    with ForkedBroker(tmp_path / "data", config=config) as running:
         yield running
 
 
@@ -168,7 +169,7 @@ def open_connections(broker: EmbeddedBroker) -> int:
 def test_what_a_client_has_produced_is_there_or_not_though_it_left_at_once(tmp_path: Path) -> None:
     """Every request that was received whole is appended whole, once, and a restart finds the same."""
     values = [b"%d" % number for number in range(100)]
-    with EmbeddedBroker(tmp_path) as broker, RawClient(broker.bootstrap_servers) as reader:
+    with ForkedBroker(tmp_path) as broker, RawClient(broker.bootstrap_servers) as reader:
         topic = new_topic(reader)
         for number, value in enumerate(values):
             client = RawClient(broker.bootstrap_servers)

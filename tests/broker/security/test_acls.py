@@ -11,6 +11,7 @@ from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.errors import ConfigurationError
 from dualwrite.wire.apis import CreateAclsRequest
 from dualwrite.wire.error_codes import ErrorCode
+from tests.support.forked import ForkedBroker
 from tests.support.requests import calls
 from tests.support.requests.acl_calls import EVERY_ACL, acl, create, creation, delete, describe_request, described
 from tests.support.requests.consumer_group_calls import ConsumerClient, describe
@@ -28,7 +29,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., EmbeddedBroker]]:
     running: list[EmbeddedBroker] = []
 
     def begin(config: dict[str, str]) -> EmbeddedBroker:
-        running.append(EmbeddedBroker(tmp_path / "broker", config=config))
+        running.append(ForkedBroker(tmp_path / "broker", config=config))
         return running[-1].start()
 
     yield begin

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from dualwrite.broker.access.acls import CLUSTER_NAME, AclOperation, ResourceType
-from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.ids import ProducerIdentity
 from dualwrite.wire.apis import AddOffsetsToTxnRequest, Message
 from dualwrite.wire.error_codes import ErrorCode
+from tests.support.forked import ForkedBroker
 from tests.support.requests import admin_calls, calls, marker_calls, offset_calls
 from tests.support.requests.acl_calls import acl, create
 from tests.support.requests.raw_client import RawClient
@@ -36,7 +36,7 @@ NO_CLUSTER = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A broker on which only the owner's address has rights."""
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), config=CONFIG) as broker:
+    with ForkedBroker(tmp_path_factory.mktemp("broker"), config=CONFIG) as broker:
         with RawClient(broker.bootstrap_servers, OWNER) as owner:
             create(owner, [acl(AclOperation.ALL, kind, name, host=OWNER) for kind, name in RESOURCES])
         yield broker.bootstrap_servers
@@ -292,7 +292,7 @@ def test_a_producer_id_that_was_not_given_out_writes_nothing(owner: RawClient, s
 def lenient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RawClient, RawClient]]:
     """The owner and the stranger on a broker that verifies no transaction of a client of TV1."""
     config = {**CONFIG, "transaction.partition.verification.enable": "false"}
-    with EmbeddedBroker(tmp_path_factory.mktemp("lenient"), config=config) as broker:
+    with ForkedBroker(tmp_path_factory.mktemp("lenient"), config=config) as broker:
         servers = broker.bootstrap_servers
         with RawClient(servers, OWNER) as owner, RawClient(servers, STRANGER) as stranger:
             create(owner, [acl(AclOperation.ALL, kind, name, host=OWNER) for kind, name in RESOURCES])

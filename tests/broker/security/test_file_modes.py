@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.cli.main import main
+from tests.support.forked import ForkedBroker
 from tests.support.requests import calls
 from tests.support.requests.group_calls import joined_member
 from tests.support.requests.raw_client import RawClient
@@ -45,7 +45,7 @@ def exposed(data_dir: Path) -> list[str]:
 def test_everything_that_a_broker_creates_is_its_users_own(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     config = {"group.initial.rebalance.delay.ms": "0"}
-    with EmbeddedBroker(data_dir, config=config) as broker, RawClient(broker.bootstrap_servers) as client:
+    with ForkedBroker(data_dir, config=config) as broker, RawClient(broker.bootstrap_servers) as client:
         topic = calls.new_topic(client)
         name = calls.unique("id")
         producer = calls.new_producer(client, name)
@@ -54,7 +54,7 @@ def test_everything_that_a_broker_creates_is_its_users_own(tmp_path: Path) -> No
         joined_member(client, "g", topic)
         assert not exposed(data_dir)
     assert not exposed(data_dir)
-    with EmbeddedBroker(data_dir):  # what a stop has written, and the start after it
+    with ForkedBroker(data_dir):  # what a stop has written, and the start after it
         assert not exposed(data_dir)
     assert WARNING not in (data_dir / "broker.log").read_text()
 
@@ -71,17 +71,17 @@ def test_the_first_users_credentials_are_for_the_user_who_sets_them(
 def test_an_existing_directory_keeps_its_mode_and_a_readable_journal_is_named(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     data_dir.mkdir(0o755)
-    with EmbeddedBroker(data_dir):
+    with ForkedBroker(data_dir):
         assert mode(data_dir) == 0o755
     log = data_dir / "broker.log"
     assert WARNING not in log.read_text(), "the files themselves are private"
     for path in data_dir.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)
-    with EmbeddedBroker(data_dir):
+    with ForkedBroker(data_dir):
         assert mode(data_dir) == 0o755
     (line,) = [line for line in log.read_text().splitlines() if WARNING in line]
     assert line.endswith(f"where the users' credentials are: run chmod -R go= {data_dir}")
     data_dir.chmod(0o700)
     log.write_text("")
-    with EmbeddedBroker(data_dir):
+    with ForkedBroker(data_dir):
         assert WARNING not in log.read_text(), "nobody else can enter the directory"

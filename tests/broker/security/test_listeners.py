@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.cli.main import main
 from dualwrite.errors import ConfigurationError
 from dualwrite.wire.error_codes import ErrorCode
+from tests.support.forked import ForkedBroker
 from tests.support.requests.admin_calls import BROKER, config
 from tests.support.requests.calls import batch, metadata, new_topic, produce, read_all
 from tests.support.requests.raw_client import RawClient
@@ -21,7 +21,7 @@ TWO = {
 
 
 def test_a_client_gets_the_address_of_the_listener_that_it_used(tmp_path: Path) -> None:
-    with EmbeddedBroker(tmp_path, config=TWO) as broker:
+    with ForkedBroker(tmp_path, config=TWO) as broker:
         inside, outside = broker.listeners["INSIDE"], broker.listeners["OUTSIDE"]
         assert broker.bootstrap_servers == inside
         with RawClient(inside) as near, RawClient(outside) as far:
@@ -35,7 +35,7 @@ def test_a_client_gets_the_address_of_the_listener_that_it_used(tmp_path: Path) 
 
 
 def test_the_ready_file_and_the_log_name_every_listener(tmp_path: Path) -> None:
-    with EmbeddedBroker(tmp_path, config=TWO) as broker:
+    with ForkedBroker(tmp_path, config=TWO) as broker:
         listening = ", ".join(f"{name}://{address}" for name, address in broker.listeners.items())
         assert f"listening on {listening}" in (tmp_path / "broker.log").read_text()
 
@@ -47,7 +47,7 @@ def test_a_listener_of_ipv6_and_one_of_ipv4_share_a_port(tmp_path: Path) -> None
         port = taken.getsockname()[1]
     listeners = f"PLAINTEXT://127.0.0.1:{port},SIX://[::1]:{port}"
     settings = {"listeners": listeners, "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SIX:PLAINTEXT"}
-    with EmbeddedBroker(tmp_path, config=settings) as broker, RawClient(broker.listeners["SIX"]) as client:
+    with ForkedBroker(tmp_path, config=settings) as broker, RawClient(broker.listeners["SIX"]) as client:
         (node,) = metadata(client).brokers
         assert (node.host, node.port) == ("::1", port)
 
@@ -57,7 +57,7 @@ def test_the_second_address_that_is_taken_is_named(tmp_path: Path) -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         settings = {**TWO, "listeners": f"INSIDE://127.0.0.1:0,OUTSIDE://{address}"}
         with pytest.raises(ConfigurationError, match=f"cannot listen on {address}: Address already in use"):
-            EmbeddedBroker(tmp_path, config=settings).start()
+            ForkedBroker(tmp_path, config=settings).start()
 
 
 # --- open to other machines
@@ -68,8 +68,8 @@ OPEN = {"listeners": "PLAINTEXT://0.0.0.0:0", "advertised.listeners": "PLAINTEXT
 
 def test_an_open_listener_without_authentication_needs_allow_anonymous(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"other machines reach it, and PLAINTEXT authenticates no client"):
-        EmbeddedBroker(tmp_path, config=OPEN).start()
-    with EmbeddedBroker(tmp_path, config=OPEN, allow_anonymous=True) as broker:
+        ForkedBroker(tmp_path, config=OPEN).start()
+    with ForkedBroker(tmp_path, config=OPEN, allow_anonymous=True) as broker:
         port = broker.bootstrap_servers.rpartition(":")[2]
         with RawClient(f"127.0.0.1:{port}") as client:
             assert metadata(client).cluster_id
@@ -84,7 +84,7 @@ def test_a_host_name_with_an_open_address_needs_allow_anonymous(tmp_path: Path) 
     if address.startswith("127."):
         pytest.skip("this machine's name is one of loopback")
     with pytest.raises(ConfigurationError, match="other machines reach it"):
-        EmbeddedBroker(tmp_path, listen=f"{name}:0").start()
+        ForkedBroker(tmp_path, listen=f"{name}:0").start()
 
 
 # --- settings in a file
@@ -121,7 +121,7 @@ def test_a_mistake_in_the_file_is_named(
 
 def test_an_embedded_brokers_settings_are_on_no_command_line(tmp_path: Path) -> None:
     value = "PLAINTEXT://a-host-that-only-the-file-names:1"
-    with EmbeddedBroker(tmp_path, config={"advertised.listeners": value}) as broker:
+    with ForkedBroker(tmp_path, config={"advertised.listeners": value}) as broker:
         command = Path(f"/proc/{broker.pid}/cmdline").read_bytes()
         with RawClient(broker.bootstrap_servers) as client:
             assert config(client, BROKER, "0", "advertised.listeners")[0] == value

@@ -4,9 +4,9 @@ import time
 from pathlib import Path
 
 from dualwrite.broker.access.acls import AclFilter, AclOperation, PatternType, Permission, ResourceType
-from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.wire.apis import ApiKey
 from dualwrite.wire.error_codes import ErrorCode
+from tests.support.forked import ForkedBroker
 from tests.support.requests import acl_calls, calls
 from tests.support.requests.raw_client import RawClient
 
@@ -19,7 +19,7 @@ CONFIG = {
 
 def test_a_waiting_fetch_returns_no_records_after_its_right_was_revoked(tmp_path: Path) -> None:
     with (
-        EmbeddedBroker(tmp_path, config=CONFIG) as broker,
+        ForkedBroker(tmp_path, config=CONFIG) as broker,
         RawClient(broker.bootstrap_servers, OWNER) as owner,
         RawClient(broker.bootstrap_servers, READER) as reader,
     ):

@@ -16,6 +16,7 @@ from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.broker.secured import Keys
 from tests.support.client.certificates import EXPIRED, Authority
+from tests.support.forked import ForkedBroker
 from tests.support.requests.calls import batch, metadata, new_topic, produce, read_all
 from tests.support.requests.raw_client import RawClient
 from tests.support.waiting import PATIENCE_SECONDS, eventually
@@ -33,7 +34,7 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def secured(keys: Keys, home: Path) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(home, config=keys.listeners()) as running:
+    with ForkedBroker(home, config=keys.listeners()) as running:
         yield running
 
 
@@ -225,7 +226,7 @@ def test_unfinished_handshakes_delay_no_other_client(secured: EmbeddedBroker, ke
 @pytest.mark.slow
 def test_half_a_handshake_counts_as_a_connection_and_is_closed_as_an_idle_one(tmp_path: Path, keys: Keys) -> None:
     config = {**keys.listeners(), "max.connections": "3", "connections.max.idle.ms": "1500"}
-    with EmbeddedBroker(tmp_path, config=config) as broker:
+    with ForkedBroker(tmp_path, config=config) as broker:
         host, _, port = broker.listeners["SSL"].rpartition(":")
         with ExitStack() as stack:
             half_open = [
@@ -237,7 +238,7 @@ def test_half_a_handshake_counts_as_a_connection_and_is_closed_as_an_idle_one(tm
 
 
 def test_a_stop_does_not_wait_for_half_a_handshake_and_logs_no_failure(tmp_path: Path, keys: Keys) -> None:
-    with EmbeddedBroker(tmp_path, config=keys.listeners()) as broker:
+    with ForkedBroker(tmp_path, config=keys.listeners()) as broker:
         host, _, port = broker.listeners["SSL"].rpartition(":")
         with socket.create_connection((host, int(port)), PATIENCE_SECONDS) as half_open:
             half_open.sendall(b"\x16\x03\x01\x02\x00")

@@ -16,7 +16,6 @@ from cryptography.x509.oid import NameOID
 
 from dualwrite.broker.api.context import ANONYMOUS
 from dualwrite.broker.clients.listeners import Listener, SecurityProtocol
-from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.broker.net.connection_memory import ConnectionMemory
 from dualwrite.broker.net.frame_stream import FrameStream
 from dualwrite.broker.settings.listener_settings import ListenerValues
@@ -26,6 +25,7 @@ from dualwrite.errors import ConfigurationError
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.broker.secured import AUTH, STORE, TRUST, Keys
 from tests.support.client.certificates import Authority, named
+from tests.support.forked import ForkedBroker
 from tests.support.requests.admin_calls import BROKER, describe_configs
 from tests.support.requests.calls import batch, metadata, new_topic, produce
 from tests.support.requests.raw_client import RawClient
@@ -226,7 +226,7 @@ def test_a_bad_certificate_is_refused_with_one_line(keys: Keys, tmp_path: Path, 
 def test_a_broker_with_a_broken_certificate_does_not_start(keys: Keys, tmp_path: Path) -> None:
     config = {"listeners": "SSL://localhost:0", STORE: str(tmp_path / "gone")}
     with pytest.raises(ConfigurationError, match=r"did not start: listener SSL: .* No such file"):
-        EmbeddedBroker(tmp_path / "broker", config=config).start()
+        ForkedBroker(tmp_path / "broker", config=config).start()
 
 
 def test_no_client_and_no_log_sees_a_password(keys: Keys, tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_no_client_and_no_log_sees_a_password(keys: Keys, tmp_path: Path) -> Non
         f"listener.name.ssl.{PASSWORD}": secret,
         "listener.name.ssl.ssl.client.auth": "none",
     }
-    with EmbeddedBroker(tmp_path / "broker", config=config) as broker:
+    with ForkedBroker(tmp_path / "broker", config=config) as broker:
         command = Path(f"/proc/{broker.pid}/cmdline").read_text()
         with RawClient(broker.bootstrap_servers, tls=keys.context()) as client:
             entries = {entry.name: entry for entry in describe_configs(client, BROKER, "0", more=True).configs}
@@ -297,7 +297,7 @@ def test_a_new_certificate_is_used_without_a_restart_and_no_request_fails(keys: 
     is_over = threading.Event()
     errors: list[str] = []
     acknowledged: list[int] = []
-    with EmbeddedBroker(tmp_path / "broker", config={"listeners": "SSL://localhost:0", STORE: str(store)}) as broker:
+    with ForkedBroker(tmp_path / "broker", config={"listeners": "SSL://localhost:0", STORE: str(store)}) as broker:
         with RawClient(broker.bootstrap_servers, tls=keys.context()) as client:
             topic = new_topic(client)
 

@@ -16,6 +16,7 @@ from dualwrite.cli.main import main
 from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
 from dualwrite.schema import upgrade_engine
 from tests.support.broker.secured import Keys
+from tests.support.forked import ForkedBroker
 from tests.support.peer_clients.kafka_python_sockets import (
     kafka_python_producer,
     leaves_sockets,
@@ -37,7 +38,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
 
 @pytest.fixture(scope="module")
 def secured(keys: Keys, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), config=keys.listeners()) as running:
+    with ForkedBroker(tmp_path_factory.mktemp("broker"), config=keys.listeners()) as running:
         yield running
 
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from dualwrite.broker.access.oauth_tokens import InvalidTokenError, TokenRules
-from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.broker.token_keys import TokenKeys, TokenVerifier
 from dualwrite.errors import ConfigurationError
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.broker.scripted_clock import ScriptedClock
 from tests.support.broker.token_makers import public_jwk, token
+from tests.support.forked import ForkedBroker
 from tests.support.requests.calls import new_topic
 from tests.support.requests.raw_client import RawClient
 from tests.support.requests.sasl_calls import OPEN, SASL, log_in, log_of, sasl_broker, unsecured_token
@@ -325,11 +325,11 @@ def test_mechanisms_that_others_can_read_are_warned_of(tmp_path: Path) -> None:
 
 
 def test_a_broker_without_users_logs_how_to_create_one(tmp_path: Path) -> None:
-    with EmbeddedBroker(tmp_path, config={"listeners": f"{SASL}://127.0.0.1:0"}) as running:
+    with ForkedBroker(tmp_path, config={"listeners": f"{SASL}://127.0.0.1:0"}) as running:
         assert "no user has a credential yet: create one with dualwrite broker users set" in log_of(running)
 
 
 def test_a_broker_of_tokens_needs_no_users(tmp_path: Path) -> None:
     settings = {"sasl.enabled.mechanisms": "OAUTHBEARER", "sasl.oauthbearer.unsecured.tokens.allow": "true"}
-    with EmbeddedBroker(tmp_path, config={"listeners": f"{SASL}://127.0.0.1:0", **settings}) as running:
+    with ForkedBroker(tmp_path, config={"listeners": f"{SASL}://127.0.0.1:0", **settings}) as running:
         assert "no user has a credential" not in log_of(running)

@@ -23,6 +23,7 @@ from dualwrite.wire.apis import (
     Message,
 )
 from dualwrite.wire.error_codes import ErrorCode
+from tests.support.forked import ForkedBroker
 from tests.support.requests.calls import unique
 from tests.support.requests.raw_client import RawClient
 from tests.support.requests.sasl_calls import CONFIG, OPEN, SASL, log_in, log_of
@@ -33,7 +34,7 @@ SALT, SALTED = b"salt-salt-salt", b"a salted password of 32 bytes..."
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), config=CONFIG) as running:
+    with ForkedBroker(tmp_path_factory.mktemp("broker"), config=CONFIG) as running:
         yield running
 
 
@@ -134,7 +135,7 @@ def test_a_change_does_not_end_the_connections_of_its_user(broker: EmbeddedBroke
 
 
 def test_acknowledged_credentials_survive_a_crash(tmp_path: Path) -> None:
-    with EmbeddedBroker(tmp_path) as running:
+    with ForkedBroker(tmp_path) as running:
         with RawClient(running.bootstrap_servers) as client:
             alter(client, upsertion("ann"))
             alter(client, upsertion("bob"))
@@ -145,7 +146,7 @@ def test_acknowledged_credentials_survive_a_crash(tmp_path: Path) -> None:
 
 
 def test_no_log_line_has_a_secret(tmp_path: Path) -> None:
-    with EmbeddedBroker(tmp_path) as running, RawClient(running.bootstrap_servers) as client:
+    with ForkedBroker(tmp_path) as running, RawClient(running.bootstrap_servers) as client:
         alter(client, upsertion("ann"), upsertion("bob", iterations=1))
         running.stop()
         assert not any(secret in log_of(running) for secret in ("salt", "salted", "iterations"))
@@ -176,7 +177,7 @@ def test_users_of_a_stopped_broker_are_there_when_it_starts(tmp_path: Path) -> N
         assert users.describe() == []
         users.put("ann", list(ScramHash), 4096, b"secret")
         users.put("bob", [ScramHash.SHA_256], 4096, b"secret")
-    with EmbeddedBroker(tmp_path) as running, RawClient(running.bootstrap_servers) as client:
+    with ForkedBroker(tmp_path) as running, RawClient(running.bootstrap_servers) as client:
         assert describe(client)["ann"] == (ErrorCode.NONE, {1: 4096, 2: 4096})
         alter(client, upsertion("cy"))
     with open_users(tmp_path) as users:
@@ -185,7 +186,7 @@ def test_users_of_a_stopped_broker_are_there_when_it_starts(tmp_path: Path) -> N
         assert result.error is ErrorCode.NONE
         (result,) = users.delete("bob", [ScramHash.SHA_256])
         assert result.error is ErrorCode.RESOURCE_NOT_FOUND
-    with EmbeddedBroker(tmp_path) as running, RawClient(running.bootstrap_servers) as client:
+    with ForkedBroker(tmp_path) as running, RawClient(running.bootstrap_servers) as client:
         assert sorted(describe(client)) == ["ann", "cy"]
 
 

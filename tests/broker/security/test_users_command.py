@@ -13,6 +13,7 @@ import pytest
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.cli.main import main
 from dualwrite.wire.error_codes import ErrorCode
+from tests.support.forked import ForkedBroker
 from tests.support.requests.calls import unique
 from tests.support.requests.raw_client import RawClient
 from tests.support.requests.sasl_calls import ALICE, CONFIG, OPEN, PASSWORD, SASL, add_users, log_in
@@ -25,7 +26,7 @@ BOTH = ["SCRAM-SHA-256", "SCRAM-SHA-512"]
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     data_dir = tmp_path_factory.mktemp("broker")
     add_users(data_dir)
-    with EmbeddedBroker(data_dir, config=CONFIG) as running:
+    with ForkedBroker(data_dir, config=CONFIG) as running:
         yield running
 
 
@@ -92,7 +93,7 @@ def test_the_documented_order_lets_the_first_user_in(
     """Without a listener for clients that do not authenticate."""
     say(f"{PASSWORD}\n")
     assert main([*USERS, "set", ALICE, "--data-dir", str(tmp_path)]) == 0
-    with EmbeddedBroker(tmp_path, config={"listeners": f"{SASL}://127.0.0.1:0"}) as running:
+    with ForkedBroker(tmp_path, config={"listeners": f"{SASL}://127.0.0.1:0"}) as running:
         with RawClient(running.bootstrap_servers) as client:
             assert log_in(client).error_code == ErrorCode.NONE
         error = refusal(capsys, "list", "--data-dir", str(tmp_path))
@@ -123,7 +124,7 @@ def test_the_password_may_be_in_a_file(tmp_path: Path, capsys: pytest.CaptureFix
     assert main([*USERS, "set", ALICE, "--password-file", str(file), "--data-dir", data_dir]) == 0
     assert PASSWORD not in capsys.readouterr().out
     with (
-        EmbeddedBroker(data_dir, config={"listeners": f"{SASL}://127.0.0.1:0"}) as running,
+        ForkedBroker(data_dir, config={"listeners": f"{SASL}://127.0.0.1:0"}) as running,
         RawClient(running.bootstrap_servers) as client,
     ):
         assert log_in(client).error_code == ErrorCode.NONE

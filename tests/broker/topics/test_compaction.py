@@ -9,7 +9,6 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Position
 
 from dualwrite.broker.core.cluster import CreateTopic
-from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.broker.log.layout import CLEANER_OFFSET
 from dualwrite.broker.log.settings import LogSettings
 from dualwrite.broker.process.cleaning_thread import Pace
@@ -23,6 +22,7 @@ from dualwrite.testing.files import MemoryFiles
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.broker.compactions import read_on, seen_in
 from tests.support.broker.simulated import DATA_DIR, LoopCleanerThread, Rooms, run
+from tests.support.forked import ForkedBroker
 from tests.support.peer_clients.consumers import CONSUMER
 from tests.support.requests.calls import (
     describe,
@@ -333,7 +333,7 @@ def test_clients_read_the_last_value_of_every_key_and_nothing_is_lost_by_a_kill(
     config = {"log.cleaner.backoff.ms": "20", "log.segment.bytes": "1048576"}
     expected: dict[bytes, bytes] = {}
     rng = random.Random(5)
-    with EmbeddedBroker(tmp_path, config=config) as broker:
+    with ForkedBroker(tmp_path, config=config) as broker:
         with RawClient(broker.bootstrap_servers) as client:
             topic = new_topic(client, cleanup_policy="compact")
         for number in range(producers):
@@ -350,7 +350,7 @@ def test_clients_read_the_last_value_of_every_key_and_nothing_is_lost_by_a_kill(
         eventually(lambda: (directory / CLEANER_OFFSET).exists(), bool)
         assert last_values(broker.bootstrap_servers, topic) == expected
         broker.kill()
-    with EmbeddedBroker(tmp_path, config=config) as broker:
+    with ForkedBroker(tmp_path, config=config) as broker:
         assert last_values(broker.bootstrap_servers, topic) == expected
         written = producers * 4000 * 1000
         assert log_bytes(directory) < 1_048_576 + written / 2
@@ -359,7 +359,7 @@ def test_clients_read_the_last_value_of_every_key_and_nothing_is_lost_by_a_kill(
 def test_the_transaction_log_stays_short_and_keeps_every_transactional_id(tmp_path: Path) -> None:
     config = {"log.cleaner.backoff.ms": "20", "transaction.state.log.segment.bytes": "4096"}
     directory = tmp_path / "__transaction_state-0"
-    with EmbeddedBroker(tmp_path, config=config) as broker, RawClient(broker.bootstrap_servers) as client:
+    with ForkedBroker(tmp_path, config=config) as broker, RawClient(broker.bootstrap_servers) as client:
         topic, idle, busy = new_topic(client), unique("idle"), unique("busy")
         waiting = new_producer(client, idle, two_phase=True)
         open_transaction(client, idle, waiting, {(topic, 0): [b"prepared"]})
@@ -369,7 +369,7 @@ def test_the_transaction_log_stays_short_and_keeps_every_transactional_id(tmp_pa
             producer = identity(end(client, busy, producer))
         assert eventually(lambda: log_bytes(directory), lambda size: size < 3 * 4096) < 3 * 4096
         broker.kill()
-    with EmbeddedBroker(tmp_path, config=config) as broker, RawClient(broker.bootstrap_servers) as client:
+    with ForkedBroker(tmp_path, config=config) as broker, RawClient(broker.bootstrap_servers) as client:
         assert describe(client, idle).transaction_state == "Ongoing"
         assert end(client, idle, waiting).error_code == ErrorCode.NONE
         open_transaction(client, busy, producer, {(topic, 0): [b"one more"]})
@@ -382,7 +382,7 @@ def test_the_log_of_groups_stays_short_and_loses_no_committed_offset(tmp_path: P
     config["group.initial.rebalance.delay.ms"] = "0"
     quiet: dict[str, object] = {"log_level": 0}  # librdkafka would tell of the kill
     position = [Position("in", 0)]
-    with EmbeddedBroker(tmp_path, config=config) as broker:
+    with ForkedBroker(tmp_path, config=config) as broker:
         servers = {"bootstrap.servers": broker.bootstrap_servers, **quiet}
         producer = Producer({**servers, "transactional.id": "mover"})
         producer.init_transactions(PATIENCE_SECONDS)
@@ -404,7 +404,7 @@ def test_the_log_of_groups_stays_short_and_loses_no_committed_offset(tmp_path: P
         assert eventually(lambda: log_bytes(directory), lambda size: size < written * 2 / 3) < written * 2 / 3
         assert consumer.committed(position, PATIENCE_SECONDS)[0].offset == 198
         broker.kill()
-    with EmbeddedBroker(tmp_path, config=config) as broker:
+    with ForkedBroker(tmp_path, config=config) as broker:
         reader = Consumer({**CONSUMER, "bootstrap.servers": broker.bootstrap_servers, "group.id": "movers"})
         assert reader.committed(position, PATIENCE_SECONDS)[0].offset == 198
         reader.close()

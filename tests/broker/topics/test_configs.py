@@ -10,6 +10,7 @@ from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.broker.settings.topic_settings import TOPIC_SETTINGS
 from dualwrite.wire.apis import DescribeConfigsRequest, ListConfigResourcesRequest
 from dualwrite.wire.error_codes import ErrorCode
+from tests.support.forked import ForkedBroker
 from tests.support.requests.admin_calls import (
     BROKER,
     TOPIC,
@@ -31,9 +32,7 @@ LOGGER, CLIENT_METRICS, GROUP = 8, 16, 32
 @pytest.fixture
 def started(tmp_path: Path) -> EmbeddedBroker:
     """A broker that was started with settings of its own."""
-    return EmbeddedBroker(
-        tmp_path / "broker", config={"log.retention.hours": "2", "transaction.max.timeout.ms": "5000"}
-    )
+    return ForkedBroker(tmp_path / "broker", config={"log.retention.hours": "2", "transaction.max.timeout.ms": "5000"})
 
 
 # --- DescribeConfigs
@@ -297,7 +296,7 @@ def test_a_dynamic_broker_setting_is_the_topics_default_at_once(started: Embedde
 
 def test_an_empty_cleanup_policy_of_the_broker_is_described_for_its_topics_too(tmp_path: Path) -> None:
     given = {"log.cleanup.policy": "compact", "num.partitions": "+1"}
-    with EmbeddedBroker(tmp_path, config=given) as broker, RawClient(broker.bootstrap_servers) as client:
+    with ForkedBroker(tmp_path, config=given) as broker, RawClient(broker.bootstrap_servers) as client:
         name = new_topic(client)
         set_config(client, BROKER, "0", log_cleanup_policy="")
         assert config(client, BROKER, "0", "log.cleanup.policy") == ("", FROM_NODE)

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker.core.topic_changes import ConfigOperation
-from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.broker.settings.dynamic_settings import DYNAMIC_OWN, DYNAMIC_SETTINGS
 from dualwrite.records.batch import Record, build_batch
 from dualwrite.wire.error_codes import ErrorCode
+from tests.support.forked import ForkedBroker
 from tests.support.requests.admin_calls import BROKER, change, config, describe_configs, set_config
 from tests.support.requests.calls import (
     add,
@@ -57,7 +57,7 @@ def test_a_value_that_is_not_allowed_is_refused_by_name(client: RawClient, name:
 
 def test_a_setting_is_not_taken_back_from_under_another_that_needs_it(tmp_path: Path) -> None:
     least, most = "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"
-    with EmbeddedBroker(tmp_path, config={most: "1000"}) as broker, RawClient(broker.bootstrap_servers) as client:
+    with ForkedBroker(tmp_path, config={most: "1000"}) as broker, RawClient(broker.bootstrap_servers) as client:
         assert change(client, BROKER, "0", (most, SET, "10000")).error == ErrorCode.NONE
         assert change(client, BROKER, "", (least, SET, "5000")).error == ErrorCode.NONE
         refused = change(client, BROKER, "0", (most, DELETE, None))
@@ -86,7 +86,7 @@ def size(directory: Path) -> int:
 
 def test_a_shorter_backoff_wakes_the_cleaner(tmp_path: Path) -> None:
     given = {"log.cleaner.backoff.ms": NEVER_MS}
-    with EmbeddedBroker(tmp_path, config=given) as broker, RawClient(broker.bootstrap_servers) as client:
+    with ForkedBroker(tmp_path, config=given) as broker, RawClient(broker.bootstrap_servers) as client:
         topic = new_topic(client, cleanup_policy="compact", segment_bytes="1048576", min_cleanable_dirty_ratio="0.01")
         same_key = build_batch([Record(b"k", b"x" * 500_000, 1000)])
         for _ in range(5):
@@ -97,7 +97,7 @@ def test_a_shorter_backoff_wakes_the_cleaner(tmp_path: Path) -> None:
 
 
 def test_a_lower_limit_of_connections_counts_for_the_next_one(tmp_path: Path) -> None:
-    with EmbeddedBroker(tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
+    with ForkedBroker(tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
         set_config(client, BROKER, "0", max_connections_per_ip="1")
         with pytest.raises((ConnectionError, EOFError)), RawClient(broker.bootstrap_servers) as second:
             new_topic(second)
@@ -108,7 +108,7 @@ def test_a_lower_limit_of_connections_counts_for_the_next_one(tmp_path: Path) ->
 
 def test_producers_are_forgotten_by_the_changed_time(tmp_path: Path) -> None:
     given = {"producer.id.expiration.check.interval.ms": "20"}
-    with EmbeddedBroker(tmp_path, config=given) as broker, RawClient(broker.bootstrap_servers) as client:
+    with ForkedBroker(tmp_path, config=given) as broker, RawClient(broker.bootstrap_servers) as client:
         topic = new_topic(client)
         producer = new_producer(client)
         now_ms = int(time.time() * 1000)
@@ -129,7 +129,7 @@ def late_record(client: RawClient) -> int:
 
 
 def test_the_verification_of_partitions_is_switched_off_and_on(tmp_path: Path) -> None:
-    with EmbeddedBroker(tmp_path) as broker:
+    with ForkedBroker(tmp_path) as broker:
         with RawClient(broker.bootstrap_servers) as client:
             assert late_record(client) == ErrorCode.INVALID_TXN_STATE
             set_config(client, BROKER, "", transaction_partition_verification_enable="false")

@@ -5,7 +5,6 @@ import time
 import pytest
 
 from dualwrite.broker.core.cluster import CreateTopic
-from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.broker.log.settings import LogSettings
 from dualwrite.broker.runtime.partition import Partition
 from dualwrite.broker.runtime.retention import Retention
@@ -15,6 +14,7 @@ from dualwrite.records.header import peek_header
 from dualwrite.testing.files import MemoryFiles
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.broker.simulated import Rooms, run
+from tests.support.forked import ForkedBroker
 from tests.support.requests.calls import EARLIEST, batch, fetch, list_offset, new_topic, produce
 from tests.support.requests.raw_client import RawClient
 from tests.support.waiting import eventually
@@ -113,13 +113,13 @@ def test_retention_keeps_records_that_are_not_durable_yet() -> None:
 def test_readers_get_the_log_start_offset(tmp_path_factory: pytest.TempPathFactory) -> None:
     config = {"log.retention.check.interval.ms": "20"}
     directory = tmp_path_factory.mktemp("broker")
-    with EmbeddedBroker(directory, config=config) as broker, RawClient(broker.bootstrap_servers) as client:
+    with ForkedBroker(directory, config=config) as broker, RawClient(broker.bootstrap_servers) as client:
         topic = new_topic(client, retention_ms="1000")
         assert produce(client, topic, batch([b"old"], timestamp=5)).error_code == ErrorCode.NONE
         assert eventually(lambda: list_offset(client, topic, EARLIEST).offset, lambda offset: offset == 1) == 1
         assert fetch(client, topic, 0).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
         broker.kill()
-    with EmbeddedBroker(directory, config=config) as broker, RawClient(broker.bootstrap_servers) as client:
+    with ForkedBroker(directory, config=config) as broker, RawClient(broker.bootstrap_servers) as client:
         assert list_offset(client, topic, EARLIEST).offset == 1
         answer = produce(client, topic, batch([b"new"], timestamp=time.time_ns() // 1_000_000))
         assert answer.base_offset == 1

@@ -8,6 +8,7 @@ import pytest
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.wire.apis import ApiKey, CreateTopicsRequest, MetadataRequest
 from dualwrite.wire.error_codes import ErrorCode
+from tests.support.forked import ForkedBroker
 from tests.support.requests.calls import (
     ask_for_topics,
     batch,
@@ -99,7 +100,7 @@ def test_a_topic_with_an_illegal_name_is_not_made_on_demand(client: RawClient, n
 
 def test_no_topic_is_created_on_demand_if_the_broker_forbids_it(tmp_path: Path) -> None:
     settings = {"auto.create.topics.enable": "false", "num.partitions": "4"}
-    with EmbeddedBroker(tmp_path, config=settings) as broker, RawClient(broker.bootstrap_servers) as client:
+    with ForkedBroker(tmp_path, config=settings) as broker, RawClient(broker.bootstrap_servers) as client:
         for version in (3, 12):
             (refused,) = metadata(client, "t", version=version, create=True).topics
             assert refused.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -15,6 +15,7 @@ from dualwrite.wire.apis import (
     Message,
 )
 from dualwrite.wire.error_codes import ErrorCode
+from tests.support.forked import ForkedBroker
 from tests.support.requests.calls import (
     describe,
     end,
@@ -194,7 +195,7 @@ def test_producers_of_unknown_partitions_are_refused_by_themselves(client: RawCl
 def impatient(tmp_path: Path) -> Iterator[RawClient]:
     """A connection to a broker that looks for overdue transactions all the time."""
     settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "20"}
-    with EmbeddedBroker(tmp_path, config=settings) as broker, RawClient(broker.bootstrap_servers) as client:
+    with ForkedBroker(tmp_path, config=settings) as broker, RawClient(broker.bootstrap_servers) as client:
         yield client
 
 
@@ -242,7 +243,7 @@ def test_a_two_phase_transaction_never_times_out(impatient: RawClient, asked: di
 
 @pytest.mark.slow
 def test_an_idle_transactional_id_is_forgotten_and_an_open_one_is_not(tmp_path: Path) -> None:
-    with EmbeddedBroker(tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
+    with ForkedBroker(tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
         topic, idle = new_topic(client), unique("tx")
         new_producer(client, idle)
         open_one, producer = began(client, topic, two_phase=True)
@@ -250,7 +251,7 @@ def test_an_idle_transactional_id_is_forgotten_and_an_open_one_is_not(tmp_path: 
         "transaction.remove.expired.transaction.cleanup.interval.ms": "20",
         "transactional.id.expiration.ms": "1",
     }
-    with EmbeddedBroker(tmp_path, config=settings) as broker, RawClient(broker.bootstrap_servers) as client:
+    with ForkedBroker(tmp_path, config=settings) as broker, RawClient(broker.bootstrap_servers) as client:
         seen = eventually(lambda: describe(client, idle).error_code, lambda code: code != ErrorCode.NONE)
         assert seen == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
         assert state_of(client, open_one) == "Ongoing"

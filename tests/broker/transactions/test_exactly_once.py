@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 
-from dualwrite.broker.embedded import EmbeddedBroker
+from tests.support.forked import ForkedBroker
 from tests.support.requests.calls import batch, new_topic, produce, read_all
 from tests.support.requests.raw_client import RawClient
 
@@ -87,7 +87,7 @@ def lives(servers: str, source: str, target: str) -> Iterator[StreamApplication]
 @pytest.mark.parametrize("seed", [1, 2])
 def test_every_record_is_moved_exactly_once_through_kills_of_the_broker(tmp_path: Path, seed: int) -> None:
     rng, listen = random.Random(seed), f"127.0.0.1:{free_port()}"
-    with EmbeddedBroker(tmp_path / "broker", listen=listen, config=CONFIG) as broker:
+    with ForkedBroker(tmp_path / "broker", listen=listen, config=CONFIG) as broker:
         with RawClient(listen) as client:
             source, target = new_topic(client, PARTITIONS), new_topic(client)
             for number in range(RECORDS):

@@ -10,6 +10,7 @@ from dualwrite.ids import ProducerIdentity
 from dualwrite.records.header import MAX_SEQUENCE
 from dualwrite.wire.apis import ApiKey
 from dualwrite.wire.error_codes import ErrorCode
+from tests.support.forked import ForkedBroker
 from tests.support.requests.calls import (
     add,
     batch,
@@ -198,7 +199,7 @@ def test_an_unknown_producer_begins_anywhere_unless_it_is_of_the_newer_protocol(
 def test_an_idle_producer_id_expires_and_one_with_an_open_transaction_does_not(tmp_path: Path) -> None:
     """The batches of these tests have timestamps of long ago."""
     config = {"producer.id.expiration.check.interval.ms": "20"}
-    with EmbeddedBroker(tmp_path, config=config) as broker, RawClient(broker.bootstrap_servers) as client:
+    with ForkedBroker(tmp_path, config=config) as broker, RawClient(broker.bootstrap_servers) as client:
         topic, idle, transactional_id = new_topic(client), new_producer(client), unique("tx")
         open_one = new_producer(client, transactional_id)
         open_transaction(client, transactional_id, open_one, {(topic, 0): [b"v"]})

@@ -7,6 +7,7 @@ import pytest
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.ids import NO_PRODUCER, ProducerIdentity
 from dualwrite.wire.error_codes import ErrorCode
+from tests.support.forked import ForkedBroker
 from tests.support.requests.calls import (
     LIBRDKAFKA_TWO_PHASE_TIMEOUT,
     TWO_PHASE_TIMEOUT,
@@ -33,7 +34,7 @@ MAX_TIMEOUT_MS = 900_000
 @pytest.fixture(scope="module")
 def one_phase_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     settings = {"transaction.two.phase.commit.enable": "false"}
-    with EmbeddedBroker(tmp_path_factory.mktemp("one-phase"), config=settings) as running:
+    with ForkedBroker(tmp_path_factory.mktemp("one-phase"), config=settings) as running:
         yield running
 
 

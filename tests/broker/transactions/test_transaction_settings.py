@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker.config import BrokerOptions
-from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.broker.settings.broker_settings import SETTINGS
 from dualwrite.errors import ConfigurationError
+from tests.support.forked import ForkedBroker
 from tests.support.requests.calls import (
     describe,
     end,
@@ -72,7 +72,7 @@ def test_an_invalid_time_is_refused_with_the_allowed_values(tmp_path: Path, name
 
 def test_the_transaction_log_has_segments_of_the_size_that_was_asked_for(tmp_path: Path) -> None:
     config = {"transaction.state.log.segment.bytes": "1024"}
-    with EmbeddedBroker(tmp_path, config=config) as broker:
+    with ForkedBroker(tmp_path, config=config) as broker:
         with RawClient(broker.bootstrap_servers) as client:
             topic, transactional_id = new_topic(client), unique("tx")
             producer = new_producer(client, transactional_id)

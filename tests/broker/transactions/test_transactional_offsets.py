@@ -15,6 +15,7 @@ from dualwrite.wire.apis import (
     TxnOffsetCommitRequest,
 )
 from dualwrite.wire.error_codes import ErrorCode
+from tests.support.forked import ForkedBroker
 from tests.support.requests.admin_calls import delete
 from tests.support.requests.calls import (
     ask_for_topics,
@@ -37,7 +38,7 @@ NONE, UNSTABLE = ErrorCode.NONE, ErrorCode.UNSTABLE_OFFSET_COMMIT
 @pytest.fixture(scope="module")
 def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     config = {"group.initial.rebalance.delay.ms": "0"}
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), config=config) as running:
+    with ForkedBroker(tmp_path_factory.mktemp("broker"), config=config) as running:
         yield running
 
 
@@ -189,7 +190,7 @@ def test_a_producer_that_was_fenced_commits_nothing(client: RawClient) -> None:
 def test_a_zombie_joins_no_transaction_of_its_successor_even_without_verification(tmp_path: Path) -> None:
     """As in Kafka, where the log compares epochs whether the coordinator was asked or not."""
     config = {"transaction.partition.verification.enable": "false"}
-    with EmbeddedBroker(tmp_path, config=config) as broker, RawClient(broker.bootstrap_servers) as client:
+    with ForkedBroker(tmp_path, config=config) as broker, RawClient(broker.bootstrap_servers) as client:
         transactional_id, zombie, group, partition = begun(client)
         producer = new_producer(client, transactional_id)
         add_offsets(client, transactional_id, producer, group)

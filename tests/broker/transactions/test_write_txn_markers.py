@@ -9,6 +9,7 @@ from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.ids import ProducerIdentity
 from dualwrite.wire.apis import WriteTxnMarkersRequest
 from dualwrite.wire.error_codes import ErrorCode
+from tests.support.forked import ForkedBroker
 from tests.support.requests.calls import (
     LATEST,
     add,
@@ -36,7 +37,7 @@ VERSIONS = (1, 2)
 @pytest.fixture
 def careless(tmp_path: Path) -> Iterator[EmbeddedBroker]:
     """A broker that does not verify what clients of the older protocol write: only there can a transaction hang."""
-    with EmbeddedBroker(tmp_path, config={"transaction.partition.verification.enable": "false"}) as running:
+    with ForkedBroker(tmp_path, config={"transaction.partition.verification.enable": "false"}) as running:
         yield running
 
 

@@ -20,6 +20,7 @@ from dualwrite.testing.kafka import KafkaBroker
 from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run, write_unit
 from tests.support.coordinator.event_table import CONFIG
 from tests.support.coordinator.fake_kafka import FakeKafka, FakeParticipant
+from tests.support.forked import ForkedKafkaBroker
 
 PARTICIPANTS: list[Callable[[Any], KafkaParticipant]] = [NativeProducer, LibrdkafkaProducer]
 
@@ -145,7 +146,7 @@ def test_a_record_is_added_to_no_unit_of_which_another_call_was_cancelled(sqlite
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
     directory: Path = tmp_path_factory.mktemp("broker")
-    with KafkaBroker(directory / "broker") as broker:
+    with ForkedKafkaBroker(directory / "broker") as broker:
         yield broker
 
 

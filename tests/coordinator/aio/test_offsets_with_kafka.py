@@ -17,6 +17,7 @@ from dualwrite.testing.kafka import KafkaBroker
 from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run
 from tests.support.coordinator.consumed_topics import BROKER, fill, reading, values_of
 from tests.support.coordinator.event_table import events, stored_values
+from tests.support.forked import ForkedKafkaBroker
 
 RECORDS = 12
 Poll = Callable[[int], Awaitable[list[Any]]]
@@ -24,7 +25,7 @@ Poll = Callable[[int], Awaitable[list[Any]]]
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[KafkaBroker]:
-    with KafkaBroker(tmp_path / "broker", config=BROKER) as broker:
+    with ForkedKafkaBroker(tmp_path / "broker", config=BROKER) as broker:
         broker.create_topic("in")
         fill(broker.bootstrap_servers, 0, RECORDS)
         yield broker

@@ -20,6 +20,7 @@ from dualwrite.testing.kafka import KafkaBroker
 from tests.support.coordinator.consumed_topics import BROKER, fill, reading, values_of
 from tests.support.coordinator.event_table import events, stored_values
 from tests.support.examples.programs import environment
+from tests.support.forked import ForkedKafkaBroker
 
 PLACES = ["stored", "committed"]
 PROGRAM = [sys.executable, "-m", "tests.support.coordinator.dead_letters.dead_letter_program"]
@@ -33,7 +34,7 @@ def start_broker(tmp_path: Path) -> Iterator[Callable[..., KafkaBroker]]:
     started: list[KafkaBroker] = []
 
     def start(**config: str) -> KafkaBroker:
-        broker = KafkaBroker(tmp_path / "broker", config={**BROKER, **config})
+        broker = ForkedKafkaBroker(tmp_path / "broker", config={**BROKER, **config})
         started.append(broker.__enter__())
         started[-1].create_topic("in")
         return started[-1]

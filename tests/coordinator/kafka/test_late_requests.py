@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Column, MetaData, String, Table, create_engine, insert, select
 
-from dualwrite import DualWrite, EmbeddedBroker
+from dualwrite import DualWrite
 from dualwrite.cli.db import upgrade
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.librdkafka.errors import ConnectionWatch
 from dualwrite.comparison.topic import read_topic
 from dualwrite.wire.apis import ApiKey
+from tests.support.forked import ForkedBroker
 from tests.support.servers.holding_proxy import HoldingProxy
 
 rows = Table("rows", MetaData(), Column("name", String(20)))
@@ -61,7 +62,7 @@ def test_a_late_commit_does_not_end_the_next_unit_of_work(tmp_path: Path, proxy:
     upgrade(url)
     advertised = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}
     config = {"bootstrap.servers": f"127.0.0.1:{proxy.port}", "socket.timeout.ms": 1000}
-    with EmbeddedBroker(tmp_path / "broker", config=advertised) as broker:
+    with ForkedBroker(tmp_path / "broker", config=advertised) as broker:
         proxy.broker_port = int(broker.bootstrap_servers.rpartition(":")[2])
         late = threading.Event()
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from dualwrite import EmbeddedBroker
 from dualwrite.client.config.librdkafka_settings import LibrdkafkaSettings
 from dualwrite.wire.apis import ApiKey
+from tests.support.forked import ForkedBroker
 from tests.support.servers.holding_proxy import HoldingProxy
 
 SCANS_SECONDS = 3.0
@@ -22,7 +22,7 @@ def silent(tmp_path: Path) -> Iterator[HoldingProxy]:
     proxy = HoldingProxy(ApiKey.INIT_PRODUCER_ID)
     proxy.swallows = True
     advertised = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}"}
-    with EmbeddedBroker(tmp_path / "broker", config=advertised) as broker:
+    with ForkedBroker(tmp_path / "broker", config=advertised) as broker:
         proxy.broker_port = int(broker.bootstrap_servers.rpartition(":")[2])
         yield proxy
     proxy.close()

@@ -16,6 +16,7 @@ from dualwrite.testing.kafka import KafkaBroker
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.coordinator.consumed_topics import fill, reading, values_of
 from tests.support.coordinator.event_table import events, stored_values
+from tests.support.forked import ForkedKafkaBroker
 from tests.support.requests.group_calls import leave
 from tests.support.requests.raw_client import RawClient
 from tests.support.waiting import eventually
@@ -29,7 +30,7 @@ producers = pytest.mark.parametrize("producer", ["native", "librdkafka"])
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[KafkaBroker]:
     unnoticed = {"group.consumer.heartbeat.interval.ms": "30000"}  # a member that was removed is not told
-    with KafkaBroker(tmp_path / "broker", config=unnoticed) as broker:
+    with ForkedKafkaBroker(tmp_path / "broker", config=unnoticed) as broker:
         broker.create_topic("in")
         fill(broker.bootstrap_servers, 0, 6)
         yield broker

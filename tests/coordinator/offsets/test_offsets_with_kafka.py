@@ -11,7 +11,6 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from sqlalchemy import Engine, insert
 
-from dualwrite import EmbeddedBroker
 from dualwrite.client.producer.arguments import member_of
 from dualwrite.client.protocol.requests import GroupMember
 from dualwrite.comparison.topic import read_topic
@@ -27,6 +26,7 @@ from dualwrite.testing.kafka import KafkaBroker
 from dualwrite.wire.apis import ApiKey
 from tests.support.coordinator.consumed_topics import BROKER, fill, reading, values_of
 from tests.support.coordinator.event_table import events, stored_values
+from tests.support.forked import ForkedBroker, ForkedKafkaBroker
 from tests.support.servers.holding_proxy import HoldingProxy
 from tests.support.waiting import eventually
 
@@ -36,7 +36,7 @@ producers = pytest.mark.parametrize("producer", ["native", "librdkafka"])
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[KafkaBroker]:
-    with KafkaBroker(tmp_path / "broker", config=BROKER) as broker:
+    with ForkedKafkaBroker(tmp_path / "broker", config=BROKER) as broker:
         broker.create_topic("in")
         fill(broker.bootstrap_servers, 0, 6)
         yield broker
@@ -198,7 +198,7 @@ def behind(tmp_path: Path, proxy: HoldingProxy) -> Iterator[str]:
     """A broker, which clients reach through ``proxy`` alone."""
     servers = f"127.0.0.1:{proxy.port}"
     advertised = {"advertised.listeners": f"PLAINTEXT://{servers}"}
-    with EmbeddedBroker(tmp_path / "broker", config={**BROKER, **advertised}) as broker:
+    with ForkedBroker(tmp_path / "broker", config={**BROKER, **advertised}) as broker:
         proxy.broker_port = int(broker.bootstrap_servers.rpartition(":")[2])
         fill(servers, 0, 6)
         yield servers

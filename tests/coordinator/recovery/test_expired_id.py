@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, insert
 
-from dualwrite import DualWrite, EmbeddedBroker
+from dualwrite import DualWrite
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.comparison.topic import read_topic
 from dualwrite.errors import PrepareFailedError
 from tests.support.coordinator.event_table import events, stored_values
+from tests.support.forked import ForkedBroker
 from tests.support.waiting import eventually
 
 EXPIRING = {
@@ -37,7 +38,7 @@ def wait_until_forgotten(bootstrap_servers: str, transactional_id: str) -> None:
 def test_the_first_unit_after_an_id_expired_fails_retriably_and_the_next_succeeds(
     tmp_path: Path, sqlite_engine: Engine, producer: str
 ) -> None:
-    with EmbeddedBroker(tmp_path / "broker", config=EXPIRING) as broker:
+    with ForkedBroker(tmp_path / "broker", config=EXPIRING) as broker:
         config = {"bootstrap.servers": broker.bootstrap_servers}
         with DualWrite(sqlite_engine, config, application="idle", producer=producer) as dual_write:
             write(dual_write, "before")

@@ -16,6 +16,7 @@ from tests.support.coordinator.aio.async_dual_writes import LONG, AsyncPlace, ru
 from tests.support.coordinator.event_table import events, stored_values
 from tests.support.coordinator.usual_unit import write
 from tests.support.crash.world import free_port
+from tests.support.forked import ForkedBroker
 from tests.support.peer_clients.kafka_helpers import create_topic, visible
 from tests.support.waiting import eventually
 
@@ -48,7 +49,7 @@ def await_recovered(dual_write: DualWrite | AsyncDualWrite) -> None:
 
 def test_recovery_goes_on_in_the_background_until_the_broker_runs(sqlite_engine: Engine, tmp_path: Path) -> None:
     address = f"127.0.0.1:{free_port()}"
-    with EmbeddedBroker(tmp_path / "broker", listen=address):
+    with ForkedBroker(tmp_path / "broker", listen=address):
         create_topic(address, "events", 1)
         leave_one_undecided(sqlite_engine, address)
     with dual_write_on(sqlite_engine, address) as dual_write:
@@ -57,7 +58,7 @@ def test_recovery_goes_on_in_the_background_until_the_broker_runs(sqlite_engine:
         assert not dual_write.wait_idle(0)
         with dual_write.transaction() as tx:
             tx.execute(insert(events).values(value="two"))
-        with EmbeddedBroker(tmp_path / "broker", listen=address):
+        with ForkedBroker(tmp_path / "broker", listen=address):
             await_recovered(dual_write)
             assert visible(address, "events") == [b"one"]
             assert dual_write.wait_idle()

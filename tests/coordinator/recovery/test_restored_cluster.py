@@ -10,8 +10,8 @@ from sqlalchemy import Engine
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from tests.support.coordinator.event_table import slot_rows
-from tests.support.crash.forked import ForkedBroker
 from tests.support.crash.world import free_port
+from tests.support.forked import ForkedBroker
 from tests.support.peer_clients.kafka_helpers import create_topic, visible
 
 BEFORE, AFTER = "before", "after"

@@ -19,6 +19,7 @@ from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import ConfigurationError, DualWriteError, KafkaRefusedError
 from tests.support.coordinator.event_table import events, expire_leases, ready_engine, stored_values
 from tests.support.crash.world import free_port
+from tests.support.forked import ForkedBroker
 from tests.support.peer_clients.kafka_helpers import fresh_name, visible
 from tests.support.waiting import eventually
 
@@ -34,7 +35,7 @@ either_producer = pytest.mark.parametrize("producer", ["native", "librdkafka"])
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker"), config=SETTINGS) as running:
+    with ForkedBroker(tmp_path_factory.mktemp("broker"), config=SETTINGS) as running:
         yield running
 
 
@@ -221,7 +222,7 @@ def test_an_abort_before_the_decision_leaves_nothing_on_either_side(
 def test_a_broker_that_has_lost_the_last_unit_is_found(tmp_path: Path, producer: str) -> None:
     """Its coordinator says that the producer's last transaction was committed: it means the one before."""
     home, copy = tmp_path / "broker", tmp_path / "copy"
-    broker = EmbeddedBroker(home, listen=f"127.0.0.1:{free_port()}", config=SETTINGS)
+    broker = ForkedBroker(home, listen=f"127.0.0.1:{free_port()}", config=SETTINGS)
     engine = ready_engine(f"sqlite:///{tmp_path}/rows.db")
     broker.start()
     control = ControlPlane({"bootstrap.servers": broker.bootstrap_servers})

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, insert, update
 
-from dualwrite import EmbeddedBroker
 from dualwrite.coordinator.branch import Branches
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
@@ -21,6 +20,7 @@ from dualwrite.errors import FencedError, InvalidTransactionStateError, KafkaUna
 from dualwrite.records.outgoing import OutgoingRecord
 from tests.support.coordinator.event_table import CONFIG, await_sweeps, events, expire_leases, slot_rows, stored_values
 from tests.support.coordinator.fake_kafka import FakeCluster, Fault
+from tests.support.forked import ForkedBroker
 from tests.support.peer_clients.kafka_helpers import create_topic, visible
 
 pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
@@ -310,7 +310,7 @@ def test_every_step_is_observed_and_may_fail(make: Make, cluster: FakeCluster, c
 def test_eight_branches_of_several_processes_commit_together_on_a_broker(
     engine: Engine, cause: Cause, tmp_path: Path, producer: Any
 ) -> None:
-    with EmbeddedBroker(tmp_path / "broker") as broker:
+    with ForkedBroker(tmp_path / "broker") as broker:
         create_topic(broker.bootstrap_servers, "events", 3)
         config = {"bootstrap.servers": broker.bootstrap_servers}
 

@@ -26,6 +26,7 @@ from dualwrite.schema import upgrade_engine
 from tests.support.coordinator.dying_application import die, dual_write, leave_decided, write
 from tests.support.coordinator.event_table import await_sweeps, events, ready_engine, slot_rows, stored_values
 from tests.support.coordinator.fake_kafka import FakeCluster
+from tests.support.forked import ForkedBroker
 from tests.support.peer_clients.kafka_helpers import create_topic, visible
 
 pytestmark = pytest.mark.slow_cases("mariadb")
@@ -248,7 +249,7 @@ def test_a_role_that_may_not_read_the_system_identifier_goes_on_without(
         with dual_write(limited, cluster) as made:
             write(made, "one")
         assert not has_identity(engine)
-        with EmbeddedBroker(tmp_path) as broker:
+        with ForkedBroker(tmp_path) as broker:
             findings = examine(limited, {"bootstrap.servers": broker.bootstrap_servers})
             (identity,) = [finding for finding in findings if finding.check == "identity"]
         assert identity.level is Level.WARNING
@@ -290,7 +291,7 @@ class CopySite:
         self.home = home
 
     def broker(self) -> EmbeddedBroker:
-        return EmbeddedBroker(self.home / "broker")
+        return ForkedBroker(self.home / "broker")
 
     def engine(self) -> Engine:
         return ready_engine(f"sqlite:///{self.home / 'app.db'}")
@@ -385,7 +386,7 @@ def test_an_operator_on_a_copy_cannot_end_the_originals_transactions(
 def test_transactions_left_in_another_cluster_are_recovered_there(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first, second = EmbeddedBroker(tmp_path / "first"), EmbeddedBroker(tmp_path / "second")
+    first, second = ForkedBroker(tmp_path / "first"), ForkedBroker(tmp_path / "second")
     engine = CopySite(tmp_path).engine()
     with first, second:
         for broker in (first, second):
@@ -408,10 +409,10 @@ def test_transactions_left_in_another_cluster_are_recovered_there(
 @pytest.mark.slow
 def test_an_operator_gives_up_a_cluster_that_is_gone(tmp_path: Path) -> None:
     engine = CopySite(tmp_path).engine()
-    with EmbeddedBroker(tmp_path / "gone") as gone:
+    with ForkedBroker(tmp_path / "gone") as gone:
         create_topic(gone.bootstrap_servers, "events", 1)
         die_decided(engine, gone)
-    with EmbeddedBroker(tmp_path / "next") as broker:
+    with ForkedBroker(tmp_path / "next") as broker:
         create_topic(broker.bootstrap_servers, "events", 1)
         config = {"bootstrap.servers": broker.bootstrap_servers}
         one_slot = DualWrite(engine, config, application="orders", pool_size=1, acquire_timeout=0.3)
@@ -433,7 +434,7 @@ def test_a_cluster_that_is_replaced_under_a_living_process_recovers_nothing(
 ) -> None:
     """A name that leads to another cluster: what the row decides is open in the first one alone."""
     engine = CopySite(tmp_path).engine()
-    with EmbeddedBroker(tmp_path / "broker") as broker:
+    with ForkedBroker(tmp_path / "broker") as broker:
         create_topic(broker.bootstrap_servers, "events", 1)
         with on_broker(engine, broker) as made:
             write(made, "one")

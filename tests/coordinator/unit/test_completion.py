@@ -21,6 +21,7 @@ from tests.support.coordinator.aio.async_dual_writes import write_unit as write_
 from tests.support.coordinator.event_table import CONFIG, events, expire_leases, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka, Fault
 from tests.support.coordinator.usual_unit import write, write_unit
+from tests.support.forked import ForkedBroker
 from tests.support.peer_clients.consumers import consume
 from tests.support.servers.holding_proxy import HoldingProxy
 from tests.support.waiting import eventually
@@ -303,7 +304,7 @@ def test_a_participant_that_always_waits_is_refused_at_its_first_use(make_dual_w
 def proxied(tmp_path: Path) -> Iterator[tuple[HoldingProxy, EmbeddedBroker]]:
     proxy = HoldingProxy(ApiKey.END_TXN, number=2, cuts=False)
     at = f"PLAINTEXT://127.0.0.1:{proxy.port}"
-    with EmbeddedBroker(tmp_path / "broker", config={"advertised.listeners": at}) as broker:
+    with ForkedBroker(tmp_path / "broker", config={"advertised.listeners": at}) as broker:
         proxy.broker_port = int(broker.bootstrap_servers.rpartition(":")[2])
         yield proxy, broker
     proxy.close()
@@ -341,7 +342,7 @@ def test_an_asyncio_unit_is_over_before_its_commit_is_answered(sqlite_place: Asy
                         await tx.produce("events", value)
                     assert dual_write.pending() == 1
 
-    with EmbeddedBroker(tmp_path / "broker") as broker:
+    with ForkedBroker(tmp_path / "broker") as broker:
         run(units(broker.bootstrap_servers))
         assert consume(broker.bootstrap_servers, "events", minimum=3)[0] == [b"one", b"two", b"three"]
     assert stored_values(sqlite_place.seen) == ["one", "two", "three"]

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, event, insert
 
-from dualwrite import DualWrite, EmbeddedBroker
+from dualwrite import DualWrite
 from dualwrite.wire.apis import ApiKey
 from tests.support.coordinator.event_table import CONFIG, events, ready_engine
 from tests.support.coordinator.fake_kafka import FakeKafka
+from tests.support.forked import ForkedBroker
 from tests.support.servers.databases import SERVERS
 from tests.support.servers.holding_proxy import HoldingProxy
 from tests.support.servers.round_trip_proxy import TurnsProxy
@@ -109,7 +110,7 @@ def test_a_unit_takes_few_kafka_requests(
     engine = ready_engine(sqlite_url)
     proxy = HoldingProxy()
     at = f"127.0.0.1:{proxy.port}"
-    with EmbeddedBroker(tmp_path / "broker", config={"advertised.listeners": f"PLAINTEXT://{at}"}) as broker:
+    with ForkedBroker(tmp_path / "broker", config={"advertised.listeners": f"PLAINTEXT://{at}"}) as broker:
         proxy.broker_port = int(broker.bootstrap_servers.rpartition(":")[2])
         config = {"bootstrap.servers": at, "topic.metadata.refresh.interval.ms": 3_600_000}
         with DualWrite(engine, config, application="units", producer=producer, lease_timeout=QUIET) as dual_write:

@@ -20,6 +20,7 @@ from dualwrite.errors import InvalidTransactionStateError, KafkaUnavailableError
 from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run
 from tests.support.coordinator.event_table import events, ready_engine, stored_values
 from tests.support.crash.world import free_port
+from tests.support.forked import ForkedBroker
 from tests.support.peer_clients.kafka_helpers import create_topic, visible
 
 REFUSED = "no broker accepted a connection as this unit of work began"
@@ -99,7 +100,7 @@ def test_a_unit_can_have_records_as_soon_as_the_broker_runs(
     with DualWrite(sqlite_engine, config, application="orders", pool_size=1) as dual_write:
         with dual_write.transaction() as tx:
             write_row(tx)
-        with EmbeddedBroker(tmp_path / "broker", listen=address):
+        with ForkedBroker(tmp_path / "broker", listen=address):
             create_topic(address, "events", 1)
             with dual_write.transaction() as tx:
                 tx.execute(insert(events).values(value="two"))
@@ -118,7 +119,7 @@ def test_it_is_run_again_by_retries(sqlite_engine: Engine, tmp_path: Path, addre
             try:
                 tx.produce("events", value="one")
             except KafkaUnavailableError:
-                brokers.append(EmbeddedBroker(tmp_path / "broker", listen=address))
+                brokers.append(ForkedBroker(tmp_path / "broker", listen=address))
                 brokers[0].start()
                 create_topic(address, "events", 1)
                 raise

@@ -12,10 +12,10 @@ from sqlalchemy import create_engine, inspect, text
 from sqlalchemy.pool import NullPool
 
 from dualwrite.coordinator.sql.tables import spark_run
-from dualwrite.testing.kafka import KafkaBroker
 from tests.spark.flights import source
 from tests.spark.flights.answer import Delays, Findings, batches, compare_table, compare_topic
 from tests.spark.flights.pipeline import EXECUTORS, Pipeline, PipelineTask
+from tests.support.forked import ForkedKafkaBroker
 from tests.support.servers.postgresql import PostgreSQL
 
 VICTIMS = ("executor", "driver", "broker", "database")
@@ -59,7 +59,7 @@ class FlightsWorld:
     """
 
     def __init__(self, directory: Path, server: PostgreSQL, flights: Sequence[source.Row]) -> None:
-        self._broker = KafkaBroker(directory / "broker")
+        self._broker = ForkedKafkaBroker(directory / "broker")
         self._server = server
         self._directory = directory
         self._flights = flights

@@ -22,7 +22,7 @@ from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.librdkafka.connecting import CONNECT_AT_ONCE
 from dualwrite.client.protocol.requests import InitializedProducer
 from dualwrite.ids import OngoingTransaction
-from tests.support.crash.forked import Piped
+from tests.support.forked import Piped
 
 LEFT, RIGHT = "left", "right"
 LEFT_PARTITIONS = 3

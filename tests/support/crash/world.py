@@ -13,8 +13,8 @@ from sqlalchemy import create_engine
 
 from dualwrite.cli.db import upgrade
 from tests.support.crash.application import LEFT_PARTITIONS, Task, items
-from tests.support.crash.forked import ForkedBroker, Piped
 from tests.support.crash.oracle import CallerReports, judge
+from tests.support.forked import ForkedBroker, Piped
 
 
 class MortalBroker(Protocol):

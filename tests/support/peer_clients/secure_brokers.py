@@ -4,6 +4,7 @@ from pathlib import Path
 
 from dualwrite.broker.embedded import EmbeddedBroker
 from tests.support.client.certificate import CERTIFICATE, KEY
+from tests.support.forked import ForkedBroker
 from tests.support.requests.sasl_calls import CONFIG, EVERY_MECHANISM, OPEN, SASL, add_users
 
 ENCRYPTED = "SASL_SSL"
@@ -16,7 +17,7 @@ def secure_broker(data_dir: Path, **config: str) -> EmbeddedBroker:
     add_users(data_dir)
     keystore = data_dir.parent / f"{data_dir.name}.pem"
     keystore.write_text(KEY + CERTIFICATE)
-    return EmbeddedBroker(
+    return ForkedBroker(
         data_dir,
         config={
             **CONFIG,

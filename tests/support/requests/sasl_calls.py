@@ -17,6 +17,7 @@ from dualwrite.wire.apis import (
     SaslHandshakeRequest,
 )
 from dualwrite.wire.error_codes import ErrorCode
+from tests.support.forked import ForkedBroker
 from tests.support.requests.raw_client import RawClient
 
 ALICE, BOB = "alice", "al=i,ce bob ü"
@@ -47,7 +48,7 @@ def sasl_broker(data_dir: Path, *, allow_anonymous: bool = False, **config: str)
     """
     add_users(data_dir)
     named = {name.replace("_", "."): value for name, value in config.items()}
-    return EmbeddedBroker(data_dir, config={**CONFIG, **named}, allow_anonymous=allow_anonymous)
+    return ForkedBroker(data_dir, config={**CONFIG, **named}, allow_anonymous=allow_anonymous)
 
 
 def log_of(broker: EmbeddedBroker) -> str:

@@ -8,8 +8,8 @@ from sqlalchemy import Engine
 
 from dualwrite.spark.workers import close_workers
 from tests.support.coordinator.event_table import await_sweeps
-from tests.support.crash.forked import ForkedBroker
 from tests.support.crash.world import free_port
+from tests.support.forked import ForkedBroker
 from tests.support.peer_clients.kafka_helpers import create_topic
 from tests.support.spark.batch_process import BatchProcessPlan, running, said
 from tests.support.spark.batches import (

@@ -11,13 +11,14 @@ from dualwrite.spark.batch.write_batch import recover_job
 from dualwrite.spark.plan.options import WriteOptions
 from dualwrite.spark.workers import close_workers
 from tests.support.coordinator.event_table import await_sweeps
+from tests.support.forked import ForkedBroker
 from tests.support.peer_clients.kafka_helpers import create_topic, fresh_name, visible
 from tests.support.spark.batches import json_of, open_slots, options_for, staged_rows, stored, things
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path_factory.mktemp("batch") / "broker", durability="os") as started:
+    with ForkedBroker(tmp_path_factory.mktemp("batch") / "broker", durability="os") as started:
         yield started
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from dualwrite.errors import DualWriteError
 from dualwrite.spark.workers import close_workers
-from tests.support.crash.forked import Piped
+from tests.support.forked import Piped
 from tests.support.spark.batches import begun, options_for, rows, written
 
 _pausing = threading.Lock()

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from dualwrite import EmbeddedBroker
+from dualwrite.testing.kafka import KafkaBroker
 
 IMPORTED = [
     "tests.support.crash.async_application",
@@ -100,11 +101,17 @@ class Piped(Forked):
         self.wait()
 
 
-class ForkedBroker(EmbeddedBroker):
-    """An EmbeddedBroker that is forked."""
-
+class _Forking(EmbeddedBroker):
     def _spawn(self, command: list[str], log: IO[bytes]) -> "_Broker":
         return _Broker(command, log)
+
+
+class ForkedBroker(_Forking):
+    """An EmbeddedBroker that is forked."""
+
+
+class ForkedKafkaBroker(_Forking, KafkaBroker):
+    """A KafkaBroker that is forked."""
 
 
 class _Broker(Forked):
