@@ -8,6 +8,8 @@ import os
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 from typing import TypeVar
 from uuid import UUID
@@ -100,9 +102,8 @@ class ClusterClient:
         :raises AnswerLostError: if the request was sent and not answered.
         :raises KafkaUnavailableError: if the broker cannot be reached.
         """
-        connection = self.connection_to(endpoint)
-        remaining = max(deadline - self._clock(), FIRST_PAUSE)
-        return connection.request(call, timeout=remaining)
+        connection = self.connection_to(endpoint, deadline)
+        return connection.request(call, timeout=self._seconds_until(deadline))
 
     def ask_coordinator(
         self,
@@ -131,30 +132,14 @@ class ClusterClient:
 
         :raises KafkaUnavailableError: if none answers; the message names each broker and the reason.
         """
-        reasons = []
-        for endpoint in self._candidates():
-            try:
-                return self.ask(endpoint, call, deadline)
-            except KafkaUnavailableError as error:
-                reasons.append(str(error))
-        raise KafkaUnavailableError("; ".join(reasons))
+        return self._in_turn(lambda each: each.request(call, timeout=self._seconds_until(deadline)), deadline)
 
     def any_connection(self) -> BlockingConnection:
         """A connection to the first broker that can be reached.
 
         :raises KafkaUnavailableError: if none can be, until the deadline.
         """
-
-        def attempt(_deadline: float) -> BlockingConnection:
-            reasons = []
-            for endpoint in self._candidates():
-                try:
-                    return self.connection_to(endpoint)
-                except KafkaUnavailableError as error:
-                    reasons.append(str(error))
-            raise KafkaUnavailableError("; ".join(reasons))
-
-        return self.persist(attempt)
+        return self.persist(partial(self._in_turn, lambda connection: connection))
 
     def ask_once(self, call: VersionedRequest) -> Message:
         """Send a request that must not be carried out twice, to the first broker that can be reached.
@@ -223,10 +208,10 @@ class ClusterClient:
             leaders[partition] = nodes[leader_ids[partition]]
         return leaders
 
-    def connection_to(self, endpoint: Endpoint) -> BlockingConnection:
+    def connection_to(self, endpoint: Endpoint, deadline: float) -> BlockingConnection:
         """The connection to ``endpoint``; opens a new one if there is none that works.
 
-        :raises KafkaUnavailableError: if the broker cannot be reached.
+        :raises KafkaUnavailableError: if the broker cannot be reached before ``deadline``.
         """
         if self._process != os.getpid():
             self.close()
@@ -237,7 +222,8 @@ class ClusterClient:
             connection = None
             self.lost_connections += 1
         if connection is None:
-            connection = self._connect(endpoint, self._settings)
+            patience = min(self._settings.connect_timeout, self._seconds_until(deadline))
+            connection = self._connect(endpoint, replace(self._settings, connect_timeout=patience))
         self._connections[endpoint] = connection
         return connection
 
@@ -246,6 +232,21 @@ class ClusterClient:
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
+
+    def _seconds_until(self, deadline: float) -> float:
+        return max(deadline - self._clock(), FIRST_PAUSE)
+
+    def _in_turn(self, use: Callable[[BlockingConnection], T], deadline: float) -> T:
+        """What ``use`` returns for the first broker that answers. Each may take its share of the time to be reached: a
+        broker that accepts connections and says nothing leaves the others theirs."""
+        candidates, reasons = self._candidates(), []
+        for place, endpoint in enumerate(candidates):
+            share = self._seconds_until(deadline) / (len(candidates) - place)
+            try:
+                return use(self.connection_to(endpoint, self._clock() + share))
+            except KafkaUnavailableError as error:
+                reasons.append(str(error))
+        raise KafkaUnavailableError("; ".join(reasons))
 
     def _candidates(self) -> tuple[Endpoint, ...]:
         return tuple(dict.fromkeys((*self._connections, *self._known.candidates())))

@@ -212,6 +212,40 @@ def test_a_configuration_error_is_not_asked_again() -> None:
     assert clock.pauses == []
 
 
+class SilentBrokers:
+    """Accept connections, and say nothing: each attempt takes as long as it may."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+        self.waited: list[tuple[str, float]] = []
+
+    def connect(self, endpoint: Endpoint, settings: ClientSettings) -> Any:
+        self.waited.append((endpoint.host, settings.connect_timeout))
+        self._clock.now += settings.connect_timeout
+        raise KafkaUnavailableError(f"broker {endpoint}: timed out")
+
+
+@pytest.mark.parametrize(
+    ("connect_timeout", "timeout", "waited"),
+    [
+        (10.0, 60.0, 10.0),
+        (10.0, 0.75, 0.25),
+        (0.1, 0.75, 0.1),
+    ],
+)
+def test_silent_brokers_share_the_time_that_a_call_may_take(
+    connect_timeout: float, timeout: float, waited: float
+) -> None:
+    clock = FakeClock()
+    brokers, began = SilentBrokers(clock), clock.now
+    settings = ClientSettings(tuple(Endpoint(name, 1) for name in "abc"), connect_timeout=connect_timeout)
+    asking = ClusterClient(settings, timeout=timeout, clock=clock.monotonic, sleep=clock.sleep, connect=brokers.connect)
+    with pytest.raises(KafkaUnavailableError, match=f"a:1: .*b:1: .*c:1: .*gave up after {timeout:g} s"):
+        asking.any_connection()
+    assert brokers.waited[:3] == [(name, pytest.approx(waited)) for name in "abc"]
+    assert clock.now <= began + timeout + 1e-6
+
+
 def test_leaders_are_where_metadata_says() -> None:
     with scripted() as first, scripted() as second:
         first.nodes[2] = second.endpoint
