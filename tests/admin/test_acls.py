@@ -44,6 +44,7 @@ def site(broker: KafkaBroker) -> Iterator[AdminSite]:
     made.close()
 
 
+@pytest.mark.slow
 def test_an_acl_that_was_added_is_listed_and_removed(site: AdminSite) -> None:
     prefixed = Acl(
         ResourceType.GROUP, "or", PatternType.PREFIXED, "User:b", "10.0.0.1", AclOperation.ALL, Permission.DENY

@@ -22,6 +22,7 @@ def costs(*processor: float) -> list[UnitCost]:
     return [UnitCost(client=each / 2, broker=each / 2, elapsed=1.0) for each in processor]
 
 
+@pytest.mark.slow
 def test_a_unit_that_wastes_processor_time_fails_the_comparison(tmp_path: Path) -> None:
     recorded = tmp_path / "recorded.json"
     RecordedRatios({}, {"sqlite": 2.0}).write(recorded)

@@ -35,6 +35,7 @@ def test_what_a_command_prints_is_in_the_report(tmp_path: Path, monkeypatch: pyt
     assert contents == {"benchmarks.growth --help --json growth.json": None}
 
 
+@pytest.mark.slow
 def test_a_command_that_fails_is_named_and_the_others_are_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands = "    python -m benchmarks.growth --sizes 1 2\n    python -m benchmarks.growth --help\n"
     with pytest.raises(SystemExit, match=r"^failed: python -m benchmarks\.growth --sizes 1 2$"):

@@ -74,6 +74,7 @@ def test_above_1_ours_is_better_whether_more_or_less_of_it_is_better() -> None:
     assert latency == ("1 producer, p50", 0.5, 0.5, 0.5)
 
 
+@pytest.mark.slow
 def test_each_kind_of_table_is_drawn_below_it_and_no_other(tmp_path: Path) -> None:
     report = tmp_path / "report.md"
     report.write_text(page(GROWTH, RATIOS, STANDINGS, ALONE) + NOT_DRAWN + page(GROWTH))

@@ -15,6 +15,7 @@ from tests.support.peer_clients.kafka_helpers import fresh_name
 ONLY_IN_TABLE, ONLY_IN_TOPIC, NOT_EQUALLY_OFTEN, OTHER_VALUE, UNSETTLED = Difference
 
 
+@pytest.mark.slow_cases
 def test_a_naive_pair_that_dies_between_its_two_writes_is_found_and_a_unit_of_work_is_not(
     any_site: ComparisonSite,
 ) -> None:

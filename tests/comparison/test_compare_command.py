@@ -196,6 +196,7 @@ def test_a_missing_topic_is_not_created(ready: ComparisonSite) -> None:
     assert name not in AdminClient(ready.broker.client_config).list_topics(timeout=PATIENCE).topics
 
 
+@pytest.mark.slow
 def test_a_broker_that_does_not_run_is_one_line(ready: ComparisonSite) -> None:
     code, out, err = ready.run(bootstrap="127.0.0.1:1")
     assert (code, out, err.count("\n")) == (2, "", 1)

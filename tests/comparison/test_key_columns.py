@@ -164,6 +164,7 @@ RAGGED_COLUMNS = [
 ]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(("server", "columns"), RAGGED_COLUMNS)
 def test_the_record_of_a_load_is_the_row_that_the_database_keeps(
     request: pytest.FixtureRequest,

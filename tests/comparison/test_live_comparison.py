@@ -137,6 +137,7 @@ def test_an_application_that_always_has_a_transaction_open_is_compared(ready: Co
     assert len(pauses.slept) == 1
 
 
+@pytest.mark.slow_cases
 def test_units_of_work_that_run_meanwhile_are_never_a_difference(any_site: ComparisonSite) -> None:
     """They insert rows with their records, and delete rows with tombstones, all the time."""
     any_site.create()

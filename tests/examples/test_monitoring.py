@@ -249,6 +249,7 @@ def firing(promtool: str, scratch: Path, alert: str, history: Mapping[str, str])
     return tested.returncode == 0
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("alert", FIRING)
 def test_an_alert_fires_when_it_should_and_not_otherwise(promtool: str, tmp_path: Path, alert: str) -> None:
     assert firing(promtool, tmp_path, alert, FIRING[alert])

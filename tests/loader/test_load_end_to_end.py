@@ -124,13 +124,13 @@ def test_a_locked_database_is_one_line(place: LoadPlace) -> None:
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "error",
     [
         "errors.KafkaUnavailableError('no')",
-        pytest.param("errors.FencedError('no')", marks=pytest.mark.slow),
-        pytest.param("errors.DatabaseBusyError('no')", marks=pytest.mark.slow),
+        "errors.FencedError('no')",
+        "errors.DatabaseBusyError('no')",
         "OperationalError('', {}, Exception('no'))",
     ],
 )

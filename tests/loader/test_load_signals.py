@@ -31,6 +31,7 @@ def bad_lines(path: Path) -> list[int]:
     return [json.loads(line)["line"] for line in path.read_text().splitlines()]
 
 
+@pytest.mark.slow_cases
 @steps
 def test_ctrl_c_says_how_many_rows_are_in_both_and_the_same_command_goes_on(
     place: LoadPlace, step: str, committed: int
@@ -46,6 +47,7 @@ def test_ctrl_c_says_how_many_rows_are_in_both_and_the_same_command_goes_on(
     assert table_rows(place.engine) == pairs(place.committed()) == ROWS
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_any_moment_counts_what_is_committed(place: LoadPlace) -> None:
     rows = 3000
     write_input(place.file, "id,name\n" + csv_text(rows))
@@ -62,6 +64,7 @@ def test_ctrl_c_at_any_moment_counts_what_is_committed(place: LoadPlace) -> None
     assert table_rows(place.engine) == pairs(place.committed()) == [(n, f"name {n}") for n in range(1, rows + 1)]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.crash
 @steps
 def test_a_kill_beside_bad_rows_leaves_each_of_them_once(
@@ -84,6 +87,7 @@ def test_a_kill_beside_bad_rows_leaves_each_of_them_once(
     assert done.stderr.splitlines()[-1] == f"dualwrite: {found}{earlier} bad {noun} of earlier runs, not loaded"
 
 
+@pytest.mark.slow_cases
 @pytest.mark.crash
 @steps
 def test_a_killed_load_of_standard_input_goes_on_with_the_same_input(
@@ -119,6 +123,7 @@ def test_ctrl_c_while_the_pipe_is_silent_is_heard(place: LoadPlace) -> None:
     assert pairs(place.committed()) == ROWS[:6]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("text", "message"),
     [

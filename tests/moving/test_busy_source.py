@@ -82,7 +82,7 @@ def last_values(cluster: MoveEnd, topic: str) -> dict[tuple[int, bytes | None], 
     return {key: value for key, value in last.items() if value is not None}
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_the_last_run_finds_every_record_once(tmp_path: Path, seed: int) -> None:
     with (

@@ -33,6 +33,7 @@ def test_a_mover_that_is_killed_again_and_again_comes_to_the_end(site: MoveSite)
     assert_moved(site, topics)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(("step", "number"), [("offsets sent", 1), ("after commit", 1), ("offsets sent", 2)])
 def test_a_mover_that_was_killed_between_two_groups_moves_both_later(site: MoveSite, step: str, number: int) -> None:
     (topic,) = filled(site, 1)
@@ -49,6 +50,7 @@ def test_a_mover_that_was_killed_between_two_groups_moves_both_later(site: MoveS
     assert site.run("--check").code == 0
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("step", ["offsets sent", "before applications"])
 def test_a_mover_that_was_killed_at_the_end_is_finished_later(site: MoveSite, tmp_path: Path, step: str) -> None:
     kill_while_finishing(site, f"sqlite:///{tmp_path / 'app.db'}", step)

@@ -144,6 +144,7 @@ def member(cluster: MoveEnd, topic: str, protocol: str = "classic") -> Consumer:
     return consumer
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_a_group_with_members_is_refused(site: MoveSite, side: str, protocol: str) -> None:

@@ -143,6 +143,7 @@ def test_a_move_works_over_tls_and_with_passwords_and_the_rights_of_the_manual(
     engine.dispose()
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("side", "lacking"),
     [

@@ -36,6 +36,7 @@ def terminated(site: OperationsSite) -> None:
     )
 
 
+@pytest.mark.slow_cases
 @both_producers
 @pytest.mark.parametrize("partitions", [1, 7], ids=["one log", "several logs"])
 def test_recovery_does_what_the_list_foretold_for_every_row_and_history(

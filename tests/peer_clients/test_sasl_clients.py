@@ -52,6 +52,7 @@ def secret_of(mechanism: str, user: str = ALICE) -> str:
     return unsecured_token(user) if mechanism == "OAUTHBEARER" else PASSWORD
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("client", BY_PACE)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -80,6 +81,7 @@ REASONS = {
 }
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("client", BY_PACE)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_a_wrong_password_is_explained_on_both_sides(

@@ -168,6 +168,7 @@ def test_loading_the_plugin_imports_no_library() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
+@pytest.mark.slow
 def test_an_async_dualwrite_is_for_the_event_loop_of_a_test(suite: pytest.Pytester) -> None:
     suite.makepyfile(shop=ORDERS)
     suite.makepyfile(
@@ -202,6 +203,7 @@ def test_an_async_dualwrite_is_for_the_event_loop_of_a_test(suite: pytest.Pytest
     suite.runpytest_subprocess("-W", "error").assert_outcomes(passed=3)
 
 
+@pytest.mark.slow
 def test_a_fixture_that_needs_an_extra_says_what_to_install(suite: pytest.Pytester) -> None:
     suite.makeconftest("import sys; sys.modules['greenlet'] = None")
     suite.makepyfile("def test_on_asyncio(async_dualwrite): pass")

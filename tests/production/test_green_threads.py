@@ -51,7 +51,7 @@ def run(library: str, url: str, broker: KafkaBroker, producer: str = "native", *
         assert {row.owner for row in rows_of(engine).values()} == {""}, "all slots were given back"
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.parametrize("producer", ["native", "librdkafka"])
 @pytest.mark.postgresql
 def test_a_program_patched_by_gevent_runs_units_at_the_same_time(

@@ -95,6 +95,7 @@ def test_another_node_is_refused_by_its_id(client: RawClient) -> None:
         assert client.ask(apis.UnregisterBrokerRequest(broker_id=node), 0).error_code == error
 
 
+@pytest.mark.slow
 def test_clients_work_with_it(shared_broker: EmbeddedBroker) -> None:
     servers, topic = {"bootstrap.servers": shared_broker.bootstrap_servers}, unique("topic")
     admin = AdminClient(servers)

@@ -100,6 +100,7 @@ async def guesses(client: PowerCutClient) -> None:
 SCRIPTS = [commits, ends_without_records, sessions, kept, first_versions, guesses]
 
 
+@pytest.mark.slow_cases("commits", "first_versions", "kept", "sessions")
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_every_power_cut_leaves_what_was_told_and_nothing_half_done(script: PowerCutHistory) -> None:
     assert check_every_power_cut(script) > 20
@@ -113,6 +114,7 @@ def always(*_: Any) -> bool:
     return True
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("place", "broken", "script"),
     [

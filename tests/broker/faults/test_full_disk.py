@@ -121,6 +121,7 @@ WORK: dict[str, tuple[Callable[[LimitedBroker], object], str]] = {
 }
 
 
+@pytest.mark.slow_cases
 @pytest.mark.slow_cases("os")
 @pytest.mark.parametrize(("work", "file"), WORK.values(), ids=WORK.keys())
 def test_a_full_disk_ends_the_broker_with_one_line_and_loses_nothing(
@@ -173,6 +174,7 @@ def test_a_start_on_a_full_disk_fails_with_one_line_and_a_later_start_finds_ever
     first.has_lost_nothing()
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EACCES])
 def test_a_start_that_meets_a_failing_disk_may_be_repeated(tmp_path: Path, number: int) -> None:
     """After the code 2 a supervisor gives up; the disk may have room again a moment later."""

@@ -163,6 +163,7 @@ def test_the_broker_says_that_it_has_the_protocol(client: RawClient) -> None:
     assert (finalized["group.version"], supported["group.version"]) == (1, (0, 1))
 
 
+@pytest.mark.slow
 def test_groups_of_both_types_are_listed(client: RawClient, connect: Connect) -> None:
     classic, consumer = unique("classic"), unique("consumer")
     joined_member(client, classic)

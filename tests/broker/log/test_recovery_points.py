@@ -213,7 +213,7 @@ def damage(files: MemoryFiles, name: str, how: str) -> None:
 _SLOWLY = [pytest.param(how, marks=pytest.mark.slow) for how in ("cut", "junk", "emptied")]
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["missing", "flipped", *_SLOWLY])
 def test_a_damaged_index_or_snapshot_is_rebuilt_from_the_log(how: str) -> None:
     noticed: Counter[str] = Counter()

@@ -28,6 +28,7 @@ def lines_of(log: Path) -> list[str]:
     return text.splitlines()
 
 
+@pytest.mark.slow
 def test_names_that_contain_a_line_end_write_no_line(tmp_path: Path) -> None:
     """A transactional id, a group, a client id and a member id, in every line of the log that a client can cause."""
     config = {

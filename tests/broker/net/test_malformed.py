@@ -197,6 +197,7 @@ def announcements(version: int, key: ApiKey) -> Iterator[bytes]:
             yield with_size(head(key, version, None) + body)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("key", list(ROUTES))
 def test_a_kilobyte_that_announces_gigabytes_allocates_nothing(bystander: Bystander, key: ApiKey) -> None:
     before = memory_peak(bystander.broker.pid)

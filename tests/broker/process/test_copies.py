@@ -179,6 +179,7 @@ def follow_the_page(pid: int, source: Path, copy: Path) -> None:
     subprocess.run(["sh", "-euc", program], check=True, env=environment, timeout=PATIENCE_SECONDS)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="this system does not tell a thread's state")
 @pytest.mark.parametrize("make", [freeze_and_copy, follow_the_page])
 def test_a_frozen_copy_has_all_that_was_acknowledged(

@@ -140,6 +140,7 @@ def test_the_brokers_log_is_in_the_data_directory(tmp_path: Path) -> None:
     assert (tmp_path / "broker.log").read_text().count("listening on 127.0.0.1:") == 2
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -164,6 +165,7 @@ def test_every_setting_that_prevents_the_start_is_in_the_error(tmp_path: Path) -
     )
 
 
+@pytest.mark.slow
 def test_a_second_broker_on_the_same_directory_is_refused(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path) as broker:
         with pytest.raises(ConfigurationError, match="is in use by another broker"):

@@ -124,6 +124,7 @@ def test_the_connections_of_a_listener_have_the_buffers_that_were_set(tmp_path: 
     assert 16384 <= sizes[0] < 65536 <= sizes[1]  # Linux doubles each
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("version", [1, 2, 3, 5, 6])
 def test_topics_are_not_deleted_where_delete_topic_enable_is_false(tmp_path: Path, version: int) -> None:
     error = ErrorCode.TOPIC_DELETION_DISABLED if version >= 3 else ErrorCode.INVALID_REQUEST

@@ -77,6 +77,7 @@ def deaf(address: str, topic: str) -> RawClient:
     return client
 
 
+@pytest.mark.slow
 def test_a_stop_under_load_is_in_time_and_loses_nothing(tmp_path: Path, brokers: list[RunningBroker]) -> None:
     broker = start(tmp_path, brokers)
     address = broker.address

@@ -70,6 +70,7 @@ def test_a_database_that_vanishes_at_commit_ends_in_doubt_within_twice_the_limit
     assert world.is_alike("before", *(["in doubt"] if delivers else []))
 
 
+@pytest.mark.slow_cases
 def test_a_state_that_cannot_be_stored_in_time_rolls_both_sides_back(world: SilentDatabaseWorld) -> None:
     dual_write = world.dual_write()
     write_unit(dual_write, "before")

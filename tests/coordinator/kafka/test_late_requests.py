@@ -50,6 +50,7 @@ def require_open(bootstrap_servers: str) -> None:
     assert described.state == "Ongoing"
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("producer", ["native", "librdkafka"])
 def test_a_late_commit_does_not_end_the_next_unit_of_work(tmp_path: Path, proxy: HoldingProxy, producer: str) -> None:
     """The second unit's EndTxn is lost and repeated by the producer, which tells nobody. Its first copy arrives in the

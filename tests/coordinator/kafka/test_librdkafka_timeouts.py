@@ -28,7 +28,7 @@ def silent(tmp_path: Path) -> Iterator[HoldingProxy]:
     proxy.close()
 
 
-@pytest.mark.slow_cases("as librdkafka derives it")
+@pytest.mark.slow
 @pytest.mark.parametrize("derives", [False, True], ids=["as the library sets it", "as librdkafka derives it"])
 def test_a_request_is_repeated_only_if_its_answer_takes_long(silent: HoldingProxy, derives: bool) -> None:
     """The negative control is librdkafka's own timeout, which has always passed: its factor 1000 overflows."""

@@ -125,6 +125,7 @@ def test_one_seed_is_one_run() -> None:
     assert len(traces[0]) > 50
 
 
+@pytest.mark.slow
 def test_a_seed_is_the_same_run_in_another_python_process() -> None:
     hashes = [dict(os.environ, PYTHONHASHSEED=number) for number in ("1", "2")]
     command = [sys.executable, "-c", TRACES]

@@ -141,6 +141,7 @@ def test_a_database_is_asked_for_all_rows_a_few_times_for_many_slots(engine: Eng
     assert 0 < read <= 8
 
 
+@pytest.mark.slow_cases("mariadb", "sqlite")
 def test_threads_of_several_processes_that_lease_at_once_never_get_the_same_slot(engine: Engine) -> None:
     made = [in_sql(engine, f"process {number}") for number in range(4)]
     with ThreadPoolExecutor(8) as threads:

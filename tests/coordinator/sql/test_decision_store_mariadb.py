@@ -206,6 +206,7 @@ def test_a_statement_that_ends_the_transaction_is_noticed_though_another_has_beg
 HARMLESS = ["CREATE TEMPORARY TABLE other (id INTEGER)", "SAVEPOINT other", "SELECT 1", "SET @other = 1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("statement", HARMLESS)
 def test_a_statement_that_does_not_end_the_transaction_is_fine(
     engine: Engine, store: TakingStore, statement: str

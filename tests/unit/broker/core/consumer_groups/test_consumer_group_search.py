@@ -18,6 +18,7 @@ from tests.support.broker.group_worlds.walking import walk
 Breach = Callable[[pytest.MonkeyPatch], None]
 
 
+@pytest.mark.slow_cases("consumer protocol")
 @pytest.mark.parametrize("with_classic", [False, True], ids=["consumer protocol", "both protocols"])
 def test_no_history_breaks_a_rule_of_the_group(with_classic: bool) -> None:
     walk_all(range(300), with_classic=with_classic)
@@ -80,6 +81,7 @@ def strangers_are_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(classic_rules, "is_stranger", lambda *_: False)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("breach", "seeds", "with_classic"),
     [
