@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{name}: not touched: {reason}")
     ended = sum(outcome in (Outcome.COMMITTED, Outcome.ABORTED) for outcome in done.outcomes.values())
     print(
-        f"{counted(len(done.outcomes), 'slot')} checked; {counted(ended, 'transaction')} had been left open"
+        f"{counted(len(done.outcomes), 'slot')} checked; {counted(ended, 'transaction')} ended"
         f"{heuristic_count(done.outcomes)}{_missed_count(done.missed)}{_in_use_count(done.in_use)}"
     )
     return 1 if done.is_bad else 0

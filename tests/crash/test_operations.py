@@ -79,7 +79,7 @@ def test_recover_is_a_start_without_an_application(world: CrashWorld) -> None:
     world.kill_at("COMMIT_DATABASE", unit=2)
     done = dualwrite(world, "recover", "--application", "crash")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"{SLOT}: aborted\n1 slot checked; 1 transaction had been left open\n"
+    assert done.stdout == f"{SLOT}: aborted\n1 slot checked; 1 transaction ended\n"
     assert world.judge() == []
 
 

@@ -35,7 +35,7 @@ def transactions(site: OperationsSite, application: str | None) -> Finding:
 
 def test_recover_fails_and_names_the_other_cluster(site: OperationsSite, here: str) -> None:
     result = site.run("recover", "--application", site.application)
-    assert (result.code, result.out) == (1, "0 slots checked; 0 transactions had been left open\n")
+    assert (result.code, result.out) == (1, "0 slots checked; 0 transactions ended\n")
     assert len(result.err.splitlines()) == 1
     assert says_it(result.err, site, here)
 

@@ -139,7 +139,7 @@ def test_the_summary_counts_foretold_and_recorded_outcomes(site: OperationsSite)
     assert line in site.run(*words).out.splitlines()
     recovered = site.run("recover", "--application", site.application)
     assert recovered.out.splitlines()[-1] == (
-        "1 slot checked; 0 transactions had been left open; 1 heuristic outcome: see dualwrite transactions list"
+        "1 slot checked; 0 transactions ended; 1 heuristic outcome: see dualwrite transactions list"
     )
     listed = site.run(*words)
     assert listed.code == 1

@@ -180,7 +180,7 @@ def test_recover_ends_every_unowned_transaction(site: OperationsSite) -> None:
     assert result.out.splitlines() == [
         f"{site.slot(0)}: committed",
         f"{site.slot(1)}: aborted",
-        "2 slots checked; 2 transactions had been left open",
+        "2 slots checked; 2 transactions ended",
     ]
     assert site.visible() == site.stored() == ["one"]
     assert site.run("recover", "--application", site.application, "--json").json() == {
@@ -197,7 +197,7 @@ def test_recover_leaves_living_owners_alone(site: OperationsSite) -> None:
     with alive.transaction() as tx:
         tx.produce(site.topic, value="zero")
     result = site.run("recover", "--application", site.application)
-    assert (result.code, result.out) == (0, "0 slots checked; 0 transactions had been left open\n")
+    assert (result.code, result.out) == (0, "0 slots checked; 0 transactions ended\n")
     with alive.transaction() as tx:
         tx.produce(site.topic, value="one")
 
@@ -210,9 +210,7 @@ def test_recover_names_a_decided_transaction_whose_owner_may_be_alive(site: Oper
     first, summary = result.out.splitlines()
     assert first.startswith(f"{site.slot()}: not touched: ")
     assert "has it, and may be alive: its lease has " in first
-    assert summary == (
-        "0 slots checked; 0 transactions had been left open; 1 slot in use: run it again when the lease is over"
-    )
+    assert summary == ("0 slots checked; 0 transactions ended; 1 slot in use: run it again when the lease is over")
     shown = site.run("recover", "--application", site.application, "--json")
     assert (shown.code, list(shown.json()["in_use"])) == (0, [site.slot()])
     expire_leases(site.engine)

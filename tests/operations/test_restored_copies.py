@@ -78,7 +78,7 @@ def test_a_restored_copy_is_one_finding(
     assert done.code == 1
     assert done.out.splitlines() == [
         f"{slots}: {outcome.value}",
-        "5 slots checked; 0 transactions had been left open; 5 heuristic outcomes: see dualwrite transactions list",
+        "5 slots checked; 0 transactions ended; 5 heuristic outcomes: see dualwrite transactions list",
     ]
     listed = site.run(*words)
     assert listed.code == 1
