@@ -3,7 +3,8 @@ PYTHON ?= python3
 ROWS ?= 20000
 FLIGHTS ?= 336776
 PYTEST ?=
-WORKERS ?= 2
+# One more than the processors that it is meant for: tests wait for brokers and databases.
+WORKERS ?= 3
 SECONDS ?= 3600
 AGAINST ?= HEAD~1
 PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -32,7 +33,7 @@ help:
 	@echo "make lock       pin the newest dependencies again (needs uv)"
 	@echo "make clean      remove .venv and every cache"
 	@echo "PYTHON=python3.12 chooses the interpreter, PYTEST='-k name' adds options to the tests,"
-	@echo "WORKERS=4 runs more of them at once."
+	@echo "WORKERS=4 runs four of them at once."
 
 demo: $(DEMO_READY)
 	$(BIN)/dualwrite demo --rows $(ROWS)
