@@ -10,7 +10,6 @@ from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.errors import DualWriteError
 from tests.support.broker.key_servers import AUTHORITY, Serve, key_servers
 from tests.support.broker.token_makers import token
-from tests.support.forked import ForkedBroker
 from tests.support.peer_clients.consumers import consume
 from tests.support.peer_clients.kafka_python_sockets import leaves_sockets, sockets_are_collected_here
 from tests.support.peer_clients.sasl_commits import SASL_CLIENTS
@@ -44,7 +43,7 @@ def broker(
         "sasl.oauthbearer.expected.issuer": ISSUER,
         "connection.failed.authentication.delay.ms": "0",
     }
-    with ForkedBroker(tmp_path / "broker", config=config) as running:
+    with EmbeddedBroker(tmp_path / "broker", config=config) as running:  # with the environment of now
         yield running
 
 

@@ -15,7 +15,6 @@ from dualwrite.spark import register, write_batch
 from dualwrite.spark.batch.datasource import DualWriteDataSource
 from dualwrite.spark.workers import close_workers
 from dualwrite.testing.kafka import KafkaBroker
-from tests.support.forked import ForkedKafkaBroker
 from tests.support.spark.batches import open_slots, staged_rows
 from tests.support.spark.frames import THINGS, judge, put, save, things
 from tests.support.spark.writing import SparkPlace, rows_of
@@ -73,7 +72,7 @@ class MortalBrokerPlace(SparkPlace):
 
 @pytest.fixture
 def world(postgresql: Engine, tmp_path: Path, dualwrite_application: str) -> Iterator[MortalBrokerPlace]:
-    with ForkedKafkaBroker(tmp_path / "broker") as broker:
+    with KafkaBroker(tmp_path / "broker") as broker:  # a child of this process, to see how it ends
         yield MortalBrokerPlace(postgresql, broker, dualwrite_application)
         broker.start()
         close_workers()
