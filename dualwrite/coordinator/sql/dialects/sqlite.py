@@ -122,7 +122,8 @@ class Sqlite(Database):
 
     def seconds_until(self, moment: ColumnElement[Any]) -> ColumnElement[Any]:
         """Computed from fractional days."""
-        return (func.julianday(moment) - func.julianday("now")) * literal(86400.0)
+        # A number of days is right to some microseconds, and both moments are milliseconds.
+        return func.round((func.julianday(moment) - func.julianday("now")) * literal(86400.0), 3)
 
     def version(self, connection: Connection) -> str:
         """The version of the SQLite library that Python uses."""
