@@ -210,7 +210,7 @@ def test_recover_names_a_decided_transaction_whose_owner_may_be_alive(site: Oper
     first, summary = result.out.splitlines()
     assert first.startswith(f"{site.slot()}: not touched: ")
     assert "has it, and may be alive: its lease has " in first
-    assert summary == ("0 slots checked; 0 transactions ended; 1 slot in use: run it again when the lease is over")
+    assert summary == "0 slots checked; 0 transactions ended; 1 slot in use: run it again when the lease is over"
     shown = site.run("recover", "--application", site.application, "--json")
     assert (shown.code, list(shown.json()["in_use"])) == (0, [site.slot()])
     expire_leases(site.engine)

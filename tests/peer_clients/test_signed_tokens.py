@@ -43,7 +43,7 @@ def broker(
         "sasl.oauthbearer.expected.issuer": ISSUER,
         "connection.failed.authentication.delay.ms": "0",
     }
-    with EmbeddedBroker(tmp_path / "broker", config=config) as running:  # with the environment of now
+    with EmbeddedBroker(tmp_path / "broker", config=config) as running:  # has SSL_CERT_FILE, as a forked one would not
         yield running
 
 

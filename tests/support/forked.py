@@ -1,7 +1,10 @@
-"""Processes that tests kill, at the price of a fork: most of what a start of one takes is the import of its libraries.
+"""Processes of tests at the price of a fork: most of what a start of one takes is the import of its libraries.
 
 Each is forked from a process that has imported them and has done nothing else: it has one thread and no connection. The
 standard library starts that one, and ends it with this process.
+
+So a forked broker has the environment that this process had at the first fork, and is not this process's child. A test
+that needs the environment of now, or waits for a child, starts an EmbeddedBroker.
 """
 
 import importlib
@@ -101,16 +104,14 @@ class Piped(Forked):
         self.wait()
 
 
-class _Forking(EmbeddedBroker):
+class ForkedBroker(EmbeddedBroker):
+    """An EmbeddedBroker that is forked."""
+
     def _spawn(self, command: list[str], log: IO[bytes]) -> "_Broker":
         return _Broker(command, log)
 
 
-class ForkedBroker(_Forking):
-    """An EmbeddedBroker that is forked."""
-
-
-class ForkedKafkaBroker(_Forking, KafkaBroker):
+class ForkedKafkaBroker(ForkedBroker, KafkaBroker):
     """A KafkaBroker that is forked."""
 
 
