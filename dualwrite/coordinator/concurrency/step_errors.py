@@ -1,5 +1,7 @@
 """Distinguishes a step's own errors from exceptions that come from outside (time limits, interrupts)."""
 
+from traceback import walk_tb
+
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError, StatementError
 
 from dualwrite.errors import DualWriteError
@@ -7,6 +9,19 @@ from dualwrite.errors import DualWriteError
 _OF_PEP_249 = frozenset({"InterfaceError", "DatabaseError"})
 _OF_ASYNCPG = frozenset({"PostgresError", "InterfaceError"})
 """The base classes of the errors of asyncpg, which is no driver of PEP 249's."""
+
+_ENDING = frozenset({"commit", "rollback", "close"})
+"""Functions of sqlalchemy.engine.base that end a transaction, and assert in a ``finally`` that it has ended."""
+
+
+def unmasked(error: BaseException) -> BaseException:
+    """The exception that ``error`` hides, or ``error`` itself. A time limit or an interrupt that strikes SQLAlchemy
+    before a transaction has ended comes out as the context of an AssertionError; see _ENDING."""
+    if isinstance(error, AssertionError) and error.__context__ is not None:
+        *_, (frame, _) = walk_tb(error.__traceback__)
+        if frame.f_globals["__name__"] == "sqlalchemy.engine.base" and frame.f_code.co_name in _ENDING:
+            return error.__context__
+    return error
 
 
 def is_step_error(error: BaseException) -> bool:

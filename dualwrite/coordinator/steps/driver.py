@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
-from dualwrite.coordinator.concurrency.step_errors import is_step_error
+from dualwrite.coordinator.concurrency.step_errors import is_step_error, unmasked
 from dualwrite.coordinator.ports.database import DecisionStore, UnitDatabase
 from dualwrite.coordinator.ports.kafka import (
     CommitsInBackground,
@@ -233,8 +233,9 @@ class UnitDriver:
             return self._failed(step, error, is_step_error=isinstance(error, Exception))
         try:
             return _ACTIONS[step](self), None
-        except BaseException as error:  # noqa: BLE001 - the machine decides what follows; the caller gets the error
-            return self._failed(step, error, is_step_error=is_step_error(error))
+        except BaseException as raised:  # noqa: BLE001 - the machine decides what follows; the caller gets the error
+            cause = unmasked(raised)
+            return self._failed(step, cause, is_step_error=is_step_error(cause))
 
     def _failed(self, step: Step, error: BaseException, *, is_step_error: bool) -> tuple[Event, BaseException]:
         if self.interrupt is None and not is_step_error:

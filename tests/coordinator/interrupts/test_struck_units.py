@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.engine import base
+from sqlalchemy.exc import StatementError
 
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
@@ -264,3 +266,34 @@ def test_a_limit_in_a_first_unit_and_its_recovery_loses_no_lease(world: StruckWo
     places = strike_units(world, plain, 7, is_cold=True)
     assert any("lease_registry.py" in where for where in places)
     assert any("sequence.py" in where for where in places)
+
+
+@pytest.mark.parametrize("unit", [plain, raising])
+def test_a_limit_in_sqlalchemy_while_it_ends_a_transaction_reaches_the_caller(
+    world: StruckWorld, unit: Callable[[DualWrite], Act]
+) -> None:
+    """SQLAlchemy then raises an AssertionError, and the limit is only its context."""
+    dual_write = world.warm()
+    act, at, ends = unit(dual_write), 0, set[str]()
+    while True:
+        at += 1
+        striker = Striker(at, LimitError("limit"), str(base.__file__))
+        value = f"{act.__name__} {at}"
+        raised: BaseException | None = None
+        try:
+            with striker:
+                act(value)
+        except (LimitError, UnitCommitted, InDoubtError) as error:
+            raised = error
+        except StatementError as error:  # SQLAlchemy wraps so what strikes it while it prepares a statement
+            raised = error.orig
+        assert not isinstance(raised, AssertionError), striker.where
+        if not striker.where:
+            break
+        if raised is not None:  # SQLAlchemy logs what strikes it while it closes a cursor
+            world.check_truth(value, raised, striker)
+            ends.add(striker.is_entry_of)
+    assert "RootTransaction._do_commit" in ends if unit is plain else "RootTransaction._do_rollback" in ends
+    in_thread(lambda: world.write(dual_write), "SQLAlchemy")
+    assert recovered(dual_write)
+    assert sorted(world.kafka.committed) == sorted(stored_values(world.engine))

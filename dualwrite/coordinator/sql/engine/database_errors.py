@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Dialect, Engine
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InternalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from dualwrite.coordinator.concurrency.step_errors import is_step_error
+from dualwrite.coordinator.concurrency.step_errors import is_step_error, unmasked
 from dualwrite.coordinator.sql.dialects.base import ErrorMeaning
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.dialects.url_text import url_text
@@ -95,7 +95,7 @@ def as_library_error(error: BaseException, dialect: Dialect) -> BaseException:
     itself if it has no meaning for the library. Nothing was committed.
 
     A DatabaseUnavailableError if the connection was lost, a DatabaseBusyError for a lock that was not free in time, a
-    deadlock or a serialization failure.
+    deadlock or a serialization failure; the interrupt, if SQLAlchemy hides one.
     """
     if isinstance(error, PoolTimeoutError):
         return DatabaseUnavailableError(_pool(error))
@@ -104,7 +104,7 @@ def as_library_error(error: BaseException, dialect: Dialect) -> BaseException:
     meaning = database_of(dialect).meaning_of(error) if isinstance(error, DBAPIError) else None
     if meaning in _MEANINGS:
         return DatabaseBusyError(f"the transaction was rolled back, as {_MEANINGS[meaning]}: {first_line(error)}")
-    return error
+    return unmasked(error)
 
 
 def is_lost(error: BaseException) -> bool:
