@@ -35,7 +35,7 @@ def test_a_driver_accepts_what_another_process_has_completed(world: BatchKillWor
     brief = {"producer": producer, "leaseTimeout": BRIEFLY}
     with running(replace(world.told, pause="COMPLETE_KAFKA", options=brief)) as paused:
         assert said(paused) == "paused"
-        paused.send_signal(signal.SIGSTOP)
+        world.suspend(paused)
         deadline = time.monotonic() + 60
         while open_slots(world.engine):
             assert time.monotonic() < deadline, "nobody completes it"

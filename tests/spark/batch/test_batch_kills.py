@@ -103,7 +103,7 @@ def test_a_zombie_driver_decides_nothing_after_another_has_written_the_batch(
 ) -> None:
     with running(replace(world.told, pause=step, options={"driverBytes": driver_bytes})) as zombie:
         assert said(zombie) == "paused"
-        zombie.send_signal(signal.SIGSTOP)
+        world.suspend(zombie)
         world.write()
         zombie.send_signal(signal.SIGCONT)
         go_on(zombie)

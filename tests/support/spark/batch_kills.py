@@ -1,15 +1,17 @@
-"""A broker, a database, and drivers of batches that are killed."""
+"""A broker, a database, and drivers of batches that are killed or suspended."""
 
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import OperationalError
 
 from dualwrite.spark.workers import close_workers
 from tests.support.coordinator.event_table import await_sweeps
 from tests.support.crash.world import free_port
-from tests.support.forked import ForkedBroker
+from tests.support.forked import ForkedBroker, Piped
 from tests.support.peer_clients.kafka_helpers import create_topic
 from tests.support.spark.batch_process import BatchProcessPlan, running, said
 from tests.support.spark.batches import (
@@ -22,9 +24,14 @@ from tests.support.spark.batches import (
     things,
     write,
 )
+from tests.support.waiting import eventually
 
 ROWS = 30
 """Of a batch."""
+_BUSY_SESSIONS = text(
+    "SELECT count(*) FROM pg_stat_activity "
+    "WHERE datname = current_database() AND pid <> pg_backend_pid() AND state <> 'idle'"
+)
 
 
 class BatchKillWorld:
@@ -50,6 +57,29 @@ class BatchKillWorld:
             assert said(process) == "paused"
             process.kill()
             assert process.wait(60) < 0
+
+    def suspend(self, process: Piped) -> None:
+        """Suspend a driver while it has no transaction open in the database: others would wait for it."""
+
+        def is_alone() -> bool:
+            process.send_signal(signal.SIGSTOP)
+            if self._is_free():
+                return True
+            process.send_signal(signal.SIGCONT)
+            return False
+
+        assert eventually(is_alone)
+
+    def _is_free(self) -> bool:
+        """True if nobody holds a lock in the database."""
+        with self.engine.connect() as connection:
+            if connection.dialect.name == "postgresql":
+                return connection.scalar(_BUSY_SESSIONS) == 0
+            try:
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+            except OperationalError:
+                return False
+            return True
 
     def write(self, **options: Any) -> None:
         """The batch, as the next start of the query writes it."""
