@@ -218,7 +218,7 @@ def _print_result(result: "MoveResult") -> None:
     if result.slots:
         print(f"{counted(result.slots, 'slot')} given to the target")
     for database_name in result.unchanged:
-        print(f"{database_name}: no slot was at the source, so nothing was changed there")
+        print(f"{database_name}: no slot and no offset was of the source, so nothing was changed there")
 
 
 def _complain_of(

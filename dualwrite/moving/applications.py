@@ -4,8 +4,8 @@ A slot's row names its last transaction in the source cluster. After the move it
 begins anew at the target.
 """
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Engine, and_, or_, select, update
 
@@ -23,6 +23,23 @@ from dualwrite.operations.copies import require_no_copy
 from dualwrite.operations.listing import list_transactions
 from dualwrite.operations.rows import state_rows
 from dualwrite.operations.views import RowView, TransactionView
+
+
+class MovedRows(NamedTuple):
+    """How many rows of one database were given to the target."""
+
+    slots: int
+    offsets: int
+
+
+class _StoredOffset(NamedTuple):
+    """A row of kafka_consumer_offset."""
+
+    group: str
+    topic: str
+    partition: int
+    offset: int
+    cluster_id: str | None
 
 
 def require_settled(engine: Engine, source: Mapping[str, Any], source_id: str) -> None:
@@ -72,9 +89,9 @@ def _rows_to_move(rows: Mapping[str, RowView], source_id: str) -> dict[str, RowV
 
 def move_applications(
     engine: Engine, source_id: str, target_id: str, topics: Collection[str], translate: Translate
-) -> int:
+) -> MovedRows:
     """Give every slot of this database to the target cluster, and translate the offsets that the database keeps, in one
-    database transaction. Return the number of slots; 0 if they were moved before.
+    database transaction. Return how many there were; none if they were moved before.
 
     :param topics: the names of the moved topics.
     :raises InputError: if a slot was used meanwhile, an application has begun at the target already, or a stored offset
@@ -84,19 +101,20 @@ def move_applications(
     all_rows = state_rows(engine)
     rows = _rows_to_move(all_rows, source_id)
     begun = [name for name, row in all_rows.items() if row.slot.cluster_id == target_id]
-    if not rows:
-        return 0
     with SqlDecisionStore(engine).transaction(commit=True) as connection, clear_errors(engine):
         for name, row in sorted(rows.items()):
             _give_slot(connection, name, row.slot.fencing_token, target_id)
-        unmarked = _translate_offsets(connection, source_id, target_id, topics, translate)
+        # Once all slots are at the target, so are the offsets that name no cluster.
+        stored = _offsets_at(connection, source_id, has_unmarked=bool(rows))
+        unmarked = sum(offset.cluster_id is None for offset in stored)
         if unmarked and begun:
             raise InputError(
-                f"the database keeps offsets of an earlier release ({unmarked}), and {named(begun)} was used at the "
+                f"the database keeps offsets that name no cluster ({unmarked}), and {named(begun)} was used at the "
                 "target before these were translated: stop the application, correct or delete the rows in "
                 "kafka_consumer_offset whose cluster_id is NULL, and repeat"
             )
-    return len(rows)
+        _translate_offsets(connection, stored, target_id, topics, translate)
+    return MovedRows(len(rows), len(stored))
 
 
 def _give_slot(connection: Connection, name: str, token: int, target_id: str) -> None:
@@ -118,15 +136,30 @@ def _give_slot(connection: Connection, name: str, token: int, target_id: str) ->
         raise InputError(f"slot {name} was used meanwhile: stop every process of the application first")
 
 
-def _translate_offsets(
-    connection: Connection, source_id: str, target_id: str, topics: Collection[str], translate: Translate
-) -> int:
-    """Translate the offsets that the database keeps of the source. Return how many of them name no cluster: an earlier
-    release has stored those."""
-    table, options = kafka_consumer_offset, ours(connection)
+def _offsets_at(connection: Connection, source_id: str, *, has_unmarked: bool) -> list[_StoredOffset]:
+    """The rows of the offsets that the database keeps of the source.
+
+    :param has_unmarked: offsets that name no cluster are of the source: their partitions have had no unit of work yet,
+        or an earlier release has stored them.
+    """
+    table = kafka_consumer_offset
     columns = (table.c.group_id, table.c.topic, table.c.partition, table.c.next_offset, table.c.cluster_id)
-    at_source = or_(table.c.cluster_id.is_(None), table.c.cluster_id == source_id)
-    stored = connection.execute(select(*columns).where(at_source), execution_options=options).all()
+    at_source = table.c.cluster_id == source_id
+    if has_unmarked:
+        at_source = or_(at_source, table.c.cluster_id.is_(None))
+    found = connection.execute(select(*columns).where(at_source), execution_options=ours(connection))
+    return [_StoredOffset(*row) for row in found]
+
+
+def _translate_offsets(
+    connection: Connection,
+    stored: Iterable[_StoredOffset],
+    target_id: str,
+    topics: Collection[str],
+    translate: Translate,
+) -> None:
+    """Translate the offsets ``stored``, which count records of the source."""
+    table = kafka_consumer_offset
     for group, topic, partition, offset, _ in stored:
         if topic not in topics:
             raise InputError(
@@ -143,6 +176,5 @@ def _translate_offsets(
                 cluster_id=target_id,
                 updated_at=database_of(connection.dialect).now(),
             ),
-            execution_options=options,
+            execution_options=ours(connection),
         )
-    return sum(row.cluster_id is None for row in stored)

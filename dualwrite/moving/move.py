@@ -128,8 +128,8 @@ class ClusterMove:
         slots, unchanged = 0, []
         for engine in engines:
             moved = move_applications(engine, self.source_id, self.target_id, names, translate)
-            slots += moved
-            if not moved:
+            slots += moved.slots
+            if not any(moved):
                 unchanged.append(url_text(engine.url))
         return replace(result, slots=slots, unchanged=unchanged)
 
@@ -267,6 +267,7 @@ class ClusterMove:
                 waiting.append(name)
             if plan.differences:
                 differing[name] = plan.differences
+        writer.await_markers()  # else what follows finds records missing, and a transaction open
         return MoveResult(copied, waiting, differing=differing, on_one_node=on_one_node)
 
     def _prepared(self) -> list[tuple[TopicPlan, Mapping[int, int]]]:

@@ -16,7 +16,7 @@ class MoveResult:
         beginning are not copied yet.
     :param groups: the moved groups.
     :param slots: the number of slots that were given to the target.
-    :param unchanged: the databases of which no slot was at the source, so that nothing was changed in them.
+    :param unchanged: the databases without a slot or an offset of the source, so that nothing was changed in them.
     :param differing: the settings that decide which records a topic keeps and that differ, by topic, with their values
         at the source and at the target. A move changes no settings of a topic that the target has already.
     :param on_one_node: the new topics with a single replica in a cluster of several nodes.

@@ -5,15 +5,18 @@ that starts after a crash first aborts the transaction that was left open.
 """
 
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from typing import Any, TypeVar
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaException, Producer
 
+from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.librdkafka.connecting import CONNECT_AT_ONCE
 from dualwrite.client.librdkafka.errors import is_purged, translated, translating
+from dualwrite.client.terms.transaction_states import ENDING
 from dualwrite.comparison.topic import TopicReader
 from dualwrite.errors import (
     ConfigurationError,
@@ -41,6 +44,8 @@ from dualwrite.wire.error_codes import ErrorCode
 
 _SECONDS = 60.0
 """How long each step of a transaction may take."""
+_PAUSE = 0.02
+"""Seconds between two questions whether a transaction's markers are written."""
 USUAL_BATCH_BYTES = 1_000_000
 """librdkafka's batch.size. A larger record has a batch of its own."""
 GROUPS_AT_ONCE = 50
@@ -129,6 +134,22 @@ class MoverProducer:
             if error.code not in _REFUSALS:
                 raise
             raise InputError(f"topic {topic.name!r}: {_REFUSALS[error.code]}") from error
+
+    def await_markers(self) -> None:
+        """Wait until read_committed consumers see all that was written. Apache Kafka writes a transaction's markers
+        after it has answered EndTxn.
+
+        :raises KafkaUnavailableError: if the markers are not written in time, or the cluster does not answer.
+        """
+        deadline = time.monotonic() + _SECONDS
+        with closing(ControlPlane(self._config)) as control:
+            while (found := control.describe_transaction(self._journal)) is not None and found.state in ENDING:
+                if time.monotonic() > deadline:
+                    raise KafkaUnavailableError(
+                        f"the target has not written the markers of the last transaction in {_SECONDS:g} s: run the "
+                        "command again"
+                    )
+                time.sleep(_PAUSE)
 
     def finish(
         self, groups: Mapping[str, Mapping[TopicPartition, GroupOffset]], notes: Sequence[SourceGroup], end: Finished

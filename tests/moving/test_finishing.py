@@ -2,6 +2,8 @@
 
 import socket
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,11 +12,13 @@ from confluent_kafka.admin import AdminClient
 
 from dualwrite.admin.connecting import connected
 from dualwrite.admin.groups import stable_offsets
+from dualwrite.client.admin.control_plane import ControlPlane, TransactionDescription
 from dualwrite.client.protocol.group_requests import commit_offsets
 from dualwrite.client.protocol.requests import CommittedOffset
 from dualwrite.errors import InputError
 from dualwrite.ids import TopicPartition as DualwritePartition
 from dualwrite.moving import move as move_module
+from dualwrite.moving.copying import PartitionComparison
 from dualwrite.moving.move import ClusterMove
 from dualwrite.moving.plan import MoveJob
 from tests.support.moving.move_site import (
@@ -58,6 +62,33 @@ def end_of(site: MoveSite, topic: str) -> int:
     _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), PATIENCE)
     consumer.close()
     return end
+
+
+def test_the_target_is_compared_after_it_has_written_the_markers(
+    site: MoveSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Apache Kafka answers EndTxn before."""
+    topic = create_topic(site.source)
+    write(site.source, topic, "a")
+    did = list[str]()
+    describe, compare = ControlPlane.describe_transaction, ClusterMove.compare
+
+    def describe_as_ending(control: ControlPlane, transactional_id: str) -> TransactionDescription | None:
+        found = describe(control, transactional_id)
+        assert found is not None
+        state = "PrepareCommit" if len(did) < 2 else found.state
+        did.append(state)
+        return replace(found, state=state)
+
+    def note_and_compare(move: ClusterMove) -> Iterator[PartitionComparison]:
+        did.append("compare")
+        return compare(move)
+
+    monkeypatch.setattr(ControlPlane, "describe_transaction", describe_as_ending)
+    monkeypatch.setattr(ClusterMove, "compare", note_and_compare)
+    result = site.run("--finish", "--verify")
+    assert (result.code, result.err) == (0, "")
+    assert did[:4] == ["PrepareCommit", "PrepareCommit", "CompleteCommit", "compare"]
 
 
 def test_every_position_of_a_group_is_translated_exactly(site: MoveSite) -> None:
