@@ -129,7 +129,7 @@ def test_the_row_names_nothing_of_the_source_afterwards(sqlite_application: Move
     code, said = sqlite_application.finish()
     assert code == 0
     assert "given to the target" not in said, "it was given before"
-    assert f"{sqlite_application.url}: no slot was at the source, so nothing was changed there" in said
+    assert f"{sqlite_application.url}: no slot and no offset was of the source, so nothing was changed there" in said
     assert slot_rows(sqlite_application.engine) == {after.transactional_id: after}
 
 
@@ -162,6 +162,21 @@ def test_stored_offsets_come_back(sqlite_application: MovedApplication) -> None:
         used += consume_stored(dw, site.broker.bootstrap_servers, topic, 5)
         assert list(dw.outcomes()) == []
     assert used == values
+
+
+def test_an_offset_of_the_target_is_not_translated_by_another_finish(sqlite_application: MovedApplication) -> None:
+    """One that names no cluster: no unit of work has used a record of its partition yet."""
+    site = sqlite_application
+    with site.dual_write() as dw:
+        work(dw, site.topic, "a", "b")
+        consume_stored(dw, site.broker.bootstrap_servers, site.topic, 2)
+    assert site.finish()[0] == 0
+    with site.engine.begin() as connection:
+        connection.execute(update(offsets).values(cluster_id=None))
+    before = site.rows()
+    code, said = site.finish()
+    assert code == 0, said
+    assert site.rows() == before
 
 
 def test_a_slot_in_use_is_refused(sqlite_application: MovedApplication) -> None:
@@ -233,17 +248,17 @@ def test_a_consumer_that_begins_at_the_target_too_early_is_refused_there(sqlite_
     site, values = sqlite_application, [f"u{number}" for number in range(6)]
     with site.dual_write() as dw:
         work(dw, site.topic, *values)
-        used = consume_stored(dw, site.broker.bootstrap_servers, site.topic, 4)
+        used = consume_stored(dw, site.broker.bootstrap_servers, site.topic, 2)
     assert site.clusters.run().code == 0
     with (
         site.at_target() as dw,
         pytest.raises(ForeignClusterError, match="run `dualwrite move` with --finish"),
     ):
-        consume_stored(dw, site.target.bootstrap_servers, site.topic, 2)
+        consume_stored(dw, site.target.bootstrap_servers, site.topic, 1)
     code, said = site.finish()
     assert code == 0, said
     with site.at_target() as dw:
-        used += consume_stored(dw, site.target.bootstrap_servers, site.topic, 2)
+        used += consume_stored(dw, site.target.bootstrap_servers, site.topic, 4)
     assert used == values
 
 

@@ -154,6 +154,10 @@ def committed_offsets(consumer: KafkaConsumer, partitions: list[Any]) -> dict[To
 def cluster_of(consumer: KafkaConsumer, topic: str) -> str | None:
     """The id of the cluster that ``consumer`` reads ``topic`` from; None if the cluster has none.
 
+    Never in a rebalance callback. It runs inside a call of confluent-kafka 2.16, which keeps its state for each thread.
+    list_topics clears that state, and the next callback of the same call would abort the process; in another thread it
+    waits until the callback has ended.
+
     :raises KafkaUnavailableError: if the cluster does not answer.
     """
     with _translating(f"metadata of {topic}"):

@@ -77,13 +77,38 @@ class Consuming:
     def _seek_to_stored(self, consumer: KafkaConsumer, partitions: Sequence[Any] | None, reset: OffsetReset) -> None:
         member = member_of_consumer(consumer)
         positions = require_positions(consumer.assignment() if partitions is None else partitions, "partitions")
-        cluster_id = cluster_of(consumer, positions[0].topic) if positions else None
+        # With partitions this is a rebalance callback, in which the consumer must not be asked: see cluster_of().
+        cluster_id = cluster_of(consumer, positions[0].topic) if positions and partitions is None else None
         stored = self._stored(consumer, member.group_id, positions, reset, cluster_id)
         starts = {partition: found.offset for partition, found in stored.items()}
         is_whole = self._put(consumer, positions, starts, is_assigned=partitions is None)
         worker = self._worker_of(partitions)
         tracked = tracked_consumer(consumer, member)
-        self.positions.sought(tracked, starts, worker, is_whole=is_whole, is_stored=True, cluster_id=cluster_id)
+        row_clusters = {place: found.cluster_id for place, found in stored.items() if found.cluster_id is not None}
+        self.positions.sought(
+            tracked,
+            starts,
+            worker,
+            is_whole=is_whole,
+            is_stored=True,
+            cluster_id=cluster_id,
+            row_clusters=row_clusters,
+        )
+
+    def cluster_of(self, consumer: KafkaConsumer, tracked: Consumer, group: str, topic: str) -> str | None:
+        """The id of the cluster that ``consumer`` reads from. The consumer is asked once after an assignment. Not in a
+        callback.
+
+        :raises ForeignClusterError: if an offset that it began with counts the records of another cluster.
+        :raises KafkaUnavailableError: if the cluster does not answer.
+        """
+        cluster_id = self.positions.cluster_of(tracked)
+        if cluster_id is None:
+            cluster_id = cluster_of(consumer, topic)
+            for place, other in self.positions.reads_from(tracked, cluster_id).items():
+                self.positions.forget(tracked.identity)
+                raise ForeignClusterError(_of_another_cluster(group, place, other, cluster_id))
+        return cluster_id
 
     def seek_to_committed(
         self, consumer: KafkaConsumer, partitions: Sequence[Any] | None, auto_offset_reset: OffsetReset
@@ -162,6 +187,7 @@ class Consuming:
         """The stored offset of each of ``positions``. A partition that is new to the group gets its row now, before the
         first record is read, so that a unit of work always has a row to compare with.
 
+        :param cluster_id: of the cluster that the consumer reads from; None if it was not asked.
         :raises ForeignClusterError: if an offset counts the records of another cluster.
         """
         wanted = [partition_of(position) for position in positions]
@@ -174,7 +200,7 @@ class Consuming:
             stored = self.table.read(group)
         found = {partition: stored[partition] for partition in wanted}
         for place, known in found.items():
-            if known.cluster_id not in (None, cluster_id):
+            if cluster_id is not None and known.cluster_id not in (None, cluster_id):
                 raise ForeignClusterError(_of_another_cluster(group, place, known.cluster_id, cluster_id))
         return found
 

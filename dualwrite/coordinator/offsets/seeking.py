@@ -50,7 +50,8 @@ class SeekingConsumers:
         :raises DatabaseUnavailableError: if the database cannot be reached now; call it again before the next poll.
         :raises KafkaUnavailableError: if Kafka does not answer, or not with a new partition's beginning; likewise.
         :raises ForeignClusterError: if an offset was stored by a consumer of another Kafka cluster; its message says
-            what to do.
+            what to do. As a callback it cannot ask the consumer for its cluster: the first ``tx.store_offsets`` raises
+            this error then.
         """
         self._seeker.seek_to_stored(consumer, partitions, auto_offset_reset=auto_offset_reset)
 

@@ -52,7 +52,9 @@ class _Progress:
     is_stored: bool = False
     """True if its position is from the database, and not from Kafka."""
     cluster_id: str | None = None
-    """The cluster that it reads from, if its position is from the database and the cluster has an id."""
+    """The cluster that it reads from, if its position is from the database and the cluster was asked for its id."""
+    row_clusters: dict[TopicPartition, str] = field(default_factory=dict)
+    """The cluster whose records each stored offset counts, where one is on record."""
     generation: int = -1
     """The group's when it was positioned last."""
     done: dict[TopicPartition, int] = field(default_factory=dict)
@@ -99,23 +101,26 @@ class Positions:
         is_whole: bool = True,
         is_stored: bool = True,
         cluster_id: str | None = None,
+        row_clusters: Mapping[TopicPartition, str] | None = None,
     ) -> None:
         """Note that ``consumer`` continues from ``starts``.
 
         :param worker: runs its units of work; None if not known.
         :param is_stored: these are the offsets in the database, and not Kafka's.
         :param is_whole: these are all of its partitions, so that earlier reads no longer count.
-        :param cluster_id: of the cluster that it reads from, if ``is_stored``; None if the cluster has no id. It counts
-            only with ``starts``.
+        :param cluster_id: of the cluster that it reads from, if ``is_stored``; None if the cluster was not asked, or
+            has no id. It counts only with ``starts``.
+        :param row_clusters: the cluster whose records each of ``starts`` counts, where one is on record.
         """
         progress = self._of(consumer, worker)
         if is_whole:
-            progress.done, progress.claimed = {}, {}
+            progress.done, progress.claimed, progress.row_clusters = {}, {}, {}
             progress.worker = None if worker is None else weakref.ref(worker)
             progress.put_right()
         progress.is_stored, progress.generation = is_stored, consumer.generation
         if starts:  # a cooperative group's assignment may be empty, which says nothing of the cluster
             progress.cluster_id = cluster_id
+        progress.row_clusters.update(row_clusters or {})
         progress.done.update(starts)
         progress.claimed.update(starts)
 
@@ -146,6 +151,15 @@ class Positions:
         """The cluster that ``consumer`` reads from; None if that is not known."""
         known = self._known(consumer)
         return None if known is None else known.cluster_id
+
+    def reads_from(self, consumer: Consumer, cluster_id: str | None) -> Mapping[TopicPartition, str]:
+        """Note that ``consumer`` reads from this cluster. Return those of its stored offsets that count the records of
+        another one, each with that cluster's id."""
+        known = self._known(consumer)
+        if known is None:
+            return {}
+        known.cluster_id = cluster_id
+        return {place: other for place, other in known.row_clusters.items() if other != cluster_id}
 
     def done(self, consumer: Consumer) -> Mapping[TopicPartition, int]:
         """Where ``consumer`` was positioned, advanced by its committed units of work since."""

@@ -92,6 +92,8 @@ class UnitOffsets:
             member = member_of_consumer(consumer)
             group, known = member.group_id, tracked_consumer(consumer, member)
             places = offsets_of(positions)
+            # First: after a reset by librdkafka, positions in another cluster may look like records used before.
+            cluster_id = self._consuming.cluster_of(consumer, known, group, positions[0].topic)
             within = {place: offset for (name, place), offset in self._stored.items() if name == group}
             moves = self._consuming.positions.moves(known, places, within)
             self._claim(known, positions, "seek_to_stored")
@@ -101,7 +103,6 @@ class UnitOffsets:
                     for position in positions
                     if (epoch := _leader_epoch(position)) is not None
                 }
-                cluster_id = self._consuming.positions.cluster_of(known)
                 self._consuming.table.move(connection, group, moves, epochs, cluster_id)
         self._stored.update({(group, move.partition): move.offset for move in moves})
 

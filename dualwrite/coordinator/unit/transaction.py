@@ -167,6 +167,9 @@ class Transaction(BaseTransaction):
         :raises InvalidTransactionStateError: inside a savepoint; if the consumer was not positioned by
             ``seek_to_stored``; or if a unit of work has failed, and the consumer's offsets go on without
             ``seek_to_stored(consumer)``.
+        :raises ForeignClusterError: if an offset that ``on_assign=dw.seek_to_stored`` has set was stored by a consumer
+            of another Kafka cluster; its message says what to do.
+        :raises KafkaUnavailableError: if the consumer's cluster does not answer the first call after an assignment.
         :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
         """
         self._offsets().store(self._driver, consumer, offsets)

@@ -3,12 +3,13 @@
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from sqlalchemy import Engine, insert
 
 from dualwrite.client.producer.arguments import member_of
@@ -28,7 +29,7 @@ from tests.support.coordinator.consumed_topics import BROKER, fill, reading, val
 from tests.support.coordinator.event_table import events, stored_values
 from tests.support.forked import ForkedBroker, ForkedKafkaBroker
 from tests.support.servers.holding_proxy import HoldingProxy
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 PARTICIPANTS: list[Callable[[Any], KafkaParticipant]] = [NativeProducer, LibrdkafkaProducer]
 producers = pytest.mark.parametrize("producer", ["native", "librdkafka"])
@@ -311,6 +312,33 @@ def test_a_hanging_librdkafka_is_replaced(
         assert committed(servers) == 6
         visible = [value.decode() for _, value in read_topic(servers, "out", "read_committed")]
     assert visible == stored_values(sqlite_engine) == ["0", "1", "2", "3", "4", "5"]
+
+
+def test_a_second_rebalance_in_one_call_of_the_consumer_is_survived(sqlite_engine: Engine, broker: KafkaBroker) -> None:
+    """confluent-kafka aborts the process at the second callback if the first one has asked for the cluster's id."""
+    servers, assigned = broker.bootstrap_servers, list[int]()
+    broker.create_topic("two", partitions=2)
+
+    def assign(consumer: Any, partitions: list[TopicPartition]) -> None:
+        dual_write.seek_to_stored(consumer, partitions)
+        assigned.append(len(partitions))
+
+    with (
+        DualWrite(sqlite_engine, broker.client_config, application="worker") as dual_write,
+        reading(servers) as consumer,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        consumer.subscribe(["two"], on_assign=assign)
+        consuming = thread.submit(consumer.consume, 1, PATIENCE_SECONDS)
+        assert eventually(lambda: assigned == [2])
+        with reading(servers) as other:
+            other.subscribe(["two"])
+            assert eventually(lambda: other.poll(0.05) is None and len(assigned) == 2)
+        producer = Producer(broker.client_config)
+        for partition in range(2):
+            producer.produce("two", b"end", partition=partition)
+        assert producer.flush(PATIENCE_SECONDS) == 0
+        assert [message.value() for message in consuming.result()] == [b"end"]
 
 
 @producers
