@@ -7,6 +7,7 @@ package: ``broker.core.transactions``, and ``""`` for the package's own ``__init
 import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 PACKAGE = "dualwrite"
@@ -222,25 +223,33 @@ class Module:
     name: str
     tree: ast.Module
     lines: int
-    imports: frozenset[str]
-    """Full dotted names: ``socket``, ``pathlib.Path``; of the package itself only modules, ``dualwrite.ids``."""
-    runs_with: frozenset[str]
-    """Those of ``imports`` that are not for type checkers alone."""
+    package: str
+    """Where its relative imports begin."""
+    known: frozenset[str]
+    """The full names of the modules around it."""
+
+    @cached_property
+    def imports(self) -> frozenset[str]:
+        """Full dotted names: ``socket``, ``pathlib.Path``; of the package itself only modules, ``dualwrite.ids``."""
+        return frozenset(_imports(ast.walk(self.tree), self.package, self.known))
+
+    @cached_property
+    def runs_with(self) -> frozenset[str]:
+        """Those of ``imports`` that are not for type checkers alone."""
+        return frozenset(_imports(_run(self.tree), self.package, self.known))
 
 
 def read_tree(root: Path) -> list[Module]:
     """The modules of the package in the directory ``root``."""
     files = sorted(root.rglob("*.py"))
     names = {_dotted(path.relative_to(root)): path for path in files}
-    known = {f"{PACKAGE}.{name}" for name in names if name} | {PACKAGE}
+    known = frozenset({PACKAGE, *(f"{PACKAGE}.{name}" for name in names if name)})
     modules = []
     for name, path in names.items():
         text = path.read_text(encoding="utf-8")
         tree = ast.parse(text, str(path))
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        imports = frozenset(_imports(ast.walk(tree), package, known))
-        runs_with = frozenset(_imports(_run(tree), package, known))
-        modules.append(Module(name, tree, len(text.splitlines()), imports, runs_with))
+        modules.append(Module(name, tree, len(text.splitlines()), package, known))
     return modules
 
 
@@ -514,7 +523,7 @@ def _own(module: Module) -> set[str]:
     return {_inside(name) for name in module.imports if name.startswith(f"{PACKAGE}.")} - {module.name}
 
 
-def _imports(nodes: Iterable[ast.AST], package: str, known: set[str]) -> Iterator[str]:
+def _imports(nodes: Iterable[ast.AST], package: str, known: frozenset[str]) -> Iterator[str]:
     for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
