@@ -73,6 +73,7 @@ def test_settings_are_set_and_others_stay(site: AdminSite) -> None:
         set_topic_settings(site.config, topic, {"nonsense": "1"})
 
 
+@pytest.mark.slow
 def test_stable_offsets_say_which_are_pending_even_if_there_are_no_others(site: AdminSite) -> None:
     topic, other = site.topic(partitions=2), fresh_name()
     site.plain(topic, "a")

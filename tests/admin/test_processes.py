@@ -77,6 +77,7 @@ def test_a_command_without_stdout_does_its_work(site: AdminSite, closed: str) ->
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(("answer", "code"), [("yes\n", 0), ("y\n", 0), ("\n", 2), ("no\n", 2), ("", 2)])
 def test_a_terminal_is_asked_before_a_topic_is_deleted(site: AdminSite, answer: str, code: int) -> None:
     topic = site.topic()

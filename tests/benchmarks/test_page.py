@@ -27,6 +27,7 @@ def test_a_command_that_leaves_a_word_to_the_reader_is_not_run() -> None:
     assert commands_of("    python -m benchmarks.compare --against COMMIT\n") == []
 
 
+@pytest.mark.slow
 def test_what_a_command_prints_is_in_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_pages(monkeypatch, tmp_path, "text\n\n    python -m benchmarks.growth --help --json growth.json\n")
     report = (tmp_path / "report" / "report.md").read_text()

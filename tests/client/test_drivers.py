@@ -152,7 +152,7 @@ def test_a_host_none_of_whose_addresses_answers_is_lost_once(drive: Drive, monke
     assert message == "broker many.test:9092: Connection refused"
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 def test_an_address_that_does_not_answer_gives_way_to_the_next(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
     with scripted() as broker, deaf() as silent:
         broker.answer(ApiKey.END_TXN, echo)

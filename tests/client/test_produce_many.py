@@ -85,7 +85,7 @@ def records(number: int) -> list[tuple[Any, ...]]:
     ]
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 300])
 @pytest.mark.parametrize("config", [{}, {"batch_size": 2000}, {"queue_buffering_max_messages": 25}, {"linger_ms": 0}])
 def test_produce_many_puts_records_where_single_calls_would(
@@ -119,7 +119,7 @@ def test_records_of_an_unknown_topic_are_sent_once_it_is_known(broker: EmbeddedB
     assert ends == (0, 501)  # with the marker
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("record", "error"),
     [
@@ -159,6 +159,7 @@ def test_a_record_that_no_broker_accepts_fails_the_transaction(make: Make, topic
     producer.abort_transaction()
 
 
+@pytest.mark.slow
 def test_an_interrupted_produce_many_can_only_be_aborted(
     broker: EmbeddedBroker, make: Make, topics: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,6 +119,7 @@ def test_every_other_verb_is_refused_meanwhile(producer: TwoPhaseProducer, verb:
     assert producer.collect_commit(wait=True)
 
 
+@pytest.mark.slow_cases
 def test_a_commit_whose_connection_fails_is_sent_again_as_its_answer_is_collected(place: HeldCommitPlace) -> None:
     producer = place.producer(socket_timeout_ms=1000, retry_backoff_ms=10)
     producer.init_transactions()
@@ -137,7 +138,7 @@ def test_a_commit_whose_connection_fails_is_sent_again_as_its_answer_is_collecte
     assert place.seen() == [b"one", b"two"]
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 def test_an_answer_that_never_comes_leaves_the_commit_to_recovery(place: HeldCommitPlace) -> None:
     producer = place.producer(delivery_timeout_ms=1500, socket_timeout_ms=1000)
     producer.init_transactions()

@@ -171,6 +171,7 @@ def test_a_key_of_several_columns_is_compared_with_as_many_fields(any_site: Comp
     assert (result.rows, result.rows_without_key) == (4, 1)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     "where", ["id < 3", "id < 3 OR id = 2", "id < 3 -- a comment", "item IS NULL OR item = ':id %s'", "item LIKE '%d'"]
 )

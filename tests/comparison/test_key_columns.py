@@ -278,6 +278,7 @@ def test_binary_columns_are_keys_as_they_are(any_site: ComparisonSite) -> None:
     assert found(any_site.compare()) == {}
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("kind", ["VARCHAR(9)", "CHAR(9)", "TEXT"])
 def test_a_text_is_compared_to_the_letter(any_site: ComparisonSite, kind: str) -> None:
     any_site.create(f"id {kind}")
@@ -288,6 +289,7 @@ def test_a_text_is_compared_to_the_letter(any_site: ComparisonSite, kind: str) -
     assert found(any_site.compare())[Difference.ONLY_IN_TOPIC] == ["AB", "smö", "0x7800"]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("key", ["99999999999", "123456789012345678901234567890", "007", "-5", "1.0", "x"])
 def test_a_key_that_no_integer_column_holds_is_only_in_the_topic(any_site: ComparisonSite, key: str) -> None:
     any_site.create()

@@ -46,6 +46,7 @@ def ready(any_site: ComparisonSite) -> ComparisonSite:
     return any_site
 
 
+@pytest.mark.slow_cases
 def test_a_row_whose_transaction_is_committed_later_is_no_difference(ready: ComparisonSite) -> None:
     ready.insert([2])
     in_flight = ready.open_transaction(*pairs([2]))
@@ -208,6 +209,7 @@ def test_the_pauses_between_looks_grow(ready: ComparisonSite) -> None:
     assert pauses.slept == pytest.approx([0.1, 0.2, 0.4, 0.3])
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("number", [MOST_LOOKED_UP, MOST_LOOKED_UP + 1])
 def test_many_keys_are_looked_at_again(ready: ComparisonSite, number: int) -> None:
     ready.insert(range(2, number + 2))

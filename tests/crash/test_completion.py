@@ -38,6 +38,7 @@ def test_application_killed_at_each_step_of_a_unit(world: CrashWorld, step: str)
     assert len(world.told.ok) >= 2
 
 
+@pytest.mark.slow
 def test_application_killed_as_soon_as_its_caller_was_told_of_a_commit(world: CrashWorld) -> None:
     for _ in range(8):
         assert world.run(world.task, kill_after_units=1) < 0

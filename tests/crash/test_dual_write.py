@@ -59,6 +59,7 @@ def test_application_killed_at_each_step_on_postgresql(postgresql_world: CrashWo
     assert postgresql_world.judge() == []
 
 
+@pytest.mark.slow
 def test_application_killed_at_each_step_of_recovery(world: CrashWorld) -> None:
     for step in RECOVERY_STEPS:
         world.kill_at("COMMIT_KAFKA", unit=2)

@@ -39,7 +39,7 @@ def rows(engine: Engine) -> list[dict[str, Any]]:
         return [dict(row._mapping) for row in found]
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.parametrize("refused", [{**TEA, "quantity": "two"}, {**TEA, "item": 7}], ids=["quantity", "item"])
 def test_a_record_that_the_schema_refuses_leaves_no_row(
     engine: Engine, broker: KafkaBroker, registry: SchemaRegistryClient, refused: dict[str, Any]

@@ -41,6 +41,7 @@ def test_strangers_harm_no_broker_and_no_client() -> None:
     within(4, 0, fuzz_requests)
 
 
+@pytest.mark.slow
 def test_damaged_files_are_noticed() -> None:
     for number in range(120):
         fuzz_files(number)
@@ -115,6 +116,7 @@ def test_an_exception_in_a_connection_is_found(monkeypatch: pytest.MonkeyPatch) 
     assert found_by(fuzz_requests).startswith("fuzz_requests(")
 
 
+@pytest.mark.slow
 def test_a_checksum_that_is_not_looked_at_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def decode(data: bytes) -> list[ProducerSnapshot]:
         version, body = data[:2], data[6:]

@@ -39,6 +39,7 @@ def test_one_loaded_row_is_reported_in_the_singular(place: LoadPlace) -> None:
     assert place.load().stdout.startswith(f"loaded 1 row of {place.file}")
 
 
+@pytest.mark.slow
 def test_a_malformed_row_ends_the_load_before_its_batch(place: LoadPlace) -> None:
     write_input(place.file, "id,name\n" + csv_text(9) + "x,y\n" + csv_text(5, first=10))
     done = place.load()
@@ -112,6 +113,7 @@ def test_the_same_file_into_another_database_leaves_the_first_ones_open_transact
     other.dispose()
 
 
+@pytest.mark.slow
 def test_a_locked_database_is_one_line(place: LoadPlace) -> None:
     path = str(place.engine.url.database)
     with sqlite3.connect(path) as holder:

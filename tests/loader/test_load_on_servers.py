@@ -49,6 +49,7 @@ def test_every_type_is_the_same_in_the_table_and_the_message(engine: Engine, thi
     assert dual_write.values == [things.message, {**dict.fromkeys(things.row), "id": 2}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server", [pytest.param("postgresql", marks=pytest.mark.postgresql)], indirect=True)
 def test_json_lines_arrive_as_csv_does(engine: Engine, things: Things, tmp_path: Path) -> None:
     values = {**things.row, "id": 1, "small": -5, "real": 0.1, "yes": True, "doc": json.loads(things.row["doc"])}

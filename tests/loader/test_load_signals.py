@@ -64,7 +64,7 @@ def test_ctrl_c_at_any_moment_counts_what_is_committed(place: LoadPlace) -> None
     assert table_rows(place.engine) == pairs(place.committed()) == [(n, f"name {n}") for n in range(1, rows + 1)]
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.crash
 @steps
 def test_a_kill_beside_bad_rows_leaves_each_of_them_once(
@@ -107,6 +107,7 @@ def test_ctrl_c_asks_for_the_same_input_again(place: LoadPlace) -> None:
     assert done.stderr.endswith("; the same command, with the same input, goes on from there\n")
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_the_pipe_is_silent_is_heard(place: LoadPlace) -> None:
     """Seven rows have come: a batch of six, and one that waits for five more."""
     command = place.command(*PIPE, file="-")
@@ -123,7 +124,7 @@ def test_ctrl_c_while_the_pipe_is_silent_is_heard(place: LoadPlace) -> None:
     assert pairs(place.committed()) == ROWS[:6]
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "message"),
     [

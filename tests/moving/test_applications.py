@@ -103,6 +103,7 @@ def consume_stored(dw: DualWrite, bootstrap: str, topic: str, count: int) -> lis
     return used
 
 
+@pytest.mark.slow
 def test_units_go_on_at_the_target_without_an_outcome_on_record(application: MovedApplication) -> None:
     topic, values = application.topic, [f"u{number}" for number in range(12)]
     with application.dual_write() as dw:

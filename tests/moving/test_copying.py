@@ -103,7 +103,7 @@ def test_progress_is_one_line_for_many_records(site: MoveSite, monkeypatch: pyte
     assert second not in result.err
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["--from", "--to"])
 def test_a_cluster_that_does_not_answer_is_named_in_one_line(site: MoveSite, side: str) -> None:
     result = site.run(side, "127.0.0.1:1")

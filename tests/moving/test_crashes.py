@@ -33,7 +33,7 @@ def test_a_mover_that_is_killed_again_and_again_comes_to_the_end(site: MoveSite)
     assert_moved(site, topics)
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.parametrize(("step", "number"), [("offsets sent", 1), ("after commit", 1), ("offsets sent", 2)])
 def test_a_mover_that_was_killed_between_two_groups_moves_both_later(site: MoveSite, step: str, number: int) -> None:
     (topic,) = filled(site, 1)

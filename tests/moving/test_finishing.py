@@ -218,6 +218,7 @@ def test_a_group_of_the_consumer_protocol_goes_on_at_the_target(site: MoveSite) 
         assert [message.value() for message in messages] == VALUES[cluster is site.target]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("metadata", ["", "AQAAAYvP5hVA", "with\0zero\0", "ünicode ☃"])
 def test_the_metadata_of_an_offset_is_the_same(site: MoveSite, metadata: str) -> None:
     topic = gaps(site)
@@ -301,6 +302,7 @@ def test_the_check_sees_an_open_transaction(site: MoveSite) -> None:
     assert site.run("--check").code == 0
 
 
+@pytest.mark.slow
 def test_topics_can_be_moved_one_after_the_other(site: MoveSite) -> None:
     first, second = gaps(site), gaps(site)
     for topic in (first, second):
@@ -315,6 +317,7 @@ def test_topics_can_be_moved_one_after_the_other(site: MoveSite) -> None:
     assert rest_of(site.target, "group", second) == rest_of(site.source, "group", second)
 
 
+@pytest.mark.slow
 def test_the_way_back_copies_only_what_is_new(site: MoveSite) -> None:
     topic = gaps(site)
     commit_offset(site.source, "behind", topic, 4)
@@ -330,6 +333,7 @@ def test_the_way_back_copies_only_what_is_new(site: MoveSite) -> None:
     assert site.back().run("--check").code == 0
 
 
+@pytest.mark.slow
 def test_a_move_there_and_back_and_there_again(site: MoveSite) -> None:
     topic = gaps(site)
     commit_offset(site.source, "group", topic, 4)

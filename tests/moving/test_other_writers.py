@@ -66,6 +66,7 @@ def at_the(moment: int, act: Callable[[], object]) -> Callable[[str, int], None]
     return observe
 
 
+@pytest.mark.slow_cases
 @pytest.mark.usefixtures("small_transactions")
 @pytest.mark.parametrize("write_foreign", [plain, write])
 def test_a_record_of_another_program_never_gets_between_the_moved_ones(
@@ -184,6 +185,7 @@ def test_a_topic_that_the_target_has_lost_after_the_end_is_moved_again(site: Mov
     assert read(site.target, topic) == read(site.source, topic)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("lost", ["source", "target"])
 def test_a_cluster_that_has_lost_moved_records_is_named(tmp_path: Path, lost: str) -> None:
     """A backup is restored: what is written since gets the offsets that the journal knows already."""

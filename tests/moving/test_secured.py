@@ -116,6 +116,7 @@ def filled(site: MoveSite) -> str:
     return topic
 
 
+@pytest.mark.slow
 def test_a_move_works_over_tls_and_with_passwords_and_the_rights_of_the_manual(
     secured: SecuredMove, tmp_path: Path
 ) -> None:
@@ -143,7 +144,7 @@ def test_a_move_works_over_tls_and_with_passwords_and_the_rights_of_the_manual(
     engine.dispose()
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("side", "lacking"),
     [
@@ -174,6 +175,7 @@ def test_a_right_that_is_missing_is_one_line_and_nothing_is_finished(
     assert read(secured.open.target, topic, 2) == read(secured.open.source, topic, 2)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("side", [0, 1])
 @pytest.mark.parametrize(
     ("change", "message"),

@@ -153,6 +153,7 @@ def test_a_setting_that_a_mover_cannot_have_is_one_line(
     assert message in result.err
 
 
+@pytest.mark.slow
 def test_topics_with_two_underscores_are_named_and_moved_on_request(site: MoveSite) -> None:
     create_topic(site.source)
     heartbeat = create_topic(site.source, "__debezium-heartbeat.shop")

@@ -71,6 +71,7 @@ VERBS = {
 WITHOUT_A_CLUSTER = ("acknowledge", "copied", "current", "demo", "downgrade", "moved", "moved --yes", "upgrade")
 
 
+@pytest.mark.slow_cases
 @pytest.mark.usefixtures("_short")
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_ends_with_one_line(verb: str, silent: str, broker: KafkaBroker, tmp_path: Path) -> None:
@@ -107,6 +108,7 @@ def test_the_doctor_still_misses_the_drivers_own_timeout(postgresql_url: str) ->
     assert any(message.startswith("connect_timeout is not set") for message in by_command)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("url", "driver_ends", "seconds"),
     [

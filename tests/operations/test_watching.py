@@ -82,6 +82,7 @@ def watching() -> Iterator[list[Watching]]:
         each.close()
 
 
+@pytest.mark.slow
 def test_the_list_is_shown_again_until_ctrl_c(site: OperationsSite, watching: list[Watching]) -> None:
     watching.append(watch := Watching(site))
     watch.until("has no slot in this database")
@@ -122,6 +123,7 @@ def outage_is_one_line(watch: Watching, begin: Callable[[], object], end: Callab
     assert watch.interrupt() == 130
 
 
+@pytest.mark.slow
 def test_an_outage_of_the_tables_is_one_line(site: OperationsSite, watching: list[Watching]) -> None:
     def rename(old: str, new: str) -> None:
         with site.engine.begin() as connection:

@@ -97,6 +97,7 @@ def test_two_members_share_and_the_one_that_stays_takes_over(topic: str, group: 
     assert second.assignment() == places(topic)
 
 
+@pytest.mark.slow
 @pytest.mark.needs(ability.COOPERATIVE)
 def test_cooperative_members_keep_what_they_need_not_give_up(topic: str, group: str, consumer: Consumer) -> None:
     first, second = (consumer(group=group, cooperative=True) for _ in range(2))

@@ -81,7 +81,7 @@ REASONS = {
 }
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.parametrize("client", BY_PACE)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_a_wrong_password_is_explained_on_both_sides(

@@ -52,6 +52,7 @@ def signed(kind: str = "RSA", **claims: object) -> str:
     return token(kind, **{"iat": now, "exp": now + 3600, "aud": AUDIENCE, "iss": ISSUER, **claims})  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("client", BY_PACE)
 def test_a_client_with_a_signed_token_commits_a_transaction(broker: EmbeddedBroker, client: str) -> None:
     topic = SASL_CLIENTS[client](broker, SASL, "OAUTHBEARER", "ann", signed(), "")

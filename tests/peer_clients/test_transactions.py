@@ -76,6 +76,7 @@ def test_an_empty_transaction_does_no_harm(topic: str, producer: Producer, consu
     assert values(read_to_end(consumer(committed_only=True), (topic, 0))) == [b"v"]
 
 
+@pytest.mark.slow
 def test_a_successor_aborts_what_is_open_and_fences(topic: str, producer: Producer, consumer: Consumer) -> None:
     transactional_id = unique("tx")
     zombie = producer(transactional_id=transactional_id)

@@ -46,6 +46,7 @@ def values(broker: KafkaBroker, topic: str) -> list[str]:
     return [str(record.value, "utf-8") for record in broker.read(topic) if record.value is not None]
 
 
+@pytest.mark.slow
 def test_units_of_many_threads_share_few_connections(
     pgbouncer: Bounce, seen: Engine, broker: KafkaBroker, name: str
 ) -> None:

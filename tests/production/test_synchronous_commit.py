@@ -77,6 +77,7 @@ def standby_is_named(engine: Engine, name: str) -> None:
             assert time.monotonic() < patience
 
 
+@pytest.mark.slow
 def test_a_commit_that_a_failover_can_undo_is_found_by_the_doctor(own_postgresql: PostgreSQL) -> None:
     engine = create_engine(own_postgresql.url)
 

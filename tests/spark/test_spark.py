@@ -44,6 +44,7 @@ def test_a_job_that_fails_for_good_leaves_nothing_and_says_why(spark: "SparkSess
     judge(place, rows_of(100))
 
 
+@pytest.mark.slow
 def test_a_dataframe_is_written_once_by_the_data_source(spark: "SparkSession", place: SparkPlace) -> None:
     register(spark)
     for _ in range(2):

@@ -185,6 +185,7 @@ def test_the_page_names_every_metric() -> None:
     assert f"`{PREFIX}{DURATION}`" in page
 
 
+@pytest.mark.slow
 def test_telemetry_is_not_imported_unless_it_is_used() -> None:
     code = (
         "import sys, dualwrite.coordinator.dual_write\n"

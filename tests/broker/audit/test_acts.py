@@ -190,6 +190,7 @@ def test_partitions_are_shown_as_ranges(numbers: list[int], text: str | None) ->
     assert ranges(numbers) == text if text is not None else ranges(numbers).endswith(",38,…")
 
 
+@pytest.mark.slow
 @given(st.sets(st.integers(0, 30), max_size=20))
 def test_ranges_hold_just_the_numbers(numbers: set[int]) -> None:
     read: set[int] = set()

@@ -69,7 +69,7 @@ def secrets() -> list[str]:
     return [*raw, *encoded, repr(PASSWORD.encode())[2:-1], json.dumps(PASSWORD)[1:-1]]
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.parametrize("log_format", ["json", "text"])
 def test_no_client_writes_a_line_and_no_secret_is_in_one(tmp_path: Path, log_format: str) -> None:
     add_users(tmp_path / "data")

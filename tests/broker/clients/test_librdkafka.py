@@ -199,6 +199,7 @@ def test_a_consumer_asks_where_partitions_begin_and_end(servers: str, consumer: 
     assert found.offset == 4
 
 
+@pytest.mark.slow
 def test_a_consumer_that_waits_is_woken(servers: str, consumer: Consumer) -> None:
     name = created(servers)
     consumer.assign([TopicPartition(name, 0, 0)])

@@ -20,7 +20,7 @@ SEEDS_OF_A_BROKEN_BROKER = 60
 EVERYTHING = {"altered", "ended", "grown", "kept", "outlived its work", "records deleted", "topic deleted"}
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.parametrize("durable", [True, False], ids=["power-cut", "kill"])
 def test_administration_among_transactions_survives_every_crash(durable: bool) -> None:
     events = sum((simulate(seed, durable).events for seed in range(SEEDS)), Counter[str]())

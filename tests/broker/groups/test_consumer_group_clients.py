@@ -148,6 +148,7 @@ def test_a_pattern_follows_the_topics_that_come_and_a_bad_one_is_an_error(
     bad.close()
 
 
+@pytest.mark.slow
 def test_the_partitions_of_a_killed_member_go_to_another(shared_broker: EmbeddedBroker, client: RawClient) -> None:
     topic, group = new_topic(client, PARTITIONS), unique("group")
     command = [sys.executable, "-c", MEMBER, shared_broker.bootstrap_servers, group, topic]
@@ -179,6 +180,7 @@ def test_a_static_member_that_restarts_keeps_its_partitions(shared_broker: Embed
     other.consumer.close()
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("is_killed", [False, True], ids=["stopped", "killed"])
 def test_members_outlive_the_brokers_death(tmp_path: Path, is_killed: bool) -> None:
     group, listen = unique("group"), f"127.0.0.1:{free_port()}"

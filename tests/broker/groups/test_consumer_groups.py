@@ -141,6 +141,7 @@ def test_a_restarted_broker_continues_and_fences_where_it_was(
         assert state(client, group) == "Stable"
 
 
+@pytest.mark.slow
 def test_a_restarted_broker_removes_a_member_that_does_not_come_back(tmp_path: Path, group: str) -> None:
     quick = {"group.consumer.session.timeout.ms": "1000", "group.consumer.heartbeat.interval.ms": "100"}
     with ForkedBroker(tmp_path / "broker", config=quick) as broker:
@@ -185,6 +186,7 @@ def test_an_administrator_removes_a_member(client: RawClient, connect: Connect, 
     assert static.beat().error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
+@pytest.mark.slow
 def test_an_empty_group_changes_its_protocol_and_keeps_its_offsets(
     client: RawClient, connect: Connect, group: str
 ) -> None:

@@ -125,6 +125,7 @@ def test_two_members_share_the_partitions_and_one_takes_over_when_the_other_leav
     two.consumer.close()
 
 
+@pytest.mark.slow
 def test_a_cooperative_member_gives_up_no_more_partitions_than_needed(
     shared_broker: EmbeddedBroker, topic: str
 ) -> None:
@@ -173,6 +174,7 @@ def test_a_member_with_the_same_instance_id_fences_the_former_member(shared_brok
     second.consumer.close()
 
 
+@pytest.mark.slow
 def test_a_member_that_dies_without_a_word_is_missed_when_its_session_ends(
     shared_broker: EmbeddedBroker, client: RawClient, topic: str
 ) -> None:

@@ -237,7 +237,7 @@ def test_a_group_is_rolled_from_one_protocol_to_the_other_and_back(quick_broker:
             member.stop()
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
 def test_members_of_both_protocols_outlive_the_brokers_death(tmp_path: Path, assignor: str) -> None:
     group, listen, usage = unique("group"), f"127.0.0.1:{free_port()}", PartitionUsage()

@@ -36,6 +36,7 @@ rounds = st.lists(
 """Cleanings: the time since the one before, how many keys there is room for, and the size of a segment."""
 
 
+@pytest.mark.slow
 @given(histories(), cuts, rounds)
 def test_a_reader_sees_the_same_last_values_at_the_same_offsets(
     history: CompactedHistory, where: set[int], cleanings: list[tuple[int, int, int]]
@@ -81,6 +82,7 @@ def test_a_restart_finds_the_same_producers_and_no_transaction_that_hangs(
         assert found[producer.producer_id] == (producer.epoch, producer.last_sequence)
 
 
+@pytest.mark.slow
 @given(histories(), cuts, rounds, st.integers(0, 100))
 def test_a_reader_gets_on_from_any_offset(
     history: CompactedHistory, where: set[int], cleanings: list[tuple[int, int, int]], start: int

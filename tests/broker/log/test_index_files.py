@@ -73,6 +73,7 @@ def test_no_replay_is_needed_after_a_crash_while_a_transaction_index_grows() -> 
             assert not log.repairs
 
 
+@pytest.mark.slow
 def test_a_crash_during_a_segment_replacement_needs_no_replay_and_shows_nothing_aborted() -> None:
     prepared = MemoryFiles()
     expected = known(with_aborted(prepared).state)

@@ -96,6 +96,7 @@ def test_a_log_lives_through_restarts_and_power_cuts() -> None:
                     history.take_point()
 
 
+@pytest.mark.slow
 def test_a_crash_while_a_recovery_point_is_taken_loses_nothing() -> None:
     for stop_at in range(100):
         done = False

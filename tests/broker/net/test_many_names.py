@@ -137,7 +137,7 @@ REQUESTS: dict[str, tuple[int, Callable[[], Message]]] = {
 ALWAYS_TRIED = {"CreatePartitions", "DeleteTopics", "OffsetFetch"}
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(each, marks=[] if each in ALWAYS_TRIED else [pytest.mark.slow]) for each in REQUESTS]
 )

@@ -152,6 +152,7 @@ def test_answers_that_no_client_reads_lock_out_no_client(tmp_path: Path) -> None
     assert "Traceback" not in log
 
 
+@pytest.mark.slow
 def test_many_slow_readers_get_smaller_answers_and_none_is_closed(tmp_path: Path) -> None:
     config = {"queued.max.request.bytes": str(MOST), "socket.request.max.bytes": str(MOST)}
     with ForkedBroker(tmp_path, config=config) as broker, RawClient(broker.bootstrap_servers) as client:

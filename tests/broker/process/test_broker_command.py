@@ -249,6 +249,7 @@ def test_a_data_directory_in_use_is_named_and_its_broker_keeps_running(broker: E
         assert metadata(client).cluster_id
 
 
+@pytest.mark.slow
 def test_a_data_directory_that_cannot_be_one_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     assert f"data directory {tmp_path / 'file'}: " in refused(*in_directory(tmp_path / "file"))

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from dualwrite import EmbeddedBroker
 
 START = """
@@ -23,6 +25,7 @@ main(["broker", "--data-dir", sys.argv[1], "--listen", "127.0.0.1:0"])
 """
 
 
+@pytest.mark.slow
 def test_a_collection_does_not_look_at_the_partitions_that_a_start_has_opened(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path):
         pass  # which makes the broker's own topics

@@ -200,6 +200,7 @@ def test_probes_are_answered_while_the_broker_recovers_and_metrics_are_not(tmp_p
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_a_stopped_process_is_not_healthy(tmp_path: Path) -> None:
     """SIGSTOP stops every thread, so that the probe gets no answer at all."""
     with measured_broker(tmp_path) as broker:

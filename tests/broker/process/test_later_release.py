@@ -39,7 +39,7 @@ def used_directory(path: Path, end: Callable[[EmbeddedBroker], None] = EmbeddedB
     return topic
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [EmbeddedBroker.stop, EmbeddedBroker.kill])
 def test_a_later_format_is_refused_and_no_byte_is_changed(
     tmp_path: Path, end: Callable[[EmbeddedBroker], None]

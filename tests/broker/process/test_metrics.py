@@ -182,6 +182,7 @@ def test_idle_connections_do_not_pile_up(measured: MeasuredBroker) -> None:
     assert measured.scrape()
 
 
+@pytest.mark.slow
 def test_a_metrics_address_that_is_taken_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"

@@ -102,6 +102,7 @@ def test_a_stop_under_load_is_in_time_and_loses_nothing(tmp_path: Path, brokers:
     assert len(there) == len(set(there))
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_it_at_once_and_loses_nothing(tmp_path: Path, brokers: list[RunningBroker]) -> None:
     broker = start(tmp_path, brokers, stop_timeout=600)
     address = broker.address

@@ -181,6 +181,7 @@ def test_a_failure_is_logged_with_the_user_and_never_with_the_password(tmp_path:
         assert PASSWORD not in log_of(running)
 
 
+@pytest.mark.slow
 def test_failures_are_counted_and_not_each_is_logged(tmp_path: Path) -> None:
     def fail(running: EmbeddedBroker) -> None:
         with RawClient(running.listeners[SASL]) as client:
@@ -376,6 +377,7 @@ def test_a_renewal_keeps_the_user_and_the_mechanism(tmp_path: Path) -> None:
             assert "failed during re-authentication" in answer.error_message
 
 
+@pytest.mark.slow
 def test_a_token_that_expires_ends_its_session(broker: EmbeddedBroker, client: RawClient) -> None:
     answer = log_in(client, "OAUTHBEARER", password=unsecured_token(lifetime=1.0))
     assert 0 < answer.session_lifetime_ms <= 1000

@@ -113,6 +113,7 @@ def test_a_dual_write_and_its_tools_pass_the_settings_on(
     assert "failure" not in capsys.readouterr().out
 
 
+@pytest.mark.slow_cases
 @leaves_sockets
 @pytest.mark.parametrize("mutual", [False, True], ids=["TLS", "mutual TLS"])
 @pytest.mark.parametrize("commit", [by_librdkafka, by_our_own, by_kafka_python, by_aiokafka])

@@ -377,6 +377,7 @@ def test_the_transaction_log_stays_short_and_keeps_every_transactional_id(tmp_pa
         assert read_all(client, topic).count(b"done") == 100
 
 
+@pytest.mark.slow
 def test_the_log_of_groups_stays_short_and_loses_no_committed_offset(tmp_path: Path) -> None:
     config = {"log.cleaner.backoff.ms": "20", "offsets.topic.segment.bytes": "4096"}
     config["group.initial.rebalance.delay.ms"] = "0"

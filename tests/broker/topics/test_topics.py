@@ -239,6 +239,7 @@ def test_topics_and_their_ids_survive_a_kill(broker: EmbeddedBroker) -> None:
         assert ask_for_topics(client, wanted_topic(name))[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
+@pytest.mark.slow
 def test_other_clients_are_served_during_a_request_of_many_topics(broker: EmbeddedBroker) -> None:
     with RawClient(broker.bootstrap_servers) as client, RawClient(broker.bootstrap_servers) as bystander:
         metadata(bystander)

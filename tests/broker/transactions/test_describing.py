@@ -98,6 +98,7 @@ def test_transactions_are_listed_by_state_and_producer(client: RawClient, versio
     assert listed(client, version, producer_id_filters=[producer.producer_id], state_filters=["CompleteCommit"]) == {}
 
 
+@pytest.mark.slow
 def test_other_clients_are_served_during_a_slow_pattern(broker: EmbeddedBroker) -> None:
     long_id = "a" * 30_000
     pattern = ListTransactionsRequest(

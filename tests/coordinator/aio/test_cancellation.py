@@ -188,6 +188,7 @@ def test_all_tasks_cancelled_at_once_as_a_loop_does_that_ends_leave_both_sides_e
     assert happened > 0
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("again", [2, 5, 8])
 @pytest.mark.parametrize("everything", [True, False])
 def test_tasks_cancelled_twice_learn_the_true_outcome_or_that_it_is_in_doubt(

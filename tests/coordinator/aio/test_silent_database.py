@@ -25,7 +25,7 @@ async def settled(made: AsyncDualWrite) -> None:
     assert await asyncio.to_thread(eventually, lambda: made.pending() == 0)
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 def test_a_commit_that_never_arrives_ends_in_doubt_while_the_loop_goes_on(
     server_place: AsyncPlace, proxy: SilentProxy
 ) -> None:
@@ -47,7 +47,7 @@ def test_a_commit_that_never_arrives_ends_in_doubt_while_the_loop_goes_on(
     run(main())
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 def test_a_commit_whose_answer_is_lost_is_found_and_the_unit_succeeds(
     server_place: AsyncPlace, proxy: SilentProxy
 ) -> None:

@@ -84,6 +84,7 @@ class WebServiceError(Exception):
     """An error of the application's own."""
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     "error",
     [

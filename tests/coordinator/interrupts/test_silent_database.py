@@ -24,7 +24,7 @@ from tests.support.waiting import eventually
 __all__ = ["world"]
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 def test_a_commit_that_never_arrives_ends_in_doubt_and_recovery_rolls_both_sides_back(
     world: SilentDatabaseWorld,
 ) -> None:
@@ -70,7 +70,7 @@ def test_a_database_that_vanishes_at_commit_ends_in_doubt_within_twice_the_limit
     assert world.is_alike("before", *(["in doubt"] if delivers else []))
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 def test_a_state_that_cannot_be_stored_in_time_rolls_both_sides_back(world: SilentDatabaseWorld) -> None:
     dual_write = world.dual_write()
     write_unit(dual_write, "before")
@@ -83,7 +83,7 @@ def test_a_state_that_cannot_be_stored_in_time_rolls_both_sides_back(world: Sile
     assert world.is_alike("before", "after")
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 def test_a_rollback_on_a_silent_connection_gives_the_user_the_error_of_the_block(world: SilentDatabaseWorld) -> None:
     dual_write = world.dual_write()
     write_unit(dual_write, "before")

@@ -206,6 +206,7 @@ def behind(tmp_path: Path, proxy: HoldingProxy) -> Iterator[str]:
     proxy.close()
 
 
+@pytest.mark.slow
 def test_librdkafka_goes_back_by_itself_behind_what_its_group_has_committed(tmp_path: Path) -> None:
     """Which is why on_assign puts it where the group is. Where its question for a partition's beginning comes to
     nothing after the partition was taken away, it asks again half a second later, whatever it has begun since."""
@@ -341,6 +342,7 @@ def test_a_second_rebalance_in_one_call_of_the_consumer_is_survived(sqlite_engin
         assert [message.value() for message in consuming.result()] == [b"end"]
 
 
+@pytest.mark.slow_cases
 @producers
 def test_with_a_silent_broker_no_step_takes_longer_than_a_record_may(sqlite_engine: Engine, producer: Any) -> None:
     kafka = {"delivery.timeout.ms": "300", "log_level": 0}

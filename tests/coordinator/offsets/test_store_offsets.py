@@ -133,6 +133,7 @@ def test_the_next_consumer_of_a_partition_starts_at_the_stored_offset(
     assert used(engine) == [f"in-0@{record}" for record in range(5)]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("is_caught", [False, True])
 @pytest.mark.parametrize("zombie_first", [False, True])
 def test_only_one_of_two_consumers_with_the_same_records_commits_them(

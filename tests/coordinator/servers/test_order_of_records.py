@@ -64,6 +64,7 @@ def world(engine: Engine, broker: EmbeddedBroker, request: pytest.FixtureRequest
     OrderedBase.metadata.drop_all(engine)
 
 
+@pytest.mark.slow_cases
 def test_units_that_change_one_row_produce_in_the_order_of_their_commits(world: OrderWorld) -> None:
     def change(_: int) -> None:
         with world.dual_write.transaction() as tx:
@@ -107,6 +108,7 @@ def run_beside_flushed(world: OrderWorld) -> None:
     run_beside(world, second, begun.is_set)
 
 
+@pytest.mark.slow_cases
 def test_a_record_that_is_produced_after_the_flush_comes_after_the_earlier_units(world: OrderWorld) -> None:
     run_beside_flushed(world)
     assert world.records() == ["first", "second"]
@@ -120,6 +122,7 @@ def test_a_record_that_is_produced_before_the_row_is_locked_may_come_first(world
     assert world.records()[2:] == ["second", "first"]
 
 
+@pytest.mark.slow_cases
 def test_a_group_that_has_read_everything_seems_to_be_behind_by_the_marker(world: OrderWorld) -> None:
     with world.dual_write.transaction() as tx:
         world.produce(tx, "one")

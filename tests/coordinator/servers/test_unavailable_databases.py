@@ -137,6 +137,7 @@ def own_session(tx: Transaction) -> None:
     add_to(Session(tx.connection))
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     "use", [lambda tx: add_to(tx.session), flush, flush_twice, own_session, insert_twice], ids=lambda use: use.__name__
 )

@@ -68,6 +68,7 @@ def test_processes_that_stall_for_longer_than_their_leases_lose_units_on_both_si
     assert search(100, stalls=OFTEN)["LeaseLostError"] > 10
 
 
+@pytest.mark.slow
 def test_commits_that_are_sent_and_not_awaited_are_complete_after_any_crashes() -> None:
     for stalls in ((4, 1 / 150), OFTEN):
         seen = search(200, stalls=stalls, sends_commit=True)

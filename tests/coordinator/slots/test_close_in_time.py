@@ -61,7 +61,7 @@ def test_a_close_does_not_wait_longer_for_a_unit_than_its_timeout_and_names_the_
     assert world.is_alike(*([] if errors else ["slow"]))
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 def test_a_close_in_a_database_that_has_gone_silent_ends_in_time(
     world: SilentDatabaseWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -101,7 +101,7 @@ def test_a_close_while_a_unit_hangs_in_its_commit_ends_in_time_and_recovery_fini
     assert eventually(is_finished)
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 def test_an_async_close_does_not_wait_longer_for_a_task_than_its_timeout(
     server_place: AsyncPlace, proxy: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -152,6 +152,7 @@ def test_the_error_of_a_traceback_is_named() -> None:
     assert made.__dict__["error"] == "ValueError"
 
 
+@pytest.mark.slow
 def test_a_format_that_asks_for_a_field_never_fails() -> None:
     code = (
         "import logging, dualwrite.coordinator.dual_write\n"

@@ -173,6 +173,7 @@ def test_a_slot_leased_during_the_check_blocks_the_downgrade(engine: Engine, dat
     assert len(rows(engine, kafka_transaction_state)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "database_url",
     SERVERS,

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAM = '''
 import sys
 from alembic.ddl.sqlite import SQLiteImpl
@@ -51,6 +53,7 @@ with engine.connect() as connection:
 '''
 
 
+@pytest.mark.slow
 def test_a_unit_of_work_commits_in_a_database_that_only_the_list_knows(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PROGRAM, f"newdb:///{tmp_path / 'new.db'}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

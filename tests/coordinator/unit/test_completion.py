@@ -310,6 +310,7 @@ def proxied(tmp_path: Path) -> Iterator[tuple[HoldingProxy, EmbeddedBroker]]:
     proxy.close()
 
 
+@pytest.mark.slow
 def test_a_unit_does_not_wait_for_a_coordinator_that_is_slow(
     proxied: tuple[HoldingProxy, EmbeddedBroker], sqlite_engine: Engine
 ) -> None:

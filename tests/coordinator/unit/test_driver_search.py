@@ -101,6 +101,7 @@ def test_after_any_fault_in_two_units_of_work_both_sides_are_equal(engine: Engin
     assert set(search(engine, ("one", "two"), faults=1)) == ALL_ENDS - {"in doubt"}
 
 
+@pytest.mark.slow
 def test_after_any_fault_around_a_unit_that_raises_both_sides_are_equal(engine: Engine) -> None:
     assert set(search(engine, ("one", "raises"), faults=1)) >= {"succeeded", "rolled back", "killed"}
 
@@ -110,6 +111,7 @@ def test_after_any_two_faults_in_two_units_of_work_both_sides_are_equal(engine: 
     assert set(search(engine, ("one", "two"), faults=2)) == ALL_ENDS
 
 
+@pytest.mark.slow
 def test_after_any_fault_around_commits_that_are_not_awaited_both_sides_are_equal(engine: Engine) -> None:
     assert set(search(engine, ("one", "two"), 1, "background")) == ALL_ENDS - {"in doubt"}
 

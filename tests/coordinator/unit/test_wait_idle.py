@@ -70,6 +70,7 @@ class WatchedUnits(AbandonedUnits):
         self.was_empty.set()
 
 
+@pytest.mark.slow
 def test_wait_idle_ends_a_unit_whose_block_is_collected_during_the_wait(dual_write: DualWrite) -> None:
     pool = manager_of(dual_write).process.pool
     left = [dual_write.transaction()]

@@ -373,7 +373,7 @@ def test_a_column_that_does_not_fit_is_refused_before_a_run_begins(
         assert connection.execute(spark_run.select()).all() == []
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 def test_a_decision_for_many_partitions_takes_few_statements(place: BatchPlace) -> None:
     batch, work = begun(place.options(), 1)
     sides = written(work, [rows(number, number + 1) for number in range(20)])

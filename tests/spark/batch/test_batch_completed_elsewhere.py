@@ -67,6 +67,7 @@ def keywords(world: BatchKillWorld, **changed: object) -> dict[str, object]:
     }
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_down_at_the_start_is_an_error_before_anything_is_begun(world: BatchKillWorld) -> None:
     told = world.told
     world.broker.kill()

@@ -169,6 +169,7 @@ class TestNegativeControls:
         with pytest.raises(AssertionError):
             small_world.judge()
 
+    @pytest.mark.slow
     def test_forgotten_batches_would_be_noticed(
         self, small_world: BatchKillWorld, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -50,6 +50,7 @@ def test_the_distance_of_numbers_does_not_count(place: BatchPlace) -> None:
     place.judge(rows(0, 15))
 
 
+@pytest.mark.slow
 def test_a_forgotten_batch_stays_forgotten_if_more_are_remembered_later(place: BatchPlace) -> None:
     for number in range(4):
         write(place.options(keepBatches=2), [rows(number * 5, number * 5 + 5)], number)

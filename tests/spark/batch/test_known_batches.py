@@ -38,6 +38,7 @@ def test_the_same_rows_in_other_partitions_and_in_another_order_are_known(place:
     place.judge(rows(0, 20))
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("partitions", "said"),
     [

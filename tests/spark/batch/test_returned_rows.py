@@ -103,6 +103,7 @@ def test_a_run_that_is_ended_while_the_driver_writes_is_rolled_back(place: Batch
     place.judge([])
 
 
+@pytest.mark.slow
 def test_a_batch_that_was_committed_before_is_not_written_and_a_second_commit_is_harmless(place: BatchPlace) -> None:
     write(place.options(driverBytes=ALL), [rows(0, 5)], 1)
     batch, work = begun(place.options(driverBytes=ALL), None, failing_at("BEGIN_KAFKA"))  # a stream names it later

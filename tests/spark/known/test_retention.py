@@ -103,6 +103,7 @@ def test_what_is_beyond_is_below_the_highest_numbers(connection: Connection, num
     assert last_beyond(connection, BATCHES, BATCHES.c.batch_id >= 0, keep) == max(beyond, default=None)
 
 
+@pytest.mark.slow
 @given(st.sets(NUMBERS), NUMBERS, st.integers(1, 5))
 def test_a_number_that_is_accepted_is_not_forgotten_at_once(
     connection: Connection, numbers: set[int], batch_id: int, keep: int

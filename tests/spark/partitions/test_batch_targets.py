@@ -29,6 +29,7 @@ def run(place: SparkPlace, statement: str) -> None:
 UNFINISHED = "write the rest of the batch there; if that is gone, or was wrong, begin the batch under another job"
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(("partitions", "advice"), [(1, "give other rows another number, or"), (2, UNFINISHED)])
 def test_a_written_batch_with_another_table_is_refused(place: SparkPlace, partitions: int, advice: str) -> None:
     with place.worker() as worker:

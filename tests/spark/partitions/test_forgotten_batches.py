@@ -36,6 +36,7 @@ def test_old_batches_are_forgotten_and_not_written_again(place: SparkPlace) -> N
     assert len(place.produced()) == 4
 
 
+@pytest.mark.slow_cases
 def test_the_distance_of_numbers_does_not_count(place: SparkPlace) -> None:
     keep = {"keepBatches": 2}
     assert place.write(rows_of(1, 0), batchId=20261122, **keep)
@@ -98,6 +99,7 @@ def as_an_earlier_release_left_it(place: SparkPlace) -> None:
         connection.execute(update(spark_progress).values(table_name=None, table_id=None, topic=None))
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("keep", [1, 5, 1000])
 def test_what_an_earlier_release_may_have_forgotten_is_refused_with_any_keep_batches(
     place: SparkPlace, keep: int
@@ -165,6 +167,7 @@ class Job:
 RUNS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2), st.integers(0, 2)), max_size=25)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(RUNS, st.integers(1, 3))
 def test_no_partition_is_written_twice_and_only_unknown_or_low_numbers_are_refused(

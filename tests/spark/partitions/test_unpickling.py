@@ -47,6 +47,7 @@ def loaded_with(packages: list[Any], content: bytes, directory: Path) -> str:
     return done.stderr.decode()
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("kind", [WholeBatchWriter, WholeBatchStreamWriter])
 @pytest.mark.parametrize("missing", ["dualwrite", "sqlalchemy"])
 def test_a_writer_explains_which_module_the_executors_lack(

@@ -3,7 +3,10 @@
 import subprocess
 import sys
 
+import pytest
 
+
+@pytest.mark.slow
 def test_without_logging_set_up_the_library_is_silent() -> None:
     code = (
         "import logging, dualwrite.coordinator.dual_write\n"

@@ -164,6 +164,7 @@ WITHOUT_IT_SLOWER = {"uvloop"}
 LOADS_IT = {"pytest"}  # only pytest itself imports the plugin
 
 
+@pytest.mark.slow
 def test_every_library_of_an_extra_is_known_by_its_name() -> None:
     package = Path(command.__file__).parents[1]
     imported = set()
@@ -228,7 +229,7 @@ def with_stdout(stdout: int, *words: str, unbuffered: bool = False) -> tuple[int
     return done.returncode, done.stderr
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.parametrize("unbuffered", [False, True])
 def test_a_closed_stdout_ends_the_command_quietly(tmp_path: Path, unbuffered: bool) -> None:
     reader, writer = os.pipe()
@@ -250,6 +251,7 @@ def test_help_to_a_closed_stdout_is_quiet() -> None:
         os.close(writer)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("unbuffered", [False, True])
 def test_a_full_stdout_is_one_line_and_exit_code_2(tmp_path: Path, unbuffered: bool) -> None:

@@ -81,6 +81,7 @@ def test_lz4_stores_what_it_cannot_make_smaller() -> None:
     assert decompress(Codec.LZ4, compress(Codec.LZ4, data)) == data
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_bomb_is_refused_and_does_not_take_the_memory(codec: Codec) -> None:
     bomb = compress(codec, bytes(200 * MEBIBYTE))
@@ -102,6 +103,7 @@ def test_the_limit_itself_is_allowed(codec: Codec) -> None:
         decompress(codec, data, limit=99_999)
 
 
+@pytest.mark.slow
 @given(st.sampled_from(CODECS), st.binary(max_size=60), st.integers(0, 60), st.integers(1, 255))
 def test_damage_is_noticed_or_harmless(codec: Codec, data: bytes, at: int, flip: int) -> None:
     squeezed = bytearray(compress(codec, data))

@@ -3,6 +3,7 @@
 import uuid
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -124,6 +125,7 @@ UNTAGGED = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(st.sampled_from(EVERY_VERSION), st.data())
 def test_hand_written_encoders_write_the_bytes_of_kafka_python(hot: tuple[ApiKey, int], data: st.DataObject) -> None:
@@ -134,6 +136,7 @@ def test_hand_written_encoders_write_the_bytes_of_kafka_python(hot: tuple[ApiKey
     assert b"".join(parts) == response.encode(version=version)
 
 
+@pytest.mark.slow
 @given(st.sampled_from(EVERY_VERSION), st.data())
 def test_tagged_fields_are_left_to_kafka_python(hot: tuple[ApiKey, int], data: st.DataObject) -> None:
     key, version = hot

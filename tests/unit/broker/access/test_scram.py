@@ -101,6 +101,7 @@ def test_an_exchange_ends_once() -> None:
     assert isinstance(scram.respond(b"c=biws,r=x,p=AAAA"), Denied)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.binary(max_size=60), st.binary(max_size=60))
 def test_no_bytes_break_an_exchange_or_are_granted(first: bytes, second: bytes) -> None:
@@ -164,6 +165,7 @@ def test_an_authorization_id_tells_nothing_about_a_password() -> None:
     assert plain(b"bob\0ann\0wrong") == expected
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=80))
 def test_no_bytes_break_plain(token: bytes) -> None:
     assert isinstance(plain(token), Denied)

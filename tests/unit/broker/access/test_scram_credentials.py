@@ -87,6 +87,7 @@ def test_a_password_is_checked_against_the_only_credential() -> None:
     assert known.for_password("ann") is known.get("ann", ScramHash.SHA_256)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=20), st.sampled_from(SCRAMS))
 def test_a_decoy_is_the_same_each_time_and_of_each_user_its_own(user: str, scram: ScramHash) -> None:
     one, again, restarted = users(ann="x"), users(ann="y", bob="z"), users(ann="x")

@@ -99,6 +99,7 @@ def test_a_request_shows_no_secret() -> None:
     assert "SALT" not in shown
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.builds(put, st.sampled_from(["", "ann", "bob", "cy"]), st.integers(0, 3), st.sampled_from([1, 4096, 99999]))

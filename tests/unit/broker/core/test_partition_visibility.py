@@ -179,6 +179,7 @@ events = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(events, st.data())
 def test_a_committed_reader_sees_exactly_the_committed_records_at_every_moment(

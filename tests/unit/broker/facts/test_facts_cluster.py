@@ -49,6 +49,7 @@ facts = (
 )
 
 
+@pytest.mark.slow
 @given(facts)
 def test_every_fact_comes_back_as_it_was(fact: ClusterFact) -> None:
     assert decode_fact(*encode_fact(fact)) == fact

@@ -75,6 +75,7 @@ def test_sequences_that_wrapped_keep_their_distance() -> None:
     assert decode_snapshot(kafkas(entry(wrapped, 1, 53, 3)))[0].batches == wrapped.batches
 
 
+@pytest.mark.slow
 @given(st.lists(producers, max_size=6))
 def test_snapshots_come_back(known: list[ProducerSnapshot]) -> None:
     assert decode_snapshot(encode_snapshot(known)) == known

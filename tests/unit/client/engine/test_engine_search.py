@@ -186,6 +186,7 @@ def test_with_one_fault_around_the_highest_epoch_nothing_is_lost_or_doubled(epoc
     assert (("producer ids", 2) in seen) == (epoch < MAX_PRODUCER_EPOCH - 2)
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(st.lists(st.integers(0, 1 << 16), max_size=120))
 def test_with_any_number_of_faults_every_decided_unit_is_there_once_and_no_other(choices: list[int]) -> None:

@@ -276,6 +276,7 @@ def test_a_static_member_that_is_taken_in_again_has_partitions_that_it_was_not_p
     assert known.moves(again, {P: 6}, {}) == [Move(P, 5, 6)]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("is_known", [True, False])
 def test_a_consumer_without_a_known_worker_takes_on_the_claimants_failures(is_known: bool) -> None:
     known, gone = Positions(), Thread()

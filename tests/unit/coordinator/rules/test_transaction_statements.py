@@ -90,6 +90,7 @@ def test_what_one_database_alone_refuses(grammar: TransactionGrammar, text: str)
     assert ends_transaction(grammar, text)
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(["select 1", "select ';'", "-- ;\nselect 2", "/* ' */ select 3", "select 'a''b'"])))
 def test_any_statements_may_stand_before_it(before: list[str]) -> None:
     for grammar in EVERYWHERE:

@@ -71,6 +71,7 @@ def test_uniform_moves_no_more_than_it_must(before: int, after: int, sizes: dict
         assert len(old[name] & new[name]) >= min(len(old[name]), total // after)
 
 
+@pytest.mark.slow
 @given(subscriptions=SUBSCRIPTIONS, sizes=SIZES)
 def test_uniform_leaves_no_partition_with_a_member_that_has_two_more_than_another_that_reads_it(
     subscriptions: dict[str, frozenset[uuid.UUID]], sizes: dict[uuid.UUID, int]

@@ -29,6 +29,7 @@ def test_no_long_row_of_histories_breaks_a_rule_of_the_group() -> None:
     walk_all(range(300, 3_000), with_classic=True)
 
 
+@pytest.mark.slow
 def test_histories_change_the_protocol_at_every_stage_of_a_classic_group(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: Counter[object] = Counter()
     carry_out = MixedWorld.carry_out
@@ -81,7 +82,7 @@ def strangers_are_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(classic_rules, "is_stranger", lambda *_: False)
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("breach", "seeds", "with_classic"),
     [
