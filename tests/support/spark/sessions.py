@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.conftest import missing
+from tests.support.spark.class_archive import ARCHIVE, QUICK, make_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HOME = Path(__file__).parents[3]
 
-JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""Options of each JVM: they live shortly, and there are more of them than processors. The compiler that takes its time
-and the collector that works beside the program would cost more than half of what a session takes to start."""
+JAVA = f'{QUICK} "-XX:SharedArchiveFile={ARCHIVE}" -Xlog:disable'
+"""With the archive of classes, if there is one; the JVM would print that there is none."""
 
 SETTINGS = {
     "spark.driver.extraJavaOptions": JAVA,
@@ -38,6 +38,7 @@ def require_spark() -> None:
     """Skip the test where there is no Spark, or fail where it must be."""
     if importlib.util.find_spec("pyspark") is None or shutil.which("java") is None:
         missing("Spark", "it needs Java 17 and dualwrite[spark]")
+    make_archive()
 
 
 @contextmanager
