@@ -42,7 +42,8 @@ def test_a_request_is_repeated_only_if_its_answer_takes_long(silent: HoldingProx
     producer = Producer({**librdkafka, "logger": watch})
     with pytest.raises(KafkaException) as caught:
         producer.init_transactions(SCANS_SECONDS)
-    assert caught.value.args[0].code() == KafkaError._TIMED_OUT
+    # The request that has timed out closes its connection, which may be what librdkafka says last.
+    assert caught.value.args[0].code() in (KafkaError._TIMED_OUT, *([KafkaError._TRANSPORT] if derives else []))
     producer.poll(0)
     has_timed_out = any("REQTMOUT" in line for line in lines)
     assert (has_timed_out, silent.seen[ApiKey.INIT_PRODUCER_ID] > 1) == (derives, derives)
