@@ -14,6 +14,7 @@ from dualwrite.broker.metrics.catalogue import METRICS
 from dualwrite.broker.metrics.metric import PREFIX
 from dualwrite.broker.settings.broker_settings import SETTINGS
 from dualwrite.broker.settings.dynamic_settings import DYNAMIC_SETTINGS
+from dualwrite.broker.settings.group_settings import GROUP_SETTINGS, setting_of_all_groups
 from dualwrite.broker.settings.listener_settings import LISTENER_SETTINGS
 from dualwrite.broker.settings.setting import Setting
 from dualwrite.broker.settings.topic_settings import TOPIC_SETTINGS, TopicSetting
@@ -299,7 +300,7 @@ _TABLE = ("| metric | kind | labels | meaning |", "|---|---|---|---|")
 
 
 def settings_page() -> str:
-    """Every setting of the broker and of a topic."""
+    """Every setting of the broker, of a topic and of a group."""
     return "\n".join(
         [
             *("# Settings of the bundled broker", "", _GENERATED, "", _SETTINGS, ""),
@@ -308,6 +309,9 @@ def settings_page() -> str:
             *("", "## A topic's", "", _TOPICS, ""),
             *("| setting | default | allowed | the broker's default for it | meaning |", "|---|---|---|---|---|"),
             *(_topic_row(name, TOPIC_SETTINGS[name]) for name in sorted(TOPIC_SETTINGS)),
+            *("", "## A consumer group's", "", _GROUPS, ""),
+            *("| setting | allowed | the broker's default for it | meaning |", "|---|---|---|---|"),
+            *(_group_row(name, GROUP_SETTINGS[name]) for name in sorted(GROUP_SETTINGS)),
             "",
         ]
     )
@@ -317,8 +321,9 @@ _SETTINGS = """The names and the defaults are Kafka's, with exceptions: `transac
 ([decision 0004](../decisions/0004-two-phase-commit-on-by-default.md)), `listeners`
 ([0023](../decisions/0023-listeners-and-tls.md)), `queued.max.request.bytes`
 ([0025](../decisions/0025-memory-and-faults.md)), settings of threads and sockets
-([0035](../decisions/0035-administration-of-one-node.md)), and the settings of the internal topics, which have one
-partition, one replica and segments of 4 MiB. The end of a name is its unit: `.ms` means milliseconds.
+([0035](../decisions/0035-administration-of-one-node.md)), `group.consumer.assignment.interval.ms`
+([0034](../decisions/0034-consumer-groups.md)), and the settings of the internal topics, which have one partition, one
+replica and segments of 4 MiB. The end of a name is its unit: `.ms` means milliseconds.
 
 A setting of the broker is given at the start: in a file (`dualwrite broker --config-file PATH`, in the form of Kafka's
 `server.properties`), with `--config key=value`, or with `EmbeddedBroker(…, config={…})`. A setting of type PASSWORD
@@ -329,6 +334,10 @@ The broker keeps settings that a client changes while it runs (IncrementalAlterC
 start they take precedence over `--config`."""
 _TOPICS = """Set them when you create the topic, and change them at any time. The broker refuses a value that it
 cannot honour, and says why."""
+_GROUPS = """For groups of `group.protocol=consumer` (KIP-848). Set them at any time, also before the group exists:
+`kafka-configs.sh --alter --entity-type groups --entity-name GROUP --add-config …`. A value lies within the broker's
+limits, `group.consumer.min.…` and `group.consumer.max.…`, which do not limit the broker's own values. The session
+timeout must be longer than the heartbeat interval. A change takes effect with the next heartbeat of each member."""
 
 
 def _broker_row(name: str, setting: Setting) -> str:
@@ -342,6 +351,10 @@ def _broker_row(name: str, setting: Setting) -> str:
 def _topic_row(name: str, setting: TopicSetting) -> str:
     allowed, brokers = _in_cell(setting.allowed), ", ".join(f"`{source.name}`" for source in setting.broker)
     return f"| `{name}` | {_code(setting.default)} | {allowed} | {brokers} | {setting.documentation} |"
+
+
+def _group_row(name: str, setting: Setting) -> str:
+    return f"| `{name}` | {_in_cell(setting.allowed)} | `{setting_of_all_groups(name)}` | {setting.documentation} |"
 
 
 def _in_cell(text: str) -> str:

@@ -16,7 +16,7 @@ from dualwrite.broker.clients.listeners import (
     parse_listeners,
     unprotected,
 )
-from dualwrite.broker.core.consumer_groups.commands import ConsumerGroupSettings, MigrationPolicy
+from dualwrite.broker.core.consumer_groups.commands import ConsumerGroupSettings, Limits, MigrationPolicy
 from dualwrite.broker.core.group_rules import GroupSettings
 from dualwrite.broker.core.transaction_rules import TransactionSettings
 from dualwrite.broker.runtime.access_control import AccessSettings
@@ -203,11 +203,18 @@ class BrokerOptions:
         return ConsumerGroupSettings(
             session_timeout_ms=self.number("group.consumer.session.timeout.ms"),
             heartbeat_interval_ms=self.number("group.consumer.heartbeat.interval.ms"),
+            session_timeout_limits=self._limits("session.timeout.ms"),
+            heartbeat_interval_limits=self._limits("heartbeat.interval.ms"),
             max_size=self.number("group.consumer.max.size"),
             assignors=tuple(self._items("group.consumer.assignors") or ()),
             migration_policy=MigrationPolicy(str(self._value("group.consumer.migration.policy")).lower()),
             classic=self.groups,
         )
+
+    def _limits(self, setting: str) -> Limits:
+        """The values that a consumer group may have of its own."""
+        lowest, highest = _names_of_limits(setting)
+        return Limits(self.number(lowest), self.number(highest))
 
     @property
     def offsets(self) -> OffsetSettings:
@@ -247,6 +254,12 @@ class BrokerOptions:
                 f"broker setting {lowest}={self.number(lowest)}: no member could join,"
                 f" because {highest} is {self.number(highest)}"
             )
+        for lowest, highest in map(_names_of_limits, ("session.timeout.ms", "heartbeat.interval.ms")):
+            if self.number(lowest) > self.number(highest):
+                raise ConfigurationError(
+                    f"broker setting {lowest}={self.number(lowest)}: no group could have a value of its own,"
+                    f" because {highest} is {self.number(highest)}"
+                )
         interval, session = "group.consumer.heartbeat.interval.ms", "group.consumer.session.timeout.ms"
         if self.number(interval) >= self.number(session):
             raise ConfigurationError(
@@ -284,6 +297,11 @@ class BrokerOptions:
         assert setting is not None, key
         text = self.config.get(key, setting.default)
         return None if text is None else setting.value(text)
+
+
+def _names_of_limits(setting: str) -> tuple[str, str]:
+    """The broker's settings that limit what a consumer group may have of its own, as "session.timeout.ms"."""
+    return f"group.consumer.min.{setting}", f"group.consumer.max.{setting}"
 
 
 def _with_both_ids(config: Mapping[str, str]) -> Mapping[str, str]:

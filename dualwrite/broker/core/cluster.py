@@ -1,4 +1,5 @@
-"""The cluster's own state: its id, its topics, its dynamic settings, and the producer ids that are reserved."""
+"""The cluster's own state: its id, its topics, its dynamic settings, the settings of groups, and the producer ids that
+are reserved."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from dualwrite.broker.facts.cluster import (
     BrokerConfigured,
     ClusterCreated,
     ClusterFact,
+    GroupConfigured,
     InternalTopicCreated,
     ProducerIdsReserved,
     TopicCreated,
@@ -92,6 +94,8 @@ class ClusterState:
     reserved_before: int = 0
     broker_configs: dict[str, Mapping[str, str]] = field(default_factory=dict)
     """Dynamic settings by the id of their node; the empty id stands for every node."""
+    group_configs: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    """The settings that groups have of their own, by the group; no group is there without a setting."""
     deleted: dict[str, int] = field(default_factory=dict)
     """Deleted topics that were not created anew, with the number of partitions whose files a crash may have left."""
     internal: set[str] = field(default_factory=set)
@@ -117,6 +121,10 @@ class ClusterState:
             self.internal.add(fact.name)
         elif isinstance(fact, BrokerConfigured):
             self.broker_configs[fact.node] = fact.configs
+        elif isinstance(fact, GroupConfigured):
+            self.group_configs.pop(fact.group, None)
+            if fact.configs:
+                self.group_configs[fact.group] = fact.configs
         elif isinstance(fact, AclCreated):
             self.acls[fact.acl_id] = fact.acl
         elif isinstance(fact, AclDeleted):

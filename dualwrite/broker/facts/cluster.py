@@ -67,6 +67,14 @@ class BrokerConfigured:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupConfigured:
+    """All settings that the group ``group`` has of its own, by name. Without any, this is a tombstone on disk."""
+
+    group: str
+    configs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class ProducerIdsReserved:
     """Producer ids below ``before`` may have been allocated, and are never allocated again."""
 
@@ -79,6 +87,7 @@ ClusterFact = (
     | TopicDeleted
     | InternalTopicCreated
     | BrokerConfigured
+    | GroupConfigured
     | ProducerIdsReserved
     | AclFact
     | CredentialFact
@@ -93,6 +102,8 @@ def encode_fact(fact: ClusterFact) -> tuple[bytes, bytes | None]:
         return b"producer-ids", _json({"before": fact.before})
     if isinstance(fact, BrokerConfigured):
         return b"broker:" + fact.node.encode(), _json({"configs": dict(fact.configs)})
+    if isinstance(fact, GroupConfigured):
+        return b"group:" + fact.group.encode(), _json({"configs": dict(fact.configs)}) if fact.configs else None
     if isinstance(fact, InternalTopicCreated):
         return b"internal:" + fact.name.encode(), _json({})
     if isinstance(fact, AclCreated | AclDeleted):
@@ -139,13 +150,14 @@ _DECODERS: Mapping[str, Callable[[str, Any], ClusterFact]] = {
     "producer-ids": lambda _, body: ProducerIdsReserved(body["before"]),
     "internal": lambda name, _: InternalTopicCreated(name),
     "broker": lambda name, body: BrokerConfigured(name, body["configs"]),
+    "group": lambda name, body: GroupConfigured(name, {} if body is None else body["configs"]),
     "topic": _decode_topic,
     ACL_KIND: decode_acl,
     SCRAM_KIND: decode_credential,
     DECOY_KIND: lambda _, body: DecoySecretCreated(decode_secret(body["secret"])),
 }
 """By the kind of the fact; the value is None for a tombstone."""
-_WITH_TOMBSTONES = frozenset({"topic", ACL_KIND, SCRAM_KIND})
+_WITH_TOMBSTONES = frozenset({"topic", "group", ACL_KIND, SCRAM_KIND})
 
 
 def _topic_key(name: str) -> bytes:

@@ -23,6 +23,7 @@ from dualwrite.broker.facts.cluster import (
     BrokerConfigured,
     ClusterCreated,
     ClusterFact,
+    GroupConfigured,
     InternalTopicCreated,
     ProducerIdsReserved,
     TopicCreated,
@@ -220,6 +221,16 @@ class Cluster:
         self._sync_topics(*self._partitions)
         for listener in self.configuration_listeners:
             listener()
+
+    def configure_group(self, group: str, configs: Mapping[str, str]) -> None:
+        """Replace the settings that ``group`` has of its own by ``configs``, which must be valid. The caller waits at
+        the flusher's barrier."""
+        if configs or group in self.state.group_configs:
+            self.record(GroupConfigured(group, configs))
+
+    def group_configs(self, group: str) -> Mapping[str, str]:
+        """The settings that ``group`` has of its own. No such group need exist."""
+        return self.state.group_configs.get(group, {})
 
     def _sync_topics(self, *names: str) -> None:
         """Sync the journal if flush.messages or flush.ms of one of the topics has an effect: a record on disk is lost

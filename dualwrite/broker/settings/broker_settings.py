@@ -15,6 +15,7 @@ from dualwrite.broker.clients.listeners import (
     parse_endpoint,
 )
 from dualwrite.broker.settings.cluster_settings import CLUSTER_SETTINGS
+from dualwrite.broker.settings.group_settings import AT_ONCE
 from dualwrite.broker.settings.listener_settings import LISTENER_SETTINGS
 from dualwrite.broker.settings.sasl_settings import FAILURE_DELAY_MS
 from dualwrite.broker.settings.setting import Allowed, ConfigType, Setting, at_least, between, one_of, only, some_of
@@ -119,6 +120,9 @@ SETTINGS: Mapping[str, Setting] = {
     "default.replication.factor": _setting(
         INT, "1", _ONE_NODE,
         "The number of replicas of a topic that is created without one."),
+    "group.consumer.assignment.interval.ms": _setting(
+        INT, "0", AT_ONCE,
+        "How long the broker waits between two assignments of a consumer group: it does not wait."),
     "group.consumer.assignors": _setting(
         LIST, "uniform,range", (some_of("uniform", "range"), Allowed("at least one", bool)),
         "The assignors of consumer groups (group.protocol=consumer). A group has the one that most of its members "
@@ -126,6 +130,12 @@ SETTINGS: Mapping[str, Setting] = {
     "group.consumer.heartbeat.interval.ms": _setting(
         INT, "5000", at_least(1),
         "How often the members of consumer groups send heartbeats."),
+    "group.consumer.max.heartbeat.interval.ms": _setting(
+        INT, "15000", at_least(1),
+        "The longest heartbeat interval that a group may have of its own."),
+    "group.consumer.max.session.timeout.ms": _setting(
+        INT, "60000", at_least(1),
+        "The longest session timeout that a consumer group may have of its own."),
     "group.consumer.max.size": _setting(
         INT, "2147483647", at_least(1),
         "The maximum number of members of a consumer group."),
@@ -134,6 +144,12 @@ SETTINGS: Mapping[str, Setting] = {
         "Whether a group with members may change its protocol: from the classic one to the consumer protocol "
         "(upgrade), and back when its last member of the consumer protocol leaves (downgrade). An empty group changes "
         "its protocol in any case."),
+    "group.consumer.min.heartbeat.interval.ms": _setting(
+        INT, "5000", at_least(1),
+        "The shortest heartbeat interval that a group may have of its own."),
+    "group.consumer.min.session.timeout.ms": _setting(
+        INT, "45000", at_least(1),
+        "The shortest session timeout that a consumer group may have of its own."),
     "group.consumer.session.timeout.ms": _setting(
         INT, "45000", at_least(1),
         "How long a consumer group waits for a heartbeat of a member before it removes the member."),

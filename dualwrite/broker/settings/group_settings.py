@@ -1,24 +1,35 @@
-"""The settings of a consumer group in Kafka 4.4 that concern the protocol of KIP-848. No group has a value of its own.
+"""The settings of a single consumer group, for the protocol of KIP-848. A group without a value of its own has the
+broker's: that of ``consumer.session.timeout.ms`` is ``group.consumer.session.timeout.ms``.
 
-All groups have the values of the broker's settings ``group.consumer.*``. This broker has no share groups and no streams
-groups, so it does not know their settings. Source: Kafka's GroupConfig.
+This broker has no share groups and no streams groups, so it does not know their settings. Source: Kafka's GroupConfig.
 """
 
 from collections.abc import Mapping
 
-from dualwrite.broker.settings.setting import ConfigType, Setting, between
+from dualwrite.broker.settings.setting import ConfigType, Setting, at_least, only
 
-_OF_ALL_GROUPS = "Of all groups: the broker's setting is group.consumer.{}."
+SESSION_TIMEOUT, HEARTBEAT_INTERVAL = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+ASSIGNMENT_INTERVAL = "consumer.assignment.interval.ms"
+AT_ONCE = only(0, "the broker assigns partitions at once")
+"""The only interval between assignments."""
 
 GROUP_SETTINGS: Mapping[str, Setting] = {
-    "consumer.assignment.interval.ms": Setting(
-        ConfigType.INT, "0", (between(0, 15_000),), "The broker assigns partitions at once."
+    ASSIGNMENT_INTERVAL: Setting(
+        ConfigType.INT, "0", (AT_ONCE,), "How long the broker waits between two assignments: it does not wait."
     ),
-    "consumer.heartbeat.interval.ms": Setting(
-        ConfigType.INT, "5000", (between(5_000, 15_000),), _OF_ALL_GROUPS.format("heartbeat.interval.ms")
+    HEARTBEAT_INTERVAL: Setting(
+        ConfigType.INT, "5000", (at_least(1),), "How often the members of the group send heartbeats."
     ),
-    "consumer.session.timeout.ms": Setting(
-        ConfigType.INT, "45000", (between(45_000, 60_000),), _OF_ALL_GROUPS.format("session.timeout.ms")
+    SESSION_TIMEOUT: Setting(
+        ConfigType.INT,
+        "45000",
+        (at_least(1),),
+        "How long the broker waits for a heartbeat of a member before it removes the member.",
     ),
 }
 """The settings by name."""
+
+
+def setting_of_all_groups(name: str) -> str:
+    """The broker's setting that a group without a value of its own follows in the setting ``name``."""
+    return f"group.{name}"

@@ -116,7 +116,7 @@ def test_resources_without_settings_are_refused_with_a_reason(
     assert result.error_message
     refused = change(client, kind, name, ("retention.ms", SET, "5"))
     assert refused.error == error
-    if kind in (LOGGER, CLIENT_METRICS, GROUP):
+    if kind in (LOGGER, CLIENT_METRICS):
         assert result.error_message == refused.words
 
 
@@ -124,39 +124,6 @@ def test_resources_without_settings_are_refused_with_a_reason(
 def test_what_has_no_settings_is_named(client: RawClient, kind: int, words: str) -> None:
     assert words in describe_configs(client, kind, "0").error_message
     assert words in change(client, kind, "0", ("root", SET, "DEBUG")).words
-
-
-def test_a_group_has_kafkas_defaults_and_cannot_change_them(client: RawClient) -> None:
-    described = describe_configs(client, GROUP, unique("group"), more=True)
-    assert described.error_code == ErrorCode.NONE
-    assert {entry.name: (entry.value, entry.config_source, entry.read_only) for entry in described.configs} == {
-        "consumer.assignment.interval.ms": ("0", BY_DEFAULT, True),
-        "consumer.heartbeat.interval.ms": ("5000", BY_DEFAULT, True),
-        "consumer.session.timeout.ms": ("45000", BY_DEFAULT, True),
-    }
-
-
-@pytest.mark.parametrize(
-    ("entry", "error", "words"),
-    [
-        (
-            ("consumer.session.timeout.ms", SET, "50000"),
-            ErrorCode.INVALID_CONFIG,
-            "groups have no values of their own",
-        ),
-        (("consumer.session.timeout.ms", SET, "soon"), ErrorCode.INVALID_CONFIG, "Not a number of type INT"),
-        (("consumer.session.timeout.ms", SET, "1"), ErrorCode.INVALID_CONFIG, "between 45000 and 60000"),
-        (("share.session.timeout.ms", SET, "45000"), ErrorCode.INVALID_CONFIG, "Unknown group config name"),
-        (("consumer.session.timeout.ms", DELETE, None), ErrorCode.NONE, ""),
-    ],
-)
-def test_a_setting_of_a_group_is_refused_by_name(
-    client: RawClient, entry: tuple[str, int, str | None], error: ErrorCode, words: str
-) -> None:
-    for validate_only in (True, False):
-        refused = change(client, GROUP, "g", entry, validate_only=validate_only)
-        assert refused.error == error
-        assert words in refused.words
 
 
 def test_several_resources_are_described_at_once(client: RawClient) -> None:

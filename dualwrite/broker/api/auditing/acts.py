@@ -13,6 +13,7 @@ from dualwrite.broker.api.auditing.act import Act, Acts, all_ranges, by_error
 from dualwrite.broker.api.auditing.cluster_acts import CLUSTER_ACTS
 from dualwrite.broker.clients.shown_text import clipped
 from dualwrite.broker.settings.broker_settings import SETTINGS
+from dualwrite.broker.settings.group_settings import GROUP_SETTINGS
 from dualwrite.broker.settings.setting import HIDDEN
 from dualwrite.broker.settings.topic_settings import TOPIC_SETTINGS
 from dualwrite.wire.apis import ApiKey, Message
@@ -91,7 +92,7 @@ def _settings(changes: Iterable[tuple[str, str, str | None]], error: int) -> str
 def _value(name: str, value: str) -> str:
     """``value`` of the setting ``name``, unless it may be a secret."""
     setting = SETTINGS.get(name)
-    is_open = name in TOPIC_SETTINGS if setting is None else not setting.is_sensitive
+    is_open = name in TOPIC_SETTINGS.keys() | GROUP_SETTINGS.keys() if setting is None else not setting.is_sensitive
     return clipped(value) if is_open else HIDDEN
 
 

@@ -1,8 +1,8 @@
 """AlterConfigs (33), v0-v2.
 
-Replaces all settings of a topic or of the broker (named by the node's id, or empty for every node) by those of the
-request. IncrementalAlterConfigs supersedes it, because that leaves settings unchanged that the request does not name.
-Otherwise the two behave alike.
+Replaces all settings of a topic, of a group or of the broker (named by the node's id, or empty for every node) by those
+of the request. IncrementalAlterConfigs supersedes it, because that leaves settings unchanged that the request does not
+name. Otherwise the two behave alike.
 """
 
 from collections.abc import Mapping

@@ -13,9 +13,9 @@ from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.api.turns import in_turns
 from dualwrite.broker.core.broker_configs import broker_lists, check_broker_config
 from dualwrite.broker.core.cluster import RESERVED_TOPICS, RefusedError
+from dualwrite.broker.core.consumer_groups.group_configs import check_group_configs
 from dualwrite.broker.core.topic_changes import topic_lists
 from dualwrite.broker.runtime.cluster import EVERY_NODE, NODE
-from dualwrite.broker.settings.group_settings import GROUP_SETTINGS
 from dualwrite.broker.settings.setting import SettingError
 from dualwrite.broker.settings.topic_configs import check_topic_config
 from dualwrite.ids import is_legal_topic
@@ -144,28 +144,19 @@ def _change_broker(name: str, compute: Compute, validate_only: bool, broker: Bro
 
 
 def _change_group(name: str, compute: Compute, validate_only: bool, broker: BrokerContext) -> None:
-    """Refuse every setting. To delete one succeeds, because there is none."""
-    check_group(name)
-    configs = compute({}, {})
-    for key, text in configs.items():
-        if key not in GROUP_SETTINGS:
-            raise RefusedError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {key}")
-        try:
-            GROUP_SETTINGS[key].read(key, text)
-        except SettingError as error:
-            raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from None
-    if configs:
-        message = f"{', '.join(configs)}: groups have no values of their own; set the broker's group.consumer.*"
-        raise RefusedError(ErrorCode.INVALID_CONFIG, message)
+    """Change the settings of the group ``name``. It need not exist, and its deletion leaves them (Kafka)."""
+    if not name:
+        raise _invalid("Default group resources are not allowed.")
+    configs = compute(broker.cluster.group_configs(name), {})
+    try:
+        check_group_configs(configs, broker.consumer_groups.settings)
+    except SettingError as error:
+        raise RefusedError(ErrorCode.INVALID_CONFIG, str(error)) from None
+    if not validate_only:
+        broker.cluster.configure_group(name, configs)
 
 
 _CHANGES = {TOPIC: _change_topic, BROKER: _change_broker, GROUP: _change_group}
-
-
-def check_group(name: str) -> None:
-    """Refuse the request if it names no group."""
-    if not name:
-        raise _invalid("Group name must not be empty")
 
 
 def check_node(name: str, broker: BrokerContext) -> None:

@@ -11,7 +11,7 @@ from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.runtime.cluster import EVERY_NODE, NODE
 from dualwrite.broker.settings.broker_settings import SETTINGS
 from dualwrite.broker.settings.dynamic_settings import DYNAMIC_SETTINGS
-from dualwrite.broker.settings.group_settings import GROUP_SETTINGS
+from dualwrite.broker.settings.group_settings import GROUP_SETTINGS, setting_of_all_groups
 from dualwrite.broker.settings.listener_settings import LISTENER_SETTINGS, listener_key
 from dualwrite.broker.settings.setting import ConfigType, write_value
 from dualwrite.broker.settings.topic_settings import TOPIC_SETTINGS
@@ -25,6 +25,7 @@ class Source(IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    GROUP = 8
 
 
 class Synonym(NamedTuple):
@@ -87,13 +88,14 @@ def broker_entries(broker: BrokerContext) -> Iterator[Entry]:
     yield from _listener_entries(broker)
 
 
-def group_entries(broker: BrokerContext) -> Iterator[Entry]:
-    """Every setting of a group, by name. No group has a value of its own: it has the broker's."""
+def group_entries(group: str, broker: BrokerContext) -> Iterator[Entry]:
+    """Every setting of ``group``, by name."""
+    configs = broker.cluster.group_configs(group)
     for name, setting in sorted(GROUP_SETTINGS.items()):
-        of_all = f"group.{name}"
-        default = (Synonym(name, setting.default, Source.DEFAULT),)
-        synonyms = _synonyms(of_all, broker) if of_all in SETTINGS else default
-        yield Entry(name, synonyms[0].value, True, setting.type, setting.documentation, synonyms)
+        synonyms = _synonyms(setting_of_all_groups(name), broker)
+        if name in configs:
+            synonyms = (Synonym(name, write_value(setting.type, configs[name]), Source.GROUP), *synonyms)
+        yield Entry(name, synonyms[0].value, False, setting.type, setting.documentation, synonyms)
 
 
 def dynamic_default_entries(broker: BrokerContext) -> Iterator[Entry]:

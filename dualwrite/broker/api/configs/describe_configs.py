@@ -1,10 +1,10 @@
 """DescribeConfigs (32), v1-v4.
 
-Answers the settings of a topic or of the broker (named by the node's id). For the broker with an empty name it answers
-the settings that clients have set for every node. The request names the settings, or asks for all. Each
-has its value, its source and, on request, its synonyms (v1) and documentation (v3). A resource that occurs twice is
-described once. The value of a password is null. A group has the broker's values of the settings of KIP-848. Loggers and
-client metrics have no settings: INVALID_REQUEST.
+Answers the settings of a topic, of a group or of the broker (named by the node's id). For the broker with an empty name
+it answers the settings that clients have set for every node. A group need not exist (KIP-848): without a value of its
+own it has the broker's. The request names the settings, or asks for all. Each has its value, its source and, on
+request, its synonyms (v1) and documentation (v3). A resource that occurs twice is described once. The value of a
+password is null. Loggers and client metrics have no settings: INVALID_REQUEST.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,6 @@ from dualwrite.broker.api.configs.altering import (
     BROKER,
     GROUP,
     TOPIC,
-    check_group,
     check_node,
     needs_of_resources,
     refuse_without,
@@ -77,8 +76,9 @@ def _entries(resource: Message, broker: BrokerContext) -> Iterable[Entry]:
         check_node(name, broker)
         return broker_entries(broker) if name else dynamic_default_entries(broker)
     if kind == GROUP:
-        check_group(name)
-        return group_entries(broker)
+        if not name:
+            raise RefusedError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+        return group_entries(name, broker)
     raise without_settings(kind)
 
 

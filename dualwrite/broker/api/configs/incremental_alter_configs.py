@@ -1,10 +1,13 @@
 """IncrementalAlterConfigs (44), v0-v1 (KIP-339).
 
-Sets, deletes, appends to or subtracts from settings of a topic or of the broker (named by the node's id, or empty for
-every node); validate_only changes none. A topic's new settings take effect at once, on its log too, and are durable
-before the answer. A client may change the broker's settings that are defaults of topic settings, and a few others; they
-take effect at once, too. The other broker settings need a restart: INVALID_REQUEST, as for loggers and client metrics.
-The settings of groups (KIP-848) and of internal topics cannot be changed: INVALID_CONFIG.
+Sets, deletes, appends to or subtracts from settings of a topic, of a group or of the broker (named by the node's id, or
+empty for every node); validate_only changes none. New settings are durable before the answer. A topic's take effect at
+once, on its log too. A group's (KIP-848) take effect with the next heartbeat of each member. The group need not exist,
+and its deletion leaves its settings. No setting of a group is a list.
+
+A client may change the broker's settings that are defaults of topic settings, and a few others; they take effect at
+once. The other broker settings need a restart: INVALID_REQUEST, as for loggers and client metrics. The settings of
+internal topics cannot be changed: INVALID_CONFIG, as for unknown settings and invalid values of topics and groups.
 """
 
 from collections.abc import Mapping

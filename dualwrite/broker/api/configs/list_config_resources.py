@@ -1,13 +1,13 @@
 """ListConfigResources (74), v0-v1 (KIP-1142).
 
-Lists the resources that have settings: the topics and the broker. From v1 on the request may name the types of
-resources. The types group and client metrics have no resources here, so v0, which lists only client metrics, returns an
-empty list.
+Lists the resources that have settings: the topics, the broker, and the groups with settings of their own. From v1 on
+the request may name the types of resources. The type client metrics has no resources here, so v0, which lists only
+client metrics, returns an empty list.
 """
 
 from dualwrite.broker.access.acls import AclOperation
 from dualwrite.broker.access.needs import on_cluster
-from dualwrite.broker.api.configs.altering import BROKER, TOPIC
+from dualwrite.broker.api.configs.altering import BROKER, GROUP, TOPIC
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.wire.apis import ApiKey, ListConfigResourcesResponse, Message
 from dualwrite.wire.error_codes import ErrorCode
@@ -17,8 +17,8 @@ VERSIONS = range(2)
 _DESCRIBE_CONFIGS = on_cluster(AclOperation.DESCRIBE_CONFIGS)
 NEEDS = (_DESCRIBE_CONFIGS,)
 
-_LOGGER, _CLIENT_METRICS, _GROUP = 8, 16, 32
-_TYPES = frozenset({TOPIC, BROKER, _LOGGER, _CLIENT_METRICS, _GROUP})
+_LOGGER, _CLIENT_METRICS = 8, 16
+_TYPES = frozenset({TOPIC, BROKER, _LOGGER, _CLIENT_METRICS, GROUP})
 _FIRST_WITH_TYPES = 1
 
 
@@ -31,7 +31,9 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
         return ListConfigResourcesResponse(
             throttle_time_ms=0, error_code=ErrorCode.UNSUPPORTED_VERSION, config_resources=[]
         )
-    resources = [(TOPIC, name) for name in sorted(broker.cluster.topics()) if TOPIC in requested_types]
+    groups = sorted(broker.cluster.state.group_configs) if GROUP in requested_types else ()
+    resources = [(GROUP, name) for name in groups]
+    resources += [(TOPIC, name) for name in sorted(broker.cluster.topics()) if TOPIC in requested_types]
     resources += [(kind, str(broker.node_id)) for kind in (BROKER, _LOGGER) if kind in requested_types]
     await broker.flusher.barrier()
     resource = ListConfigResourcesResponse.ConfigResource

@@ -44,13 +44,30 @@ class MigrationPolicy(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """The least and the most that a group may set for itself."""
+
+    least: int
+    most: int
+
+    def nearest(self, value: int) -> int:
+        """``value``, or the limit that it exceeds."""
+        return min(max(value, self.least), self.most)
+
+
+@dataclass(frozen=True, slots=True)
 class ConsumerGroupSettings:
-    """The broker settings that the rules depend on, under Kafka's names and in its units."""
+    """The settings that the rules depend on, under Kafka's names and in its units: the broker's, or those of one
+    group."""
 
     session_timeout_ms: int = 45_000
     """group.consumer.session.timeout.ms"""
     heartbeat_interval_ms: int = 5_000
     """group.consumer.heartbeat.interval.ms"""
+    session_timeout_limits: Limits = Limits(45_000, 60_000)
+    """group.consumer.min.session.timeout.ms and group.consumer.max.session.timeout.ms"""
+    heartbeat_interval_limits: Limits = Limits(5_000, 15_000)
+    """group.consumer.min.heartbeat.interval.ms and group.consumer.max.heartbeat.interval.ms"""
     max_size: int = 2_147_483_647
     """group.consumer.max.size"""
     assignors: tuple[str, ...] = ASSIGNORS

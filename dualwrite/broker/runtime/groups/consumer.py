@@ -22,6 +22,7 @@ from dualwrite.broker.core.consumer_groups.commands import (
     SetConsumerTimer,
 )
 from dualwrite.broker.core.consumer_groups.group import ConsumerGroup, PartitionConflictError
+from dualwrite.broker.core.consumer_groups.group_configs import problems, with_group_configs
 from dualwrite.broker.core.consumer_groups.heartbeat_rules import decide_consumer
 from dualwrite.broker.core.consumer_groups.patterns import matching
 from dualwrite.broker.core.group_commands import (
@@ -49,6 +50,9 @@ MaySee = Callable[[str], bool]
 
 class ConsumerGroupCoordinator:
     """Runs the consumer groups' rules. Belongs to the event loop's thread.
+
+    Every step looks up the settings of its group, so a changed setting counts from each member's next heartbeat on. A
+    session that runs keeps its end: the member does not know of a shorter heartbeat interval yet.
 
     :param classic: the coordinator of classic groups: groups change from one protocol to the other.
     """
@@ -82,12 +86,16 @@ class ConsumerGroupCoordinator:
         Find the topics of their patterns, so that the offsets of these topics are kept. The first heartbeat looks
         again, with the rights of its client.
         """
+        for name, configs in self._cluster.state.group_configs.items():
+            for problem in problems(configs, self.settings):
+                logger.warning("group %s: %s", shown(name), problem)
         for group in self.groups():
+            settings = self.settings_of(group.group_id)
             group.matches = {pattern: matching(pattern, self._cluster.topics_by_name) for pattern in group.patterns()}
             for member_id, member in group.subscriptions.items():
                 session = ConsumerTimerKey(group.group_id, ConsumerTimerKind.SESSION, member_id)
                 classic = member.classic
-                own_ms = self.settings.session_timeout_ms if classic is None else classic.session_timeout_ms
+                own_ms = settings.session_timeout_ms if classic is None else classic.session_timeout_ms
                 self._set_timer(SetConsumerTimer(session, own_ms))
                 if classic is None and group.current(member_id).state is MemberState.UNREVOKED_PARTITIONS:
                     rebalance = ConsumerTimerKey(group.group_id, ConsumerTimerKind.REBALANCE, member_id)
@@ -110,6 +118,11 @@ class ConsumerGroupCoordinator:
         await self._flusher.barrier()
         return decision.removed
 
+    def settings_of(self, group: str) -> ConsumerGroupSettings:
+        """The settings of ``group``: the broker's, overridden by those that the group has of its own."""
+        configs = self._cluster.group_configs(group)
+        return with_group_configs(self.settings, configs) if configs else self.settings
+
     def group(self, name: str) -> ConsumerGroup | None:
         """The consumer group called ``name``."""
         return self._log.table.consumers.get(name)
@@ -128,7 +141,8 @@ class ConsumerGroupCoordinator:
     def _serve_classic(self, command: ClassicRequest, ticket: int) -> None:
         """Serve a member of the classic protocol. If its group becomes a classic one, that answers."""
         group, moment = self._log.table.consumers[command.group], self._moment(ticket=ticket)
-        decision = self._decided(lambda: decide_classic(group, command, moment, self.settings))
+        settings = self.settings_of(command.group)
+        decision = self._decided(lambda: decide_classic(group, command, moment, settings))
         if _is_too_large(decision):
             decision = ConsumerGroupDecision(answer=_too_large(command))
         self._carry_out(command.group, decision)
@@ -138,7 +152,8 @@ class ConsumerGroupCoordinator:
     def _step(self, command: ConsumerGroupCommand, may_see: MaySee = lambda _: True) -> ConsumerGroupDecision:
         table, name = self._log.table, command.group
         group, classic, moment = table.consumers.get(name), table.groups.get(name), self._moment(may_see)
-        decision = self._decided(lambda: decide_consumer(group, classic, command, moment, self.settings))
+        settings = self.settings_of(name)
+        decision = self._decided(lambda: decide_consumer(group, classic, command, moment, settings))
         if _is_too_large(decision):
             unknown = ErrorCode.UNKNOWN_SERVER_ERROR
             return ConsumerGroupDecision(ConsumerHeartbeatReply(unknown), removed=(unknown,) * len(decision.removed))

@@ -18,6 +18,7 @@ from dualwrite.broker.facts.cluster import (
     BrokerConfigured,
     ClusterCreated,
     ClusterFact,
+    GroupConfigured,
     ProducerIdsReserved,
     TopicCreated,
     TopicDeleted,
@@ -138,6 +139,15 @@ def test_the_last_dynamic_settings_apply_to_each_node() -> None:
         BrokerConfigured("", {"a": "1"}), BrokerConfigured("0", {"b": "2"}), BrokerConfigured("", {"c": "3"})
     )
     assert state.broker_configs == {"": {"c": "3"}, "0": {"b": "2"}}
+
+
+def test_the_last_settings_of_a_group_apply_and_none_are_none() -> None:
+    set_, other = GroupConfigured("g", {"a": "1", "b": "2"}), GroupConfigured("other", {"a": "1"})
+    changed, deleted = GroupConfigured("g", {"c": "3"}), GroupConfigured("g", {})
+    assert state_after(set_, other, changed).group_configs == {"g": {"c": "3"}, "other": {"a": "1"}}
+    assert state_after(set_, other, deleted).group_configs == {"other": {"a": "1"}}
+    assert state_after(deleted).group_configs == {}
+    assert state_after(set_).version == 0, "no group looks at the topics again"
 
 
 def test_the_last_credential_of_a_user_and_a_mechanism_counts() -> None:

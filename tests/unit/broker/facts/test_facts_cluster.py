@@ -12,6 +12,7 @@ from dualwrite.broker.facts.cluster import (
     BrokerConfigured,
     ClusterCreated,
     ClusterFact,
+    GroupConfigured,
     InternalTopicCreated,
     ProducerIdsReserved,
     TopicCreated,
@@ -31,6 +32,9 @@ topics = st.builds(
 configured = st.builds(
     BrokerConfigured, st.sampled_from(["", "0"]), st.dictionaries(st.text(max_size=9), st.text(max_size=9))
 )
+of_groups = st.builds(
+    GroupConfigured, st.text(min_size=1, max_size=20), st.dictionaries(st.text(max_size=9), st.text(max_size=9))
+)
 credentials = st.builds(
     ScramCredential, st.sampled_from(ScramHash), st.integers(4096, 16384), st.binary(), st.binary(), st.binary()
 )
@@ -42,6 +46,7 @@ facts = (
     | topics
     | deleted
     | configured
+    | of_groups
     | users
     | users.map(lambda fact: ScramCredentialDeleted(fact.user, fact.credential.scram))
     | st.builds(DecoySecretCreated, st.binary())
@@ -71,6 +76,11 @@ def test_the_form_on_disk_is_fixed() -> None:
         b"broker:0",
         b'{"configs":{"log.retention.ms":"5"}}',
     )
+    assert encode_fact(GroupConfigured("a:g", {"consumer.session.timeout.ms": "50000"})) == (
+        b"group:a:g",
+        b'{"configs":{"consumer.session.timeout.ms":"50000"}}',
+    )
+    assert encode_fact(GroupConfigured("a:g", {})) == (b"group:a:g", None)
     assert encode_fact(ClusterCreated("abc")) == (b"cluster", b'{"cluster_id":"abc"}')
     assert encode_fact(ProducerIdsReserved(1000)) == (b"producer-ids", b'{"before":1000}')
     credential = ScramCredential(ScramHash.SHA_512, 4096, b"salt", b"stored", b"server")

@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dualwrite.broker.config import BrokerOptions, parse_config
+from dualwrite.broker.core.consumer_groups.commands import Limits
 from dualwrite.broker.settings.broker_settings import SETTINGS
+from dualwrite.broker.settings.group_settings import GROUP_SETTINGS, setting_of_all_groups
 from dualwrite.broker.settings.setting import SettingError
 from dualwrite.broker.settings.topic_configs import broker_defaults, check_topic_config, topic_config
 from dualwrite.broker.settings.topic_settings import TOPIC_SETTINGS
@@ -121,11 +123,37 @@ def test_an_address_that_is_not_given_is_the_one_to_listen_on() -> None:
             "group.min.session.timeout.ms=9: no member could join, because group.max.session.timeout.ms is 8",
         ),
         (("group.min.session.timeout.ms=1800001",), "group.max.session.timeout.ms is 1800000"),
+        (
+            ("group.consumer.min.session.timeout.ms=9", "group.consumer.max.session.timeout.ms=8"),
+            "group.consumer.min.session.timeout.ms=9: no group could have a value of its own,"
+            " because group.consumer.max.session.timeout.ms is 8",
+        ),
+        (
+            ("group.consumer.max.heartbeat.interval.ms=4999",),
+            "group.consumer.min.heartbeat.interval.ms=5000: no group could have a value of its own,"
+            " because group.consumer.max.heartbeat.interval.ms is 4999",
+        ),
+        (("group.consumer.heartbeat.interval.ms=45000",), "must be less than group.consumer.session.timeout.ms"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(pairs: tuple[str, ...], words: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(words)):
         options(*pairs)
+
+
+def test_the_limits_of_groups_are_not_those_of_the_broker() -> None:
+    given = ("session.timeout.ms=900", "min.session.timeout.ms=1000", "heartbeat.interval.ms=1")
+    settings = options(*(f"group.consumer.{pair}" for pair in given)).consumer_groups
+    assert (settings.session_timeout_ms, settings.heartbeat_interval_ms) == (900, 1)
+    assert settings.session_timeout_limits == Limits(1_000, 60_000)
+    assert settings.heartbeat_interval_limits == Limits(5_000, 15_000)
+
+
+@pytest.mark.parametrize("name", GROUP_SETTINGS)
+def test_a_setting_of_a_group_has_the_type_and_the_default_of_the_brokers(name: str) -> None:
+    own, of_all = GROUP_SETTINGS[name], SETTINGS[setting_of_all_groups(name)]
+    assert (own.type, own.default, own.allowed) == (of_all.type, of_all.default, of_all.allowed)
+    assert own.documentation.endswith(".")
 
 
 def test_a_setting_that_is_given_twice_is_refused_even_with_the_same_value() -> None:
