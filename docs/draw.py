@@ -148,7 +148,7 @@ KIPS = [
     ("255", "OAUTHBEARER", "all; unsecured tokens only if a setting allows them"),
     ("290", "ACLs with prefixed patterns", "all"),
     ("320", "OffsetForLeaderEpoch", "all; the only leader epoch is 0"),
-    ("339", "IncrementalAlterConfigs", "topics and the broker"),
+    ("339", "IncrementalAlterConfigs", "topics, groups and the broker"),
     ("345", "static members", "all"),
     ("360", "InitProducerId with the expected identity", "all"),
     ("368", "re-authentication", "all; one setting for all mechanisms of a listener"),

@@ -28,6 +28,7 @@ _UNFIT = "produce.batches_that_are_not_fit"
 _NOBODYS = "no client sends it; without a producer id it is refused whoever sends it, which holds nobody's readers back"
 
 _ADMINISTRATION = "administration"
+_OF_GROUPS = "administration.settings_of_groups"
 _ONE_LEVEL = "the broker is always at level 2; the clients of the older protocol are served at this level, too"
 _MIXING = "transactions.what_no_transaction_may_mix"
 _OWNED = "a producer id of a transactional id writes no other batches: one could stand in for a transaction's record"
@@ -119,10 +120,16 @@ FINDINGS: dict[tuple[str, str], KnownDifference] = {
         for step in ("down", "off by force")
         for version in (1, 2)
     },
-    (f"{_ADMINISTRATION}.settings_of_groups", "set, of group 1"): KnownDifference(
-        "2026-11-27",
-        "error=INVALID_CONFIG",
-        "groups have no values of their own, so it would have no effect",
+    (_OF_GROUPS, "an interval of assignments, of group 1"): KnownDifference(
+        "2026-11-28",
+        "error=INVALID_CONFIG message='Invalid value 1000 for configuration consumer.assignment.interval.ms: the broker"
+        " assigns partitions at once'",
+        "the broker assigns in the heartbeat that needs it, so it would have no effect",
+    ),
+    (_OF_GROUPS, "of a share group, of group 1"): KnownDifference(
+        "2026-11-28",
+        "error=INVALID_CONFIG message='Unknown group config name: share.session.timeout.ms'",
+        "this broker has no share groups and no streams groups, so it would have no effect",
     ),
     **{
         (f"{_ADMINISTRATION}.quotas", f"set, v{version}"): KnownDifference(

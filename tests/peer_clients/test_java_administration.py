@@ -10,7 +10,7 @@ import pytest
 from dualwrite.broker.embedded import EmbeddedBroker
 from tests.support.apache_kafka.single_node import java_tool, kafka_configs
 from tests.support.forked import ForkedBroker
-from tests.support.requests.calls import batch, new_topic, produce, read_all
+from tests.support.requests.calls import batch, new_topic, produce, read_all, unique
 from tests.support.requests.raw_client import RawClient
 
 pytestmark = [pytest.mark.slow, pytest.mark.jvm]
@@ -129,6 +129,17 @@ def test_kafka_configs_changes_a_topic(broker: EmbeddedBroker, client: RawClient
     assert "retention.ms" not in configs(broker, "--describe", *on_topic)
 
 
+def test_kafka_configs_changes_a_group(broker: EmbeddedBroker) -> None:
+    on_group = ("--entity-type", "groups", "--entity-name", unique("group"))
+    configs(broker, "--alter", *on_group, "--add-config", "consumer.session.timeout.ms=50000")
+    said = configs(broker, "--describe", *on_group)
+    assert "consumer.session.timeout.ms=50000" in said
+    assert "DYNAMIC_GROUP_CONFIG:consumer.session.timeout.ms=50000" in said
+    assert on_group[-1] in configs(broker, "--describe", "--entity-type", "groups")
+    configs(broker, "--alter", *on_group, "--delete-config", "consumer.session.timeout.ms")
+    assert "DYNAMIC_GROUP_CONFIG" not in configs(broker, "--describe", *on_group)
+
+
 def test_kafka_configs_finds_no_quotas_and_sets_none(broker: EmbeddedBroker) -> None:
     for kind in ("clients", "users", "ips"):
         assert configs(broker, "--describe", "--entity-type", kind) == ""
@@ -157,7 +168,8 @@ def test_kafka_configs_changes_the_broker_while_it_runs(broker: EmbeddedBroker) 
 @pytest.mark.parametrize(
     ("kind", "name", "setting", "words"),
     [
-        ("groups", "g", "consumer.session.timeout.ms=50000", "groups have no values of their own"),
+        ("groups", "g", "consumer.session.timeout.ms=1", "must be in the range 45000 to 60000 inclusive"),
+        ("groups", "g", "share.session.timeout.ms=50000", "Unknown group config name: share.session.timeout.ms"),
         ("broker-loggers", "0", "root=DEBUG", "this broker has no loggers whose level can be changed"),
         ("client-metrics", "m", "interval.ms=1000", "this broker takes no metrics of clients"),
     ],

@@ -26,7 +26,7 @@ from dualwrite.wire.apis import (
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.monitoring.measured import MeasuredBroker, measured_broker
 from tests.support.requests import acl_calls, admin_calls, calls, marker_calls
-from tests.support.requests.admin_calls import BROKER, TOPIC
+from tests.support.requests.admin_calls import BROKER, GROUP, TOPIC
 from tests.support.requests.offset_calls import commit
 from tests.support.requests.raw_client import RawClient
 from tests.support.requests.sasl_calls import ALICE, add_users, log_in
@@ -207,6 +207,25 @@ def test_groups_and_offsets_are_audited(audited: Audited, alice: RawClient) -> N
         ("delete offsets", "no-group", "GROUP_ID_NOT_FOUND", f"topics={topic}"),
         ("delete group", group, "NONE", ""),
         ("delete group", "no-group", "GROUP_ID_NOT_FOUND", ""),
+    ]
+
+
+def test_settings_of_groups_are_audited(audited: Audited, alice: RawClient) -> None:
+    group, session = calls.unique("group"), "consumer.session.timeout.ms"
+    admin_calls.change(alice, GROUP, group, (session, ConfigOperation.SET, "50000"), validate_only=True)
+    admin_calls.change(alice, GROUP, group, (session, ConfigOperation.SET, "50000"))
+    admin_calls.change(alice, GROUP, group, (session, ConfigOperation.SET, "1"))
+    admin_calls.change(alice, GROUP, group, (session, ConfigOperation.DELETE, None))
+    admin_calls.replace_configs(alice, GROUP, group, {session: "51000"})
+    lines = audited.news()
+    assert {(line["principal"], line["resource_type"], line["resource"]) for line in lines} == {
+        (f"User:{ALICE}", "group", group)
+    }
+    assert [(line["action"], line["outcome"], line["detail"]) for line in lines] == [
+        ("alter configs", "NONE", f"set {session}=50000"),
+        ("alter configs", "INVALID_CONFIG", f"set {session}"),
+        ("alter configs", "NONE", f"delete {session}"),
+        ("replace configs", "NONE", f"{session}=51000"),
     ]
 
 

@@ -11,7 +11,7 @@ from dualwrite.broker.settings.group_settings import ASSIGNMENT_INTERVAL, HEARTB
 from dualwrite.wire.apis import DeleteGroupsRequest, ListConfigResourcesRequest
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.forked import ForkedBroker
-from tests.support.requests.admin_calls import change, config, describe_configs, replace_configs, set_config
+from tests.support.requests.admin_calls import GROUP, change, config, describe_configs, replace_configs, set_config
 from tests.support.requests.calls import new_topic, unique
 from tests.support.requests.consumer_group_calls import ConsumerClient, describe
 from tests.support.requests.offset_calls import commit
@@ -19,7 +19,6 @@ from tests.support.requests.raw_client import RawClient
 from tests.support.waiting import eventually
 
 SET, DELETE, APPEND, SUBTRACT = ConfigOperation
-GROUP = 32
 FROM_START, BY_DEFAULT, FROM_GROUP = 4, 5, 8
 SHORT_SESSIONS = {
     "group.consumer.min.session.timeout.ms": "200",

@@ -13,6 +13,7 @@ from dualwrite.wire.error_codes import ErrorCode
 from tests.support.forked import ForkedBroker
 from tests.support.requests.admin_calls import (
     BROKER,
+    GROUP,
     TOPIC,
     alter_request,
     change,
@@ -26,7 +27,7 @@ from tests.support.requests.raw_client import RawClient
 
 SET, DELETE, APPEND, SUBTRACT = ConfigOperation
 FROM_TOPIC, FROM_NODE, FROM_EVERY_NODE, FROM_START, BY_DEFAULT = 1, 2, 3, 4, 5
-LOGGER, CLIENT_METRICS, GROUP = 8, 16, 32
+LOGGER, CLIENT_METRICS = 8, 16
 
 
 @pytest.fixture

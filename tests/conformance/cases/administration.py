@@ -1,5 +1,6 @@
 """Requests about replicas, quotas, features and the quorum, which have little to change on one node."""
 
+import functools
 from collections.abc import Sequence
 
 from dualwrite.broker.core.topic_changes import ConfigOperation
@@ -7,11 +8,13 @@ from dualwrite.wire import apis
 from dualwrite.wire.apis import Message
 from tests.conformance.cases import case
 from tests.support.conformance.subject import Subject
-from tests.support.requests import admin_calls
+from tests.support.requests import admin_calls, consumer_group_calls
+from tests.support.waiting import eventually
 
 _PREFERRED, _UNCLEAN, _UNKNOWN = 0, 1, 7
 _UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
 _GROUP = 32
+_SESSION, _HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
 _METADATA = "__cluster_metadata"
 _PATH_OF_NOBODY = "/no/such/directory"
 
@@ -167,17 +170,76 @@ def settings_of_groups(broker: Subject) -> None:
     name = broker.name("group")
     described = admin_calls.describe_configs(broker.client, _GROUP, name)
     for entry in sorted(described.configs, key=lambda entry: str(entry.name)):
-        if entry.name in ("consumer.heartbeat.interval.ms", "consumer.session.timeout.ms"):
-            broker.note(entry.name, value=entry.value, source=entry.config_source, kind=entry.config_type)
+        if entry.name in (_HEARTBEAT, _SESSION):
+            seen = {"source": entry.config_source, "kind": entry.config_type, "fixed": entry.read_only}
+            broker.note(entry.name, value=entry.value, **seen)
     broker.note("without a name", error=admin_calls.describe_configs(broker.client, _GROUP, "").error_code)
     set_, delete = ConfigOperation.SET, ConfigOperation.DELETE
     for label, change in {
-        "set": ("consumer.session.timeout.ms", set_, "50000"),
-        "out of range": ("consumer.session.timeout.ms", set_, "1"),
-        "no number": ("consumer.heartbeat.interval.ms", set_, "soon"),
+        "set": (_SESSION, set_, "50000"),
+        "out of range": (_SESSION, set_, "1"),
+        "above the range": (_HEARTBEAT, set_, "15001"),
+        "no number": (_HEARTBEAT, set_, "soon"),
+        "zero": (_HEARTBEAT, set_, "0"),
+        "an interval of assignments": ("consumer.assignment.interval.ms", set_, "1000"),
+        "of a share group": ("share.session.timeout.ms", set_, "50000"),
         "unknown": ("no.such.setting", set_, "1"),
-        "deleted": ("consumer.session.timeout.ms", delete, None),
+        "null": (_SESSION, set_, None),
+        "appended": (_SESSION, ConfigOperation.APPEND, "50000"),
+        "subtracted": (_SESSION, ConfigOperation.SUBTRACT, "50000"),
+        "unknown and appended": ("no.such.setting", ConfigOperation.APPEND, "1"),
+        "deleted": (_SESSION, delete, None),
+        "unknown and deleted": ("no.such.setting", delete, None),
     }.items():
         for owner in (name, ""):
             refusal = admin_calls.change(broker.client, _GROUP, owner, change, validate_only=True)
-            broker.note(f"{label}, of {broker.show(owner)}", error=refusal.error)
+            broker.note(f"{label}, of {broker.show(owner)}", error=refusal.error, message=refusal.words)
+
+
+def _own(broker: Subject, group: str) -> dict[str, list[tuple[str, str, int]]]:
+    """The settings of ``group``, each with its synonyms."""
+    described = admin_calls.describe_configs(broker.client, _GROUP, group, _SESSION, _HEARTBEAT, more=True)
+    return {
+        entry.name: [(synonym.name, synonym.value, synonym.source) for synonym in entry.synonyms]
+        for entry in sorted(described.configs, key=lambda entry: str(entry.name))
+    }
+
+
+def _interval(member: consumer_group_calls.ConsumerClient) -> int:
+    """The heartbeat interval in the answer to a heartbeat."""
+    return int(member.beat().heartbeat_interval_ms)
+
+
+def _listed(broker: Subject) -> list[str]:
+    """The groups of this case that have settings."""
+    resources = broker.client.ask(apis.ListConfigResourcesRequest(resource_types=[_GROUP]), 1).config_resources
+    return [entry.resource_name for entry in resources if broker.show(entry.resource_name).startswith("group ")]
+
+
+@case
+def settings_that_a_group_has_of_its_own(broker: Subject) -> None:
+    topic, group = broker.topic(), broker.name("group")
+    set_, delete = ConfigOperation.SET, ConfigOperation.DELETE
+    member = consumer_group_calls.ConsumerClient(broker.connect(), group)
+    member.join(topic)
+    for label, interval, changes in (
+        ("both set", 6000, [(_SESSION, set_, "50000"), (_HEARTBEAT, set_, "6000")]),
+        ("one set again", 7000, [(_HEARTBEAT, set_, "7000")]),
+        ("one deleted, the other set", 8000, [(_SESSION, delete, None), (_HEARTBEAT, set_, "8000")]),
+        ("none left", 5000, [(_HEARTBEAT, delete, None)]),
+    ):
+        refusal = admin_calls.change(broker.client, _GROUP, group, *changes)
+        beat = functools.partial(_interval, member)
+        settled = eventually(beat, functools.partial(int.__eq__, interval))  # Apache Kafka follows a moment later
+        broker.note(label, error=refusal.error, settings=_own(broker, group), interval=settled, listed=_listed(broker))
+    member.leave()
+    for version in range(3):
+        replaced = [
+            admin_calls.replace_configs(broker.client, _GROUP, group, values, version)
+            for values in ({_HEARTBEAT: "9000"}, {_HEARTBEAT: "1"}, {_HEARTBEAT: None}, {})
+        ]
+        broker.note(f"replaced, v{version}", answers=[(refusal.error, refusal.words) for refusal in replaced])
+    admin_calls.change(broker.client, _GROUP, group, (_SESSION, set_, "50000"))
+    eventually(lambda: len(_own(broker, group)[_SESSION]) > 1)
+    (deleted,) = broker.client.ask(apis.DeleteGroupsRequest(groups_names=[group]), 2).results
+    broker.note("the group deleted", error=deleted.error_code, settings=_own(broker, group))

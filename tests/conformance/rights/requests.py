@@ -12,9 +12,10 @@ from dualwrite.wire.apis import Message
 from tests.support.requests import acl_calls, admin_calls, calls, group_calls, marker_calls, offset_calls
 from tests.support.requests.raw_client import RawClient
 
-_TOPIC, _BROKER = 2, 4
+_TOPIC, _BROKER, _GROUP = 2, 4, 32
 _SET = 0
 _RETENTION = ("retention.ms", _SET, "1000000")
+_SESSION_TIMEOUT = ("consumer.session.timeout.ms", _SET, "50000")
 
 
 class RoundResources(NamedTuple):
@@ -326,10 +327,14 @@ REQUESTS: dict[str, Callable[[RoundResources], AskedRequest]] = {
     "CreateTopics": _create_topic,
     "CreatePartitions": _create_partitions,
     "DescribeConfigs of the topic": lambda resources: _describe_configs(_TOPIC, resources.topic),
+    "DescribeConfigs of the group": lambda resources: _describe_configs(_GROUP, resources.group),
     "DescribeConfigs of the broker": lambda resources: _describe_configs(_BROKER, ""),
     "AlterConfigs": _alter_configs,
     "IncrementalAlterConfigs of the topic": lambda resources: AskedRequest(
         admin_calls.alter_request({(_TOPIC, resources.topic): [_RETENTION]}, validate_only=True), 1
+    ),
+    "IncrementalAlterConfigs of the group": lambda resources: AskedRequest(
+        admin_calls.alter_request({(_GROUP, resources.group): [_SESSION_TIMEOUT]}, validate_only=True), 1
     ),
     "IncrementalAlterConfigs of the broker": lambda resources: AskedRequest(
         admin_calls.alter_request({(_BROKER, ""): [("log.retention.ms", _SET, "1000000")]}, validate_only=True), 1

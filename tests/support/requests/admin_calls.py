@@ -16,7 +16,7 @@ from dualwrite.wire.apis import (
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.requests.raw_client import RawClient
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, GROUP = 2, 4, 32
 
 
 class Refusal(NamedTuple):

@@ -145,9 +145,9 @@ def _change_broker(name: str, compute: Compute, validate_only: bool, broker: Bro
 
 def _change_group(name: str, compute: Compute, validate_only: bool, broker: BrokerContext) -> None:
     """Change the settings of the group ``name``. It need not exist, and its deletion leaves them (Kafka)."""
+    configs = compute(broker.cluster.group_configs(name), {})
     if not name:
         raise _invalid("Default group resources are not allowed.")
-    configs = compute(broker.cluster.group_configs(name), {})
     try:
         check_group_configs(configs, broker.consumer_groups.settings)
     except SettingError as error:
