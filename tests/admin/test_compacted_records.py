@@ -18,7 +18,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
         yield running
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_compaction_changes_no_state(site: AdminSite, seed: int) -> None:
     CompactedTransactions(site, seed).check()

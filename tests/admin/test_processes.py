@@ -52,6 +52,7 @@ def test_follow_prints_each_record_at_once_and_ctrl_c_ends_it_with_one_line(site
     assert (process.returncode, out, err) == (130, "", "dualwrite: interrupted after 2 records\n")
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("more", [(), ("--json",), ("--follow",)])
 def test_a_reader_that_goes_away_ends_the_command_quietly(site: AdminSite, more: tuple[str, ...]) -> None:
     topic = site.topic()

@@ -54,6 +54,7 @@ def grant(broker: EmbeddedBroker, *rights: tuple[AclOperation, ResourceType, str
         create(admin, [acl(*right, principal=f"User:{name}") for right in rights])
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("listener", [SASL, ENCRYPTED])
 def test_every_verb_works_on_a_secured_listener(broker: EmbeddedBroker, tmp_path: Path, listener: str) -> None:
     site, topic, group = user(broker, listener, tmp_path, ALICE), fresh_name(), fresh_name()

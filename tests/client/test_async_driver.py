@@ -167,6 +167,7 @@ def test_a_connection_that_is_being_opened_can_be_closed(secured: bool) -> None:
 LOOPS = pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 
 
+@pytest.mark.slow_cases
 @LOOPS
 @pytest.mark.parametrize("steps", range(12))
 def test_a_connection_can_be_closed_at_every_moment_of_its_opening(steps: int, new_loop: NewLoop) -> None:

@@ -38,6 +38,7 @@ def test_a_naive_pair_that_dies_between_its_two_writes_is_found_and_a_unit_of_wo
     assert found(any_site.compare()) == {ONLY_IN_TABLE: ["4"], ONLY_IN_TOPIC: ["5"], NOT_EQUALLY_OFTEN: ["2"]}
 
 
+@pytest.mark.slow_cases
 def test_records_of_aborted_transactions_are_not_there(any_site: ComparisonSite) -> None:
     any_site.create()
     any_site.insert([1, 2])

@@ -54,6 +54,7 @@ def test_a_row_whose_transaction_is_committed_later_is_no_difference(ready: Comp
     assert found(compare(ready, Pauses(in_flight.commit_transaction))) == {}
 
 
+@pytest.mark.slow_cases
 def test_a_row_whose_transaction_is_aborted_is_a_difference(ready: ComparisonSite) -> None:
     ready.insert([2])
     in_flight = ready.open_transaction(*pairs([2]))
@@ -209,7 +210,7 @@ def test_the_pauses_between_looks_grow(ready: ComparisonSite) -> None:
     assert pauses.slept == pytest.approx([0.1, 0.2, 0.4, 0.3])
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [MOST_LOOKED_UP, MOST_LOOKED_UP + 1])
 def test_many_keys_are_looked_at_again(ready: ComparisonSite, number: int) -> None:
     ready.insert(range(2, number + 2))

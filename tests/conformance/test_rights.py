@@ -25,6 +25,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Answers]:
         yield answers(broker.bootstrap_servers)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("request_name", REQUESTS)
 def test_a_client_with_few_rights_gets_apache_kafkas_answer(request_name: str, ours: Answers) -> None:
     seen, wanted = by_round(request_name, ours), by_round(request_name, RECORDED)

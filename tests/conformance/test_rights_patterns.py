@@ -28,6 +28,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Answers:
     return pattern_answers(start)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("request_name", REQUESTS)
 def test_a_client_under_any_pattern_gets_apache_kafkas_answer(request_name: str, ours: Answers) -> None:
     seen, wanted = by_round(request_name, ours), by_round(request_name, RECORDED)

@@ -125,6 +125,7 @@ def test_transaction_n_in_the_database_does_not_commit_transaction_n_plus_1(worl
     assert world.judge() == []
 
 
+@pytest.mark.slow
 def test_comparing_pairs_alone_would_commit_transaction_n_plus_1_of_librdkafka(librdkafkas_world: CrashWorld) -> None:
     """The control of the test above: without the anchor, the unit that nobody decided becomes visible."""
     world = librdkafkas_world

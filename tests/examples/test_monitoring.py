@@ -79,6 +79,7 @@ def unknown(query: str, shown: str, scraped: set[str]) -> set[str]:
     return missing | (asked - known) | shown_labels
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(("query", "shown"), list(queries()))
 def test_a_query_asks_for_what_the_broker_has(query: str, shown: str, scraped: set[str]) -> None:
     assert _NAME.findall(query), "it asks for some metric"

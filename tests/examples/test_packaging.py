@@ -158,7 +158,7 @@ def test_every_listener_of_the_settings_authenticates_its_clients() -> None:
     assert given.access.is_enabled
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["systemd", "container"])
 def test_the_command_serves_and_passes_its_health_check(kind: str, tmp_path: Path) -> None:
     """With directories and ports of the test's own in place of the system's."""

@@ -65,6 +65,7 @@ def test_without_a_file_the_first_bad_row_ends_the_load(engine: Engine, mixed: P
         load(job_for(mixed), engine, FakeDualWrite(engine))
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
 @given(kills=st.lists(st.integers(0, 3), max_size=4), sizes=st.lists(st.integers(1, 9), min_size=5, max_size=5))
 def test_any_kills_and_batch_sizes_leave_each_bad_row_once(

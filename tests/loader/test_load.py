@@ -79,6 +79,7 @@ def test_a_load_resumes_where_it_was_killed(engine: Engine, seven: Path, die_bef
     assert table_rows(engine) == pairs(first.values + second.values) == SEVEN
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
 @given(kills=st.lists(st.integers(0, 3), max_size=4), sizes=st.lists(st.integers(1, 9), min_size=5, max_size=5))
 def test_any_kills_and_batch_sizes_leave_each_row_once(

@@ -16,7 +16,7 @@ from tests.support.loader.load_place import LoadPlace
 ROWS = [(number, f"name {number}") for number in range(1, 21)]
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.parametrize("producer", PRODUCERS)
 def test_a_file_is_in_both_places(place: LoadPlace, producer: str) -> None:
     done = place.load("--producer", producer, "--key", "id")

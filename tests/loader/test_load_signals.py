@@ -31,7 +31,7 @@ def bad_lines(path: Path) -> list[int]:
     return [json.loads(line)["line"] for line in path.read_text().splitlines()]
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @steps
 def test_ctrl_c_says_how_many_rows_are_in_both_and_the_same_command_goes_on(
     place: LoadPlace, step: str, committed: int
@@ -87,7 +87,7 @@ def test_a_kill_beside_bad_rows_leaves_each_of_them_once(
     assert done.stderr.splitlines()[-1] == f"dualwrite: {found}{earlier} bad {noun} of earlier runs, not loaded"
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.crash
 @steps
 def test_a_killed_load_of_standard_input_goes_on_with_the_same_input(
@@ -102,6 +102,7 @@ def test_a_killed_load_of_standard_input_goes_on_with_the_same_input(
     assert again.stdout.startswith("nothing to do: the 20 rows of standard input are in table flights")
 
 
+@pytest.mark.slow
 def test_ctrl_c_asks_for_the_same_input_again(place: LoadPlace) -> None:
     done = place.struck("SIGINT", "COMMIT_DATABASE", 2, *PIPE, file="-", text=TEXT)
     assert done.stderr.endswith("; the same command, with the same input, goes on from there\n")

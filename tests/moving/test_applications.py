@@ -134,6 +134,7 @@ def test_the_row_names_nothing_of_the_source_afterwards(sqlite_application: Move
     assert slot_rows(sqlite_application.engine) == {after.transactional_id: after}
 
 
+@pytest.mark.slow
 def test_stored_offsets_go_on_at_the_same_record(application: MovedApplication) -> None:
     topic, values = application.topic, [f"u{number}" for number in range(6)]
     with application.dual_write() as dw:
@@ -165,6 +166,7 @@ def test_stored_offsets_come_back(sqlite_application: MovedApplication) -> None:
     assert used == values
 
 
+@pytest.mark.slow
 def test_an_offset_of_the_target_is_not_translated_by_another_finish(sqlite_application: MovedApplication) -> None:
     """One that names no cluster: no unit of work has used a record of its partition yet."""
     site = sqlite_application
@@ -191,6 +193,7 @@ def test_a_slot_in_use_is_refused(sqlite_application: MovedApplication) -> None:
     assert sqlite_application.finish()[0] == 0
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("step", ["STORE_STATE", "COMMIT_KAFKA"])
 def test_a_unit_in_doubt_is_refused_until_it_is_recovered(sqlite_application: MovedApplication, step: str) -> None:
     site = sqlite_application
@@ -216,6 +219,7 @@ def test_a_heuristic_outcome_that_recovery_would_find_is_refused(sqlite_applicat
     assert f"slot {site.slot()} would be found to be a heuristic abort by recovery" in said
 
 
+@pytest.mark.slow
 def test_an_offset_of_a_topic_that_is_not_moved_is_refused(sqlite_application: MovedApplication) -> None:
     site = sqlite_application
     with site.dual_write() as dw:
@@ -245,6 +249,7 @@ def test_an_application_that_began_at_the_target_too_early_is_named(sqlite_appli
     assert f"{site.slot(7)} was used at the target before these were translated" in said
 
 
+@pytest.mark.slow
 def test_a_consumer_that_begins_at_the_target_too_early_is_refused_there(sqlite_application: MovedApplication) -> None:
     site, values = sqlite_application, [f"u{number}" for number in range(6)]
     with site.dual_write() as dw:
@@ -297,6 +302,7 @@ def test_each_of_several_databases_is_moved(sqlite_application: MovedApplication
     second.close()
 
 
+@pytest.mark.slow
 def test_a_restored_copy_is_refused_until_it_is_declared(sqlite_application: MovedApplication, tmp_path: Path) -> None:
     site = sqlite_application
     with site.dual_write() as dw:

@@ -50,7 +50,7 @@ def test_a_mover_that_was_killed_between_two_groups_moves_both_later(site: MoveS
     assert site.run("--check").code == 0
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["offsets sent", "before applications"])
 def test_a_mover_that_was_killed_at_the_end_is_finished_later(site: MoveSite, tmp_path: Path, step: str) -> None:
     kill_while_finishing(site, f"sqlite:///{tmp_path / 'app.db'}", step)

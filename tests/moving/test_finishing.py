@@ -91,6 +91,7 @@ def test_the_target_is_compared_after_it_has_written_the_markers(
     assert did[:4] == ["PrepareCommit", "PrepareCommit", "CompleteCommit", "compare"]
 
 
+@pytest.mark.slow
 def test_every_position_of_a_group_is_translated_exactly(site: MoveSite) -> None:
     topic = gaps(site)
     end = end_of(site, topic)

@@ -36,7 +36,7 @@ def terminated(site: OperationsSite) -> None:
     )
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @both_producers
 @pytest.mark.parametrize("partitions", [1, 7], ids=["one log", "several logs"])
 def test_recovery_does_what_the_list_foretold_for_every_row_and_history(
@@ -64,6 +64,7 @@ def test_recovery_does_what_the_list_foretold_for_every_row_and_history(
     }
 
 
+@pytest.mark.slow
 @both_producers
 def test_only_a_transactional_id_that_kafka_does_not_know_is_unclear(site: OperationsSite, producer: str) -> None:
     made = cases(site, producer, 1)

@@ -17,6 +17,7 @@ def situations(site: OperationsSite) -> dict[str, Situation]:
     return {view.transactional_id: view.situation for view in views}
 
 
+@pytest.mark.slow_cases
 def test_transactions_left_behind_are_listed_with_the_action_of_recovery(any_place: OperationsSite) -> None:
     any_place.leave("one", silent=False)
     any_place.leave("two", step="COMMIT_DATABASE")

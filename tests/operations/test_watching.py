@@ -97,6 +97,7 @@ def test_the_list_is_shown_again_until_ctrl_c(site: OperationsSite, watching: li
     assert not any("\x1b" in line for line in watch.lines.queue)
 
 
+@pytest.mark.slow
 def test_json_is_one_document_a_line(site: OperationsSite, watching: list[Watching]) -> None:
     site.leave("one")
     watching.append(watch := Watching(site, "--json"))
@@ -154,6 +155,7 @@ def test_an_outage_of_the_broker_is_one_line(tmp_path: Path, watching: list[Watc
         site.close()
 
 
+@pytest.mark.slow
 def test_a_terminal_is_cleared_before_each_list(site: OperationsSite, watching: list[Watching]) -> None:
     controller, terminal = pty.openpty()
     watching.append(watch := Watching(site, stdout=terminal))

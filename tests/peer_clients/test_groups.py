@@ -171,6 +171,7 @@ def test_positions_are_committed_with_the_transaction_or_not_at_all(
     assert written == ([b"v"] if commit else [])
 
 
+@pytest.mark.slow
 @pytest.mark.needs(ability.TRANSACTIONS, ability.FENCED_BY_MEMBER)
 def test_positions_of_a_member_of_the_past_are_refused(
     topic: str, group: str, producer: Producer, consumer: Consumer

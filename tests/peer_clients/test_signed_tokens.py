@@ -59,6 +59,7 @@ def test_a_client_with_a_signed_token_commits_a_transaction(broker: EmbeddedBrok
     assert consume(broker.listeners[OPEN], topic, minimum=1)[0] == [b"value"]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("forged", "reason"),
     [

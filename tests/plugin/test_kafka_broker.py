@@ -102,6 +102,7 @@ def test_too_few_records_are_a_failed_assertion_that_shows_them(shared: KafkaBro
         shared.read(topic, minimum=2, timeout=0.2)
 
 
+@pytest.mark.slow
 def test_after_a_reset_the_next_test_finds_neither_topics_nor_offsets(tmp_path: Path) -> None:
     with KafkaBroker(tmp_path) as broker:
         broker.reset()  # there is nothing yet

@@ -104,6 +104,7 @@ def record(message: str, **more: object) -> logging.LogRecord:
     return logging.makeLogRecord({**fields, **more})
 
 
+@pytest.mark.slow
 @given(st.text(), st.dictionaries(st.text(), st.text()))
 def test_any_record_is_one_object_in_ascii(message: str, fields: dict[str, str]) -> None:
     line = JsonLineFormatter().format(record(message, fields=fields))

@@ -153,6 +153,7 @@ def test_a_stop_that_cannot_write_its_recovery_points_fails_and_loses_nothing(br
     broker.has_lost_nothing()
 
 
+@pytest.mark.slow
 def test_a_start_on_a_full_disk_fails_with_one_line_and_a_later_start_finds_everything(tmp_path: Path) -> None:
     first = LimitedBroker(tmp_path / "data", "fsync")
     first.client.close()

@@ -180,7 +180,7 @@ def test_a_static_member_that_restarts_keeps_its_partitions(shared_broker: Embed
     other.consumer.close()
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.parametrize("is_killed", [False, True], ids=["stopped", "killed"])
 def test_members_outlive_the_brokers_death(tmp_path: Path, is_killed: bool) -> None:
     group, listen = unique("group"), f"127.0.0.1:{free_port()}"

@@ -206,7 +206,7 @@ def all_used(usage: PartitionUsage, count: int) -> None:
     assert all((partition, offset) in usage.used for partition, end in ends.items() for offset in range(end))
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
 def test_a_group_is_rolled_from_one_protocol_to_the_other_and_back(quick_broker: EmbeddedBroker, assignor: str) -> None:
     servers, group, usage = quick_broker.bootstrap_servers, unique("group"), PartitionUsage()

@@ -136,6 +136,7 @@ class LogOnALyingDisk(LogModel):
     disk = LyingFiles
 
 
+@pytest.mark.slow
 def test_a_log_behaves_as_a_list_does() -> None:
     LogModel.seen.clear()
     run_state_machine_as_test(LogModel, settings=settings(max_examples=300, stateful_step_count=30, deadline=None))

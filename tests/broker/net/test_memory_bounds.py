@@ -127,6 +127,7 @@ def test_half_sent_requests_lock_out_no_client_and_are_closed(tmp_path: Path) ->
     assert "Traceback" not in log
 
 
+@pytest.mark.slow
 def test_answers_that_no_client_reads_lock_out_no_client(tmp_path: Path) -> None:
     """Forty clients ask for the same twenty megabytes, and read nothing."""
     config = {"queued.max.request.bytes": str(MOST), "socket.request.max.bytes": str(MOST)}

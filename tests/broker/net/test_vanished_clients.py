@@ -88,6 +88,7 @@ def newcomers(broker: EmbeddedBroker, count: int) -> Iterator[list[RawClient]]:
         yield [stack.enter_context(RawClient(broker.bootstrap_servers, "127.0.0.3")) for _ in range(count)]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("leave", [hang_up, reset, send_no_more, fill_and_hang_up])
 @pytest.mark.parametrize("waiting", [waiting_fetch, waiting_join])
 def test_clients_that_leave_while_they_wait_hold_no_connection(

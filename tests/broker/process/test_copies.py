@@ -103,6 +103,7 @@ def original(tmp_path: Path) -> Iterator[EmbeddedBroker]:
         yield broker
 
 
+@pytest.mark.slow
 def test_a_stopped_copy_started_elsewhere_has_everything(original: EmbeddedBroker, tmp_path: Path) -> None:
     with RawClient(original.bootstrap_servers) as client:
         topic = fill(client)
@@ -179,7 +180,7 @@ def follow_the_page(pid: int, source: Path, copy: Path) -> None:
     subprocess.run(["sh", "-euc", program], check=True, env=environment, timeout=PATIENCE_SECONDS)
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="this system does not tell a thread's state")
 @pytest.mark.parametrize("make", [freeze_and_copy, follow_the_page])
 def test_a_frozen_copy_has_all_that_was_acknowledged(
@@ -210,6 +211,7 @@ def copied_in_two_steps(broker: EmbeddedBroker, first: str, between: Any, copy: 
     shutil.copytree(broker.data_dir, copy, dirs_exist_ok=True, ignore=shutil.ignore_patterns(first))
 
 
+@pytest.mark.slow
 def test_a_copy_of_a_running_broker_may_lack_acknowledged_records(original: EmbeddedBroker, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     with RawClient(original.bootstrap_servers) as client:
@@ -226,6 +228,7 @@ def test_a_copy_of_a_running_broker_may_lack_acknowledged_records(original: Embe
         assert calls.read_all(client, topic) == [b"1"], "the group has finished a record that is not there"
 
 
+@pytest.mark.slow
 def test_a_copy_of_a_running_broker_may_not_start(original: EmbeddedBroker, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     with RawClient(original.bootstrap_servers) as client:

@@ -85,6 +85,7 @@ def test_a_broker_with_a_given_port_restarts_on_that_port(tmp_path: Path) -> Non
             end()
 
 
+@pytest.mark.slow
 def test_a_broker_that_died_can_be_started_again(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path) as broker:
         assert broker.pid is not None
@@ -119,6 +120,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 def test_the_broker_dies_with_its_parent_and_frees_its_directory_at_once(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PARENT, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:

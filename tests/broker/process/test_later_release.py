@@ -78,7 +78,7 @@ RECORDS = {
 }
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.parametrize(("journal", "record", "words"), RECORDS.values(), ids=RECORDS.keys())
 def test_records_of_a_later_release_are_refused_and_no_byte_is_changed(
     tmp_path: Path, journal: str, record: Record, words: str

@@ -313,7 +313,7 @@ def test_a_transaction_without_an_owner_hangs() -> None:
     assert blocking_transaction_open_time_max_ms(broker) == 0, "the clock was set back"
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.parametrize("acknowledges", [True, False])
 def test_a_refused_token_is_one_failure_whether_the_client_acknowledges_it_or_not(
     tmp_path: Path, acknowledges: bool

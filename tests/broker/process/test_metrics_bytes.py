@@ -42,6 +42,7 @@ def compact(client: RawClient, topic: str) -> None:
     admin_calls.change(client, TOPIC, topic, *((name, ConfigOperation.SET, text) for name, text in changes.items()))
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("remove", [delete_records, keep_little, compact])
 def test_bytes_agree_with_the_files(measured: MeasuredBroker, remove: Callable[[RawClient, str], None]) -> None:
     directory = measured.log.parent / "data"

@@ -119,6 +119,7 @@ def test_an_ending_is_found_behind_another_producers_open_transaction(
     holding.abort_transaction()
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("is_hidden", [False, True], ids=["before it", "behind it"])
 def test_a_later_commit_is_found_behind_another_producers_open_transaction(
     log: EndingLog, kind: type[Producer], is_hidden: bool

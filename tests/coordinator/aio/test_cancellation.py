@@ -157,6 +157,7 @@ def maker(place: AsyncPlace) -> Callable[[AsyncEngine], AsyncDualWrite]:
     return make
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("unit", [plain, by_session, nested, retried])
 def test_a_task_cancelled_at_any_await_learns_the_units_true_outcome(sqlite_place: AsyncPlace, unit: Unit) -> None:
     told, happened = run(cancel_everywhere(sqlite_place, unit, False, maker(sqlite_place), is_cold=False))
@@ -177,6 +178,7 @@ def test_a_task_cancelled_at_any_await_learns_the_true_outcome_on_postgresql(
         assert happened > 0
 
 
+@pytest.mark.slow
 def test_the_first_unit_cancelled_wherever_it_waits_leaves_no_slot_behind(sqlite_place: AsyncPlace) -> None:
     told, _ = run(cancel_everywhere(sqlite_place, plain, False, maker(sqlite_place), is_cold=True))
     assert told > 8

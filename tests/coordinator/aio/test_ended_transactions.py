@@ -103,7 +103,7 @@ def named(found: list[HeuristicOutcome]) -> list[tuple[str, Outcome, str]]:
     return [(outcome.transactional_id, outcome.outcome, outcome.state) for outcome in found]
 
 
-@pytest.mark.slow_cases("psycopg")
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("follow", FOLLOWED)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_transaction_ended_past_sqlalchemy_is_noticed_and_on_record(place: AsyncPlace, way: str, follow: str) -> None:
@@ -168,6 +168,7 @@ def test_nothing_is_on_record_of_a_unit_that_fails_by_itself(place: AsyncPlace) 
     assert place.in_both("one", "three")
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("statement", ["COMMIT", " rollback", "/* now */ BEGIN"])
 def test_a_statement_that_would_end_the_transaction_is_refused_though_it_is_caught(
     place: AsyncPlace, statement: str

@@ -189,6 +189,7 @@ def assert_true(value: bool) -> None:
 # Delivery callbacks.
 
 
+@pytest.mark.slow_cases
 def test_another_event_loop_cannot_use_a_unit(place: AsyncPlace) -> None:
     """If only the driver noticed, the statement could have its effect, and the record after it would be missing."""
 

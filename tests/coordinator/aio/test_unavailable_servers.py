@@ -29,6 +29,7 @@ async def insert_two(tx: AsyncTransaction) -> None:
     await tx.execute(insert(events).values(value="two"))
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("acts", [[insert_two], []], ids=["in the block", "at its end"])
 def test_a_lost_connection_is_the_librarys_error(server_place: AsyncPlace, acts: list[Any]) -> None:
     place = server_place

@@ -173,7 +173,7 @@ def make(engine: Engine, kafka: FakeKafka) -> Iterator[Callable[[], DualWrite]]:
         dual_write.close(0)
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", [plain, raises, joined, swallowed])
 def test_an_interrupt_at_any_line_of_a_unit_affects_that_unit_only(
     make: Any, engine: Engine, kafka: FakeKafka, unit: Unit

@@ -42,7 +42,7 @@ def test_a_commit_that_never_arrives_ends_in_doubt_and_recovery_rolls_both_sides
     assert world.is_alike("before", "another")
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 def test_a_commit_whose_answer_is_lost_is_found_and_the_unit_succeeds(world: SilentDatabaseWorld) -> None:
     dual_write = world.dual_write()
     write_unit(dual_write, "before")

@@ -73,6 +73,7 @@ def test_a_limit_at_any_place_of_a_use_leaves_the_pool_usable_by_other_threads(
     assert places > 100
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_limit_at_any_place_of_a_wait_for_a_slot_blocks_no_other_waiter(
     world: PoolWorld, kind: type[BaseException]

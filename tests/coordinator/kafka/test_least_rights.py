@@ -151,6 +151,7 @@ def test_rights_that_are_revoked_within_a_unit_leave_both_sides_equal(
     assert sorted(visible(broker.listeners[OPEN], topic)) == [b"a", b"b", b"c"]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("producer", PRODUCERS)
 def test_a_recovery_that_may_not_see_the_topic_does_not_decide(
     broker: EmbeddedBroker, engine: Engine, producer: str

@@ -315,6 +315,7 @@ def test_a_hanging_librdkafka_is_replaced(
     assert visible == stored_values(sqlite_engine) == ["0", "1", "2", "3", "4", "5"]
 
 
+@pytest.mark.slow
 def test_a_second_rebalance_in_one_call_of_the_consumer_is_survived(sqlite_engine: Engine, broker: KafkaBroker) -> None:
     """confluent-kafka aborts the process at the second callback if the first one has asked for the cluster's id."""
     servers, assigned = broker.bootstrap_servers, list[int]()

@@ -258,6 +258,7 @@ def test_many_partitions_are_stored_at_once(dw: DualWrite, engine: Engine, group
 # Where a group begins.
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("in_callback", [True, False])
 def test_an_offset_of_another_cluster_is_refused(
     dw: DualWrite, engine: Engine, group: FakeGroup, *, in_callback: bool

@@ -246,6 +246,7 @@ def test_a_broker_that_has_lost_the_last_unit_is_found(tmp_path: Path, producer:
     engine.dispose()
 
 
+@pytest.mark.slow_cases
 @either_producer
 @pytest.mark.parametrize("replay", [True, False])
 def test_a_unit_aborted_by_force_after_its_decision_counts_as_committed(

@@ -151,7 +151,7 @@ def search(
     return seen
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.parametrize("replay", [True, False])
 def test_after_any_fault_in_one_unit_of_work(engine: Engine, replay: bool) -> None:
     seen = search(engine, ("one",), faults=1, replay=replay)

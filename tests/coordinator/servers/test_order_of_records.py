@@ -114,6 +114,7 @@ def test_a_record_that_is_produced_after_the_flush_comes_after_the_earlier_units
     assert world.records() == ["first", "second"]
 
 
+@pytest.mark.slow_cases
 def test_a_record_that_is_produced_before_the_row_is_locked_may_come_first(world: OrderWorld) -> None:
     """The records are sent before the objects are written: this order is not promised."""
     run_beside_flushed(world)  # both slots are warm then, and know the topic

@@ -168,7 +168,7 @@ def test_a_unit_that_fails_to_serialize_after_its_block_is_run_again(
     engine.dispose()
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.parametrize("in_savepoint", [False, True], ids=["", "in a savepoint"])
 def test_the_victim_of_a_deadlock_is_run_again(
     make_dual_write: Make, engine: Engine, kafka: FakeKafka, in_savepoint: bool

@@ -226,6 +226,7 @@ def test_a_pooled_connection_that_the_server_has_closed_is_the_librarys_error(
     assert stored_values(other) == kafka.committed == ["one", "three"]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     "ask",
     [

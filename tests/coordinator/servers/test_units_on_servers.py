@@ -44,6 +44,7 @@ def test_a_unit_of_work_is_in_both(make_dual_write: Make, engine: Engine, kafka:
     assert in_both(engine, kafka, "one", "two")
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_connection_that_dies_around_commit_settles_the_unit_by_the_row(
     make_dual_write: Make, engine: Engine, kafka: FakeKafka, when: str, monkeypatch: pytest.MonkeyPatch
@@ -75,6 +76,7 @@ def test_a_connection_that_dies_around_commit_settles_the_unit_by_the_row(
     assert stored_values(engine)[-1] == "two"
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_users_isolation_level_holds_inside_a_unit(
     make_dual_write: Make, database_url: str, kafka: FakeKafka, level: Any
@@ -94,6 +96,7 @@ def test_the_users_isolation_level_holds_inside_a_unit(
     other.dispose()
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_lease_that_is_renewed_during_a_unit_does_not_fail_it(
     make_dual_write: Make, database_url: str, kafka: FakeKafka, level: Any

@@ -319,6 +319,7 @@ def changed_in_a_session_of_the_application(dual_write: DualWrite) -> object:
     return order
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     "write",
     [

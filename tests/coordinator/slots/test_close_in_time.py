@@ -30,7 +30,7 @@ def left_behind(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [message for message in caplog.messages if "closed while units of work still run" in message]
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 def test_a_close_does_not_wait_longer_for_a_unit_than_its_timeout_and_names_the_slot(
     world: SilentDatabaseWorld, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -81,6 +81,7 @@ def test_other_transactional_ids_are_left_alone(engine: Engine, store: TakingSto
         held.verify()
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("state", [STATE, LONGEST, PreparedTxnState(PRODUCER), PreparedTxnState()])
 def test_a_state_comes_back_as_it_was_stored(engine: Engine, store: TakingStore, state: PreparedTxnState) -> None:
     lease = store.take_over(ID, "a")

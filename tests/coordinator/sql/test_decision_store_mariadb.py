@@ -187,6 +187,7 @@ ENDS = [
 ]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("statement", ENDS)
 def test_a_statement_that_ends_the_transaction_is_noticed_though_another_has_begun(
     engine: Engine, store: TakingStore, statement: str

@@ -112,6 +112,7 @@ def test_a_lease_that_was_taken_over_cannot_be_transferred(place: LeaseDatabase)
     assert place.owners() == {"a-0": "heir"}
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("state_of", [native, librdkafkas])
 def test_all_states_are_written_and_the_leases_signed(place: LeaseDatabase, state_of: Any) -> None:
     leases = place.transfer(place.take(CHUNK + 3))

@@ -240,6 +240,7 @@ def test_the_scripts_are_found_in_a_checkout_and_in_an_installed_package(
     assert schema.migrations_directory() == installed / "migrations"
 
 
+@pytest.mark.slow_cases
 def test_a_table_that_was_dropped_by_hand_is_named_with_the_way_out(database_url: str) -> None:
     db.upgrade(database_url)
     engine = create_engine(database_url)

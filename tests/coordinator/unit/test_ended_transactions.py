@@ -118,7 +118,7 @@ def expected(place: EndedPlace, was_committed: bool, state: str) -> list[tuple[s
     return [("orders-0", Outcome.HEURISTIC_ABORT if known else Outcome.HEURISTIC_HAZARD, state)]
 
 
-@pytest.mark.slow_cases("psycopg2")
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("follow", FOLLOWED)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_transaction_ended_past_sqlalchemy_is_noticed_and_on_record(place: EndedPlace, way: str, follow: str) -> None:

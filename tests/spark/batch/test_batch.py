@@ -95,6 +95,7 @@ def test_a_table_that_knows_no_transactions_is_refused(place: BatchPlace) -> Non
         begun(place.options(), 1)
 
 
+@pytest.mark.slow
 @pytest.mark.postgresql
 def test_a_run_works_with_a_german_datestyle_on_postgresql(postgresql: Engine, broker: EmbeddedBroker) -> None:
     with postgresql.begin() as connection:

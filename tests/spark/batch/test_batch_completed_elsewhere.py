@@ -28,7 +28,7 @@ def world(sqlite: Engine, tmp_path: Path) -> Iterator[BatchKillWorld]:
     made.close()
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.parametrize("producer", ["native", "librdkafka"])
 @pytest.mark.parametrize("who", ["the same batch", "recovery"])
 def test_a_driver_accepts_what_another_process_has_completed(world: BatchKillWorld, producer: str, who: str) -> None:

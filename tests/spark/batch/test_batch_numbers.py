@@ -25,6 +25,7 @@ def place(sqlite: Engine, broker: EmbeddedBroker) -> Iterator[BatchPlace]:
     yield from batch_place_on(sqlite, broker)
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_forgotten_is_not_written_again(place: BatchPlace) -> None:
     remembering = place.options(keepBatches=2)
     for number in range(4):

@@ -68,6 +68,7 @@ def test_tasks_of_a_run_write_at_the_same_time(server: str, request: pytest.Fixt
             assert jobs.state() == "open"
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("server", SERVERS)
 def test_a_new_run_waits_for_a_transferring_task_and_takes_its_lease(
     server: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch

@@ -370,6 +370,7 @@ class TestOutdated:
             place.runs.begin("job", None, place.run.staging, 100.0)
         assert place.runs.end_job("job") is None
 
+    @pytest.mark.slow_cases
     def test_a_beginning_run_keeps_its_staging_table_from_being_dropped(self, place: StagingPlace) -> None:
         """It has looked whether the table is there, and nobody sees the run yet: whoever drops is kept waiting."""
         if place.engine.dialect.name == "sqlite":

@@ -26,6 +26,7 @@ def error_of(place: SparkPlace, partitions: int = 1, **changed: Any) -> BatchCha
     return None
 
 
+@pytest.mark.slow_cases
 def test_another_number_of_partitions_is_refused_once_one_is_written(place: SparkPlace) -> None:
     assert place.write(rows_of(3))
     with pytest.raises(BatchChangedError, match="has 2 partitions now and had 1 when 1 of them were written"):

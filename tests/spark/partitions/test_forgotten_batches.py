@@ -23,6 +23,7 @@ from tests.support.spark.writing import SparkPlace, rows_of, values_of
 pytestmark = pytest.mark.slow_cases("mariadb")
 
 
+@pytest.mark.slow_cases
 def test_old_batches_are_forgotten_and_not_written_again(place: SparkPlace) -> None:
     for batch in range(4):
         assert place.write(rows_of(1, batch), batchId=batch, keepBatches=2)
@@ -52,6 +53,7 @@ def test_the_distance_of_numbers_does_not_count(place: SparkPlace) -> None:
     assert place.produced() == values_of(rows_of(4))
 
 
+@pytest.mark.slow_cases
 def test_a_batch_is_remembered_until_all_of_its_partitions_are_written(place: SparkPlace) -> None:
     """Its driver may have been killed. It can be run again, however many batches come before that."""
     with place.worker() as worker:

@@ -50,6 +50,7 @@ def test_an_empty_partition_is_written_too(place: SparkPlace) -> None:
     assert (place.stored(), place.produced(), place.progress()) == ([], [], [(0, 0)])
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("again", "said"),
     [
@@ -108,6 +109,7 @@ def test_a_connection_lost_in_the_middle_of_a_copy_leaves_nothing(postgresql_pla
     assert place.produced() == values_of(rows_of(3))
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("producer", ["native", "librdkafka"])
 def test_a_value_that_is_too_large_for_kafka_leaves_nothing(place: SparkPlace, producer: str) -> None:
     with place.engine.begin() as connection:

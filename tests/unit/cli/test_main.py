@@ -178,6 +178,7 @@ def test_every_library_of_an_extra_is_known_by_its_name() -> None:
     assert {"re2", "prometheus_client"} <= of_extras <= set(EXTRAS)
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("library", "more"), [("re2", ()), ("prometheus_client", ("--metrics", "127.0.0.1:0"))], ids=["re2", "metrics"]
 )
@@ -251,7 +252,7 @@ def test_help_to_a_closed_stdout_is_quiet() -> None:
         os.close(writer)
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("unbuffered", [False, True])
 def test_a_full_stdout_is_one_line_and_exit_code_2(tmp_path: Path, unbuffered: bool) -> None:

@@ -29,6 +29,7 @@ def after(databases: EmptyDatabases, *statements: str) -> tuple[str, str]:
     return first, following
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     "statements",
     [
@@ -53,6 +54,7 @@ def test_a_database_with_tables_and_schemas_is_emptied_for_the_next_test(
         assert inspect(connection).get_schema_names() == ["information_schema", "public"]
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     "statement",
     [

@@ -98,6 +98,7 @@ def test_another_import_error_is_raised_unchanged() -> None:
     assert "pip install" not in done.stderr
 
 
+@pytest.mark.slow
 def test_all_but_asyncio_is_there_without_greenlet() -> None:
     names = [name for name in dualwrite.__all__ if name != "__version__"]
     code = (

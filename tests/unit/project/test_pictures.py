@@ -40,7 +40,7 @@ def test_every_picture_is_drawn_from_the_table_above_it(page: Path) -> None:
         assert len(svg.encode()) < LARGEST
 
 
-@pytest.mark.slow_cases
+@pytest.mark.slow
 @pages
 def test_a_picture_is_the_same_if_it_is_drawn_again(page: Path) -> None:
     for picture in pictures_of(page, page.read_text(encoding="utf-8")):

@@ -66,6 +66,7 @@ def test_importing_it_imports_no_library() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
+@pytest.mark.slow
 def test_the_package_imports_without_warnings() -> None:
     code = "import dualwrite; print(len([getattr(dualwrite, name) for name in dualwrite.__all__]))"
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)

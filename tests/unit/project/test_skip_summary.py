@@ -55,6 +55,7 @@ def arguments(suite: pytest.Pytester, *more: str) -> tuple[str, ...]:
     return "-c", str(HOME / "pyproject.toml"), "--rootdir", str(suite.path), *more, "."
 
 
+@pytest.mark.slow
 def test_each_reason_is_one_line_with_its_count_and_failures_stay_visible(suite: pytest.Pytester) -> None:
     """By a worker of xdist's, as in make test: reports come from another process."""
     result = suite.runpytest_subprocess(*arguments(suite, "-p", "xdist.plugin", "-n", "1"))

@@ -53,7 +53,6 @@ FAST = {
     "test_both[postgresql]",
     "test_all[sqlite]",
     "test_all[postgresql]",
-    "test_all[mariadb]",
     "test_one",
 }
 

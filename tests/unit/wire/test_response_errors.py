@@ -28,6 +28,7 @@ def added(code: ErrorCode) -> Message:
     return AddPartitionsToTxnResponse(error_code=ErrorCode.NONE, results_by_transaction=[result])
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize(
     ("response", "codes"),
     [

@@ -142,6 +142,7 @@ commands = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(commands, max_size=12))
 def test_the_table_has_the_last_accepted_offset_and_every_fact_can_be_encoded(history: list[CommitOffsets]) -> None:
     table = GroupTable()

@@ -148,6 +148,7 @@ def fates_of(*keys: ApiKey) -> set[tuple[ApiKey, RequestFate]]:
     return {(key, fate) for key in keys for fate in FATES[key]}
 
 
+@pytest.mark.slow
 def test_with_one_fault_every_decided_unit_is_there_once_and_no_other() -> None:
     seen: set[Any] = set()
     assert search(1, seen) > 50

@@ -45,6 +45,7 @@ def test_the_search_notices_a_librdkafka_that_reuses_an_identity_with_a_request_
         search(5, Rules(goes_on=tuple(Kind)))
 
 
+@pytest.mark.slow
 def test_a_state_of_the_native_producer_has_no_anchor_and_needs_none() -> None:
     states = {world.row[0] for world in search(5, Rules()) if world.row[0] and world.row[0].anchor is None}
     assert states
