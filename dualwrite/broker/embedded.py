@@ -97,9 +97,10 @@ class EmbeddedBroker:
             ready = Path(scratch, "ready")
             settings = Path(scratch, "settings.properties")  # the directory is readable for this user alone
             settings.write_text(write_properties(self._config), encoding="utf-8")
+            began = log.seek(0, os.SEEK_END)
             process = self._spawn(self._command(ready, settings), log)
             try:
-                self._addresses = self._wait_until_ready(process, ready, log)
+                self._addresses = self._wait_until_ready(process, ready, log, began)
             except BaseException:
                 _end(process)
                 raise
@@ -154,8 +155,13 @@ class EmbeddedBroker:
         except OSError as error:
             raise ConfigurationError(f"data directory {self.data_dir}: {error.strerror}") from None
 
-    def _wait_until_ready(self, process: "subprocess.Popen[bytes]", ready: Path, log: IO[bytes]) -> dict[str, str]:
-        began = log.seek(0, os.SEEK_END)
+    def _wait_until_ready(
+        self, process: "subprocess.Popen[bytes]", ready: Path, log: IO[bytes], began: int
+    ) -> dict[str, str]:
+        """The addresses of the broker.
+
+        :param began: where in ``log`` its own lines begin.
+        """
         deadline = time.monotonic() + self._start_timeout
         while not ready.exists():
             if process.poll() is not None:

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -155,6 +156,20 @@ def test_the_brokers_log_is_in_the_data_directory(tmp_path: Path) -> None:
 def test_the_brokers_refusal_is_the_error_message(tmp_path: Path, arguments: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigurationError, match=f"^the broker did not start: .*{words}"):
         EmbeddedBroker(tmp_path, **arguments).start()  # type: ignore[arg-type]
+
+
+class EarlyEndingBroker(EmbeddedBroker):
+    """Looks at its process when that has ended already, as on a busy machine."""
+
+    def _spawn(self, command: list[str], log: IO[bytes]) -> "subprocess.Popen[bytes]":
+        process = super()._spawn(command, log)
+        process.wait()
+        return process
+
+
+def test_the_reason_is_told_although_the_process_has_ended_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="did not start: unknown broker setting 'nonsense'"):
+        EarlyEndingBroker(tmp_path, config={"nonsense": "1"}).start()
 
 
 def test_every_setting_that_prevents_the_start_is_in_the_error(tmp_path: Path) -> None:
