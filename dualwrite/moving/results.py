@@ -52,7 +52,7 @@ def describe_changes(changes: SourceChanges) -> str:
     """One line about what was changed at the source."""
     parts = []
     for partition, count in changes.records.items():
-        what = f"{count:,} records" if count else "an open transaction"
+        what = f"{count:,} record{'s' * (count != 1)}" if count else "an open transaction"
         parts.append(f"{what} in {partition}")
     parts += [f"other offsets of group {group!r}" for group in changes.groups]
     return f"an application still uses the source: {', '.join(parts)}"
