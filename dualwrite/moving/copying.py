@@ -82,8 +82,8 @@ def require_only_moved(topic: TopicPair, state: MoveState, target: RecordReader)
         if state.has_moved(topic):
             raise InputError(
                 f"topic {topic.name!r} at the target has {place}, which this move has not written: a program writes "
-                "there already. Stop it, and save its records with `dualwrite consume --json`: they may be of committed "
-                "units of work, and are lost as you delete the topic at the target to begin again"
+                "there already. Stop it, and save its records with `dualwrite consume --json`: they may be of "
+                "committed units of work, and are lost as you delete the topic at the target to begin again"
             )
         raise InputError(
             f"topic {topic.name!r} is at the target already, with records that this move has not written ({place}): "

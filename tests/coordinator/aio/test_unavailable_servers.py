@@ -1,6 +1,8 @@
 """Under asyncio: a database server that is down, or that loses a unit's connection."""
 
 import socket
+import threading
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -63,6 +65,35 @@ def test_a_server_that_is_down_is_the_librarys_error(server_place: AsyncPlace) -
         await engine.dispose()
 
     run(main())
+
+
+def test_a_server_that_dies_while_a_client_connects_is_the_librarys_error(server_place: AsyncPlace) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as dying:
+        threading.Thread(target=hang_up, args=(dying,), daemon=True).start()
+        url = make_url(server_place.url).set(host="127.0.0.1", port=dying.getsockname()[1], query={})
+
+        async def main() -> None:
+            engine = create_async_engine(url)
+            async with server_place.dual_write(engine) as dual_write:
+                with pytest.raises(DatabaseUnavailableError, match="no connection to") as caught:
+                    await write_unit(dual_write, "one")
+                assert caught.value.retriable
+            await engine.dispose()
+
+        run(main())
+
+
+def hang_up(listener: socket.socket) -> None:
+    """Close each connection when its client has said something; without TLS, if PostgreSQL's asks for it."""
+    with suppress(OSError):  # the listener was closed
+        while True:
+            client, _ = listener.accept()
+            with client, suppress(ConnectionError):
+                client.settimeout(0.5)
+                with suppress(TimeoutError):  # MySQL's waits for the server
+                    if client.recv(8).endswith(b"\x04\xd2\x16\x2f"):
+                        client.sendall(b"N")
+                        client.recv(1000)
 
 
 def test_a_database_that_does_not_exist_is_a_wrong_setting(server_place: AsyncPlace) -> None:

@@ -165,6 +165,8 @@ SERVER = 'connection failed: connection to server at "127.0.0.1", port 5432 fail
         ("postgresql://", SERVER + "FATAL:  the database system is in recovery mode", True),
         ("postgresql://", SERVER + "FATAL:  sorry, too many clients already", True),
         ("postgresql://", SERVER + "server closed the connection unexpectedly", True),
+        ("postgresql://", "connection was closed in the middle of operation", True),
+        ("postgresql://", "unexpected connection_lost() call", True),
         ("postgresql://", "connection timeout expired", True),
         ("postgresql://", "failed to resolve host 'x': [Errno -3] Temporary failure in name resolution", True),
         ("postgresql://", "failed to resolve host 'x': [Errno -2] Name or service not known", False),

@@ -65,6 +65,8 @@ _AWAY = (
     *map(os.strerror, (ECONNREFUSED, ECONNRESET, EHOSTUNREACH, ENETUNREACH, ETIMEDOUT)),
     "Is the server running",
     "server closed the connection",
+    "connection was closed in the middle of operation",  # asyncpg's words, as the next ones
+    "unexpected connection_lost() call",
     "timeout expired",
     "Temporary failure in name resolution",
     "starting up",
@@ -74,7 +76,7 @@ _AWAY = (
     "too many clients",
     "remaining connection slots",
 )
-"""Messages of libpq or the server after which a later attempt may succeed."""
+"""Messages of libpq, asyncpg or the server after which a later attempt may succeed."""
 _IDLE = 0
 """libpq's PQTRANS_IDLE."""
 _IN_FAILED_TRANSACTION = 3
