@@ -1,8 +1,5 @@
 """librdkafka in groups of the consumer protocol: members share, follow, are killed, and outlive a broker's death."""
 
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,24 +10,13 @@ from confluent_kafka.admin import AdminClient
 from dualwrite.broker.embedded import EmbeddedBroker
 from tests.support.crash.world import free_port
 from tests.support.forked import ForkedBroker
+from tests.support.peer_clients.member_process import member_process
 from tests.support.requests.calls import ask_for_topics, batch, new_topic, produce, unique, wanted_topic
 from tests.support.requests.raw_client import RawClient
 from tests.support.waiting import eventually
 
 QUICK = {"group.consumer.session.timeout.ms": "1500", "group.consumer.heartbeat.interval.ms": "100"}
 PARTITIONS = 4
-
-MEMBER = """
-import sys
-from confluent_kafka import Consumer
-
-servers, group, topic = sys.argv[1:]
-consumer = Consumer({"bootstrap.servers": servers, "group.id": group, "group.protocol": "consumer"})
-consumer.subscribe([topic], on_assign=lambda _, partitions: print(len(partitions), flush=True))
-while True:
-    consumer.poll(0.1)
-"""
-"""A member that says how many partitions it gets, and does not stop."""
 
 
 @pytest.fixture(scope="module")
@@ -151,19 +137,12 @@ def test_a_pattern_follows_the_topics_that_come_and_a_bad_one_is_an_error(
 @pytest.mark.slow
 def test_the_partitions_of_a_killed_member_go_to_another(shared_broker: EmbeddedBroker, client: RawClient) -> None:
     topic, group = new_topic(client, PARTITIONS), unique("group")
-    command = [sys.executable, "-c", MEMBER, shared_broker.bootstrap_servers, group, topic]
-    killed = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert killed.stdout is not None
-        assert killed.stdout.readline().strip() == str(PARTITIONS)
+    with member_process(shared_broker.bootstrap_servers, group, topic, PARTITIONS) as killed:
         member = ConsumingMember(shared_broker.bootstrap_servers, group, topic)
         until([member], 2)
-        killed.send_signal(signal.SIGKILL)
+        killed.kill()
         until([member], PARTITIONS)
         member.consumer.close()
-    finally:
-        killed.kill()
-        killed.communicate()
 
 
 def test_a_static_member_that_restarts_keeps_its_partitions(shared_broker: EmbeddedBroker, client: RawClient) -> None:

@@ -1,8 +1,5 @@
 """confluent-kafka and the settings of groups: the AdminClient sets them, and a consumer's session ends by them."""
 
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 
 import pytest
@@ -19,24 +16,13 @@ from confluent_kafka.admin import (
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.broker.settings.group_settings import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 from tests.support.forked import ForkedBroker
+from tests.support.peer_clients.member_process import member_process
 from tests.support.requests.calls import new_topic, unique
 from tests.support.requests.raw_client import RawClient
 from tests.support.waiting import eventually
 
 LIMITS = {"group.consumer.min.session.timeout.ms": "300", "group.consumer.min.heartbeat.interval.ms": "50"}
 QUICK = {SESSION_TIMEOUT: "900", HEARTBEAT_INTERVAL: "100"}
-
-MEMBER = """
-import sys
-from confluent_kafka import Consumer
-
-servers, group, topic = sys.argv[1:]
-consumer = Consumer({"bootstrap.servers": servers, "group.id": group, "group.protocol": "consumer"})
-consumer.subscribe([topic], on_assign=lambda _, partitions: print(len(partitions), flush=True))
-while True:
-    consumer.poll(0.1)
-"""
-"""A member that says how many partitions it gets, and does not stop."""
 
 
 @pytest.fixture(scope="module")
@@ -92,13 +78,8 @@ def test_the_partitions_of_a_killed_consumer_are_free_after_the_session_timeout_
     """Under the broker's own timeout of 45 seconds the successor would have to wait for them."""
     topic, group = new_topic(client, 2), unique("group")
     alter(administrator, group, QUICK)
-    command = [sys.executable, "-c", MEMBER, shared_broker.bootstrap_servers, group, topic]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as killed:
-        try:
-            assert killed.stdout is not None
-            assert killed.stdout.readline().strip() == "2"
-        finally:
-            killed.send_signal(signal.SIGKILL)
+    with member_process(shared_broker.bootstrap_servers, group, topic, 2) as killed:
+        killed.kill()
     successor = Consumer(
         {"bootstrap.servers": shared_broker.bootstrap_servers, "group.id": group, "group.protocol": "consumer"}
     )
