@@ -48,15 +48,12 @@ def test_a_lost_connection_is_the_librarys_error(server_place: AsyncPlace, acts:
     assert place.in_both("three")
 
 
-def test_a_server_that_is_down_is_the_librarys_error(server_place: AsyncPlace) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    url = make_url(server_place.url).set(host="127.0.0.1", port=port, query={})
+def require_unavailable(place: AsyncPlace, port: int) -> None:
+    """Units of work and recovery say that no server can be reached at ``port``."""
 
     async def main() -> None:
-        engine = create_async_engine(url)
-        async with server_place.dual_write(engine) as dual_write:
+        engine = create_async_engine(make_url(place.url).set(host="127.0.0.1", port=port, query={}))
+        async with place.dual_write(engine) as dual_write:
             with pytest.raises(DatabaseUnavailableError, match="no connection to") as caught:
                 await write_unit(dual_write, "one")
             assert caught.value.retriable
@@ -67,20 +64,17 @@ def test_a_server_that_is_down_is_the_librarys_error(server_place: AsyncPlace) -
     run(main())
 
 
+def test_a_server_that_is_down_is_the_librarys_error(server_place: AsyncPlace) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    require_unavailable(server_place, port)
+
+
 def test_a_server_that_dies_while_a_client_connects_is_the_librarys_error(server_place: AsyncPlace) -> None:
     with socket.create_server(("127.0.0.1", 0)) as dying:
         threading.Thread(target=hang_up, args=(dying,), daemon=True).start()
-        url = make_url(server_place.url).set(host="127.0.0.1", port=dying.getsockname()[1], query={})
-
-        async def main() -> None:
-            engine = create_async_engine(url)
-            async with server_place.dual_write(engine) as dual_write:
-                with pytest.raises(DatabaseUnavailableError, match="no connection to") as caught:
-                    await write_unit(dual_write, "one")
-                assert caught.value.retriable
-            await engine.dispose()
-
-        run(main())
+        require_unavailable(server_place, dying.getsockname()[1])
 
 
 def hang_up(listener: socket.socket) -> None:
