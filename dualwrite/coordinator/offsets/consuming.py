@@ -96,8 +96,8 @@ class Consuming:
         )
 
     def cluster_of(self, consumer: KafkaConsumer, tracked: Consumer, group: str, topic: str) -> str | None:
-        """The id of the cluster that ``consumer`` reads from. The consumer is asked once after an assignment. Not in a
-        callback.
+        """The id of the cluster that ``consumer`` reads from. The consumer is asked once after an assignment, or
+        at each call if its cluster has no id. Not in a callback.
 
         :raises ForeignClusterError: if an offset that it began with counts the records of another cluster.
         :raises KafkaUnavailableError: if the cluster does not answer.
