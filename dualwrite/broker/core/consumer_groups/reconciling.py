@@ -1,8 +1,8 @@
 """The reconciliation of one member: from the partitions that it holds towards its target (KIP-848).
 
-A member first gives up what is no longer its own (UNREVOKED_PARTITIONS), and only then reaches the target's epoch. Then
-it gets what no other member holds; for the rest it waits (UNRELEASED_PARTITIONS). So no partition has two owners at any
-time. (Kafka: CurrentAssignmentBuilder.)
+A member first gives up the partitions that it has lost (UNREVOKED_PARTITIONS), and only then reaches the target's
+epoch. Then it gets what no other member holds; for the rest it waits (UNRELEASED_PARTITIONS). So no partition has two
+owners at any time. (Kafka: CurrentAssignmentBuilder.)
 """
 
 import uuid
