@@ -231,7 +231,7 @@ class Watchdog:
 
     @property
     def watched(self) -> int:
-        """How many limits are checked."""
+        """How many limits are checked: those that their owners have not dropped."""
         return len(self._limits)
 
     def _run(self) -> None:
@@ -262,11 +262,6 @@ def isolated() -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
-
-
-def watched_limits() -> int:
-    """How many limits of this process are checked: those that their owners have not dropped."""
-    return WATCHDOG.watched
 
 
 def current_limit() -> Limit | None:
