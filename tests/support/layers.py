@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from tests.support.syntax_trees import parsed
+
 PACKAGE = "dualwrite"
 TESTS = "tests"
 LONGEST_FILE = 450
@@ -247,7 +249,7 @@ def read_tree(root: Path) -> list[Module]:
     modules = []
     for name, path in names.items():
         text = path.read_text(encoding="utf-8")
-        tree = ast.parse(text, str(path))
+        tree = parsed(text, str(path))
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
         modules.append(Module(name, tree, len(text.splitlines()), package, known))
     return modules

@@ -8,6 +8,8 @@ tests/support may use a private name, where no public way can exist; the module 
 import ast
 from collections.abc import Iterator, Sequence
 
+from tests.support.syntax_trees import parsed
+
 PUBLIC_ALTHOUGH = frozenset({"_replace", "_asdict", "_fields", "_mapping", "_make", "_exit", "_getframe"})
 """Documented names of the standard library and of SQLAlchemy."""
 OWN = frozenset({"self", "cls"})
@@ -20,7 +22,7 @@ PACKAGES = ("dualwrite", "tests")
 
 def private_reaches(source: str) -> list[str]:
     """The private names of others that the module ``source`` uses, each with its line."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     methods = {id(node) for owner in ast.walk(tree) if isinstance(owner, ast.ClassDef) for node in ast.walk(owner)}
     reaches: list[tuple[int, str]] = []
     for node in ast.walk(tree):

@@ -15,6 +15,7 @@ from dualwrite.cli.main import VERBS, main
 from dualwrite.errors import ConfigurationError, InputError
 from dualwrite.extras import EXTRAS
 from dualwrite.version import __version__
+from tests.support.syntax_trees import parsed
 
 
 def exit_code(*words: str) -> int:
@@ -169,7 +170,7 @@ def test_every_library_of_an_extra_is_known_by_its_name() -> None:
     package = Path(command.__file__).parents[1]
     imported = set()
     for file in package.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
                 imported |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.support.syntax_trees import parsed
+
 TESTS = Path(__file__).parents[2]
 
 ASSERTING = {"raises", "warns", "fail", "fnmatch_lines", "assert_outcomes", "assert_not_called"}
@@ -46,11 +48,11 @@ def silent_tests(trees: Iterable[ast.Module]) -> list[str]:
 
 
 def test_every_test_asserts_something() -> None:
-    assert silent_tests(ast.parse(path.read_text(encoding="utf-8")) for path in TESTS.rglob("*.py")) == []
+    assert silent_tests(parsed(path.read_text(encoding="utf-8")) for path in TESTS.rglob("*.py")) == []
 
 
 def test_a_test_without_an_assertion_is_found() -> None:
-    module = ast.parse(
+    module = parsed(
         "def helper(): assert 1\n"
         "def caller(): helper()\n"
         "def silent(): print()\n"

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.syntax_trees import parsed
+
 TESTS = Path(__file__).parents[2]
 PAGE = TESTS.parent / "docs" / "reference" / "semantics.md"
 
@@ -25,7 +27,7 @@ def rows() -> list[list[str]]:
 def defined_in(path: Path) -> frozenset[str]:
     """The names of functions and classes at the top of a file, which is read and not run."""
     kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-    return frozenset(node.name for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, kinds))
+    return frozenset(node.name for node in parsed(path.read_text(encoding="utf-8")).body if isinstance(node, kinds))
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row[0][:60])

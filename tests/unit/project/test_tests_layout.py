@@ -3,7 +3,6 @@ reports a tree that breaks it."""
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,27 +21,20 @@ TESTS = Path(__file__).parents[2]
 TREES = ("dualwrite", "tests", "benchmarks", "examples")
 
 
-@cache
+@pytest.fixture(scope="module")
 def own_modules() -> list[Module]:
     """Those of tests/, which take seconds to read."""
     return read_tree(TESTS)
 
 
-def modules_in(root: Path) -> list[Module]:
-    return own_modules() if root == TESTS else read_tree(root)
+def named(tree: str, modules: list[Module]) -> list[Module]:
+    """``modules`` with the name of their tree."""
+    return [replace(module, name=f"{tree}.{module.name}".rstrip(".")) for module in modules]
 
 
-def modules_of(home: Path) -> list[Module]:
-    """Those of all trees, named with their tree."""
-    return [
-        replace(module, name=f"{tree}.{module.name}".rstrip("."))
-        for tree in TREES
-        for module in modules_in(home / tree)
-    ]
-
-
-def test_a_class_name_occurs_once_in_the_project() -> None:
-    modules = modules_of(TESTS.parent)
+def test_a_class_name_occurs_once_in_the_project(own_modules: list[Module]) -> None:
+    others = (named(tree, read_tree(TESTS.parent / tree)) for tree in TREES if tree != TESTS.name)
+    modules = [*named(TESTS.name, own_modules), *(module for tree in others for module in tree)]
     assert {module.name.partition(".")[0] for module in modules} == set(TREES)
     assert list(class_names_are_unique(modules)) == []
 
@@ -52,15 +44,15 @@ def test_a_class_name_that_occurs_in_two_trees_is_reported(tmp_path: Path, tree:
     for name in ("dualwrite", tree):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.py").write_text("class Worker: ...")
-    reported = list(class_names_are_unique(modules_of(tmp_path)))
+    modules = [module for name in ("dualwrite", tree) for module in named(name, read_tree(tmp_path / name))]
+    reported = list(class_names_are_unique(modules))
     assert reported == [f"the class name Worker stands in dualwrite.a and {tree}.a"]
 
 
 @pytest.mark.parametrize("rule", RULES_OF_TESTS, ids=lambda rule: rule.__name__)
-def test_the_tests_keep_the_rules_of_their_rooms(rule: Rule) -> None:
-    modules = own_modules()
-    assert len(modules) == len(list(TESTS.rglob("*.py")))
-    assert list(rule(modules)) == []
+def test_the_tests_keep_the_rules_of_their_rooms(own_modules: list[Module], rule: Rule) -> None:
+    assert len(own_modules) == len(list(TESTS.rglob("*.py")))
+    assert list(rule(own_modules)) == []
 
 
 @pytest.mark.parametrize(
