@@ -18,7 +18,7 @@ from dualwrite.errors import CopiedDatabaseError, DualWriteError
 from dualwrite.operations import cluster_checks, database_checks
 from dualwrite.operations.copies import reason_to_leave, require_no_copy
 from dualwrite.operations.findings import Finding, Level, failure, ok, warning
-from dualwrite.operations.groups import grouped_forecasts, grouped_records
+from dualwrite.operations.groups import grouped_forecasts, grouped_records, unclear
 from dualwrite.operations.listing import inspector, list_transactions
 from dualwrite.operations.other_applications import check_other_applications
 from dualwrite.operations.rows import state_rows
@@ -188,7 +188,21 @@ def _transactions(engine: Engine, kafka: Mapping[str, Any], application: str | N
             "make sure that these are the right database and the right cluster; then run dualwrite recover, which puts "
             "it on record",
         )
-    if not left_open and not unknown and not foreign and not foretold:
+    doubtful = unclear(view for view in views if view.situation is not Situation.ENDING)
+    for reason, names in doubtful.items():
+        yield warning(
+            "transactions",
+            f"what recovery would find is unclear in {named(names, _SHOWN)}: {reason}",
+            "see dualwrite transactions list",
+        )
+    elsewhere = [view.transactional_id for view in views if view.situation is Situation.AT_WORK_ELSEWHERE]
+    if elsewhere:
+        yield warning(
+            "transactions",
+            f"{named(elsewhere, _SHOWN)} leased by processes that use another Kafka cluster than this one",
+            "give all processes of an application the same cluster; dualwrite transactions describe names the other",
+        )
+    if not any((left_open, unknown, foreign, foretold, doubtful, elsewhere)):
         yield ok("transactions", "nothing is left open")
 
 

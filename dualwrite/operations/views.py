@@ -14,6 +14,7 @@ from dualwrite.coordinator.rules.slot_rules import (
     SlotStatus,
     application_of,
     left_in_another_cluster,
+    named,
 )
 from dualwrite.ids import (
     TWO_PHASE_TIMEOUTS_MS,
@@ -99,6 +100,7 @@ class Situation(Enum):
     LEFT_BEHIND = "open, and its owner is gone: recovery ends it"
     UNKNOWN = "open, and no row names it: another database's, or no dual write"
     FOREIGN = "its open transaction is in another Kafka cluster, and is recovered there"
+    AT_WORK_ELSEWHERE = "its owner is at work in another Kafka cluster, or will be recovered there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,17 +155,39 @@ class TransactionView:
         return self.row is not None and self.row.status is SlotStatus.FOREIGN
 
     @property
+    def is_elsewhere(self) -> bool:
+        """True if the row was last leased for another Kafka cluster than the one that was queried: whatever that one
+        says of the transactional id has nothing to do with the row's last unit of work."""
+        theirs = None if self.row is None else self.row.slot.cluster_id
+        return None not in (theirs, self.cluster_id) and theirs != self.cluster_id
+
+    @property
     def situation(self) -> Situation:
         """The situation that follows from the row and from Kafka's description."""
         if self.is_foreign:
             return Situation.FOREIGN
         if self.kafka is None or not self.kafka.is_open:
-            return Situation.QUIET
+            is_held = self.row is not None and self.row.status is SlotStatus.HELD
+            return Situation.AT_WORK_ELSEWHERE if is_held and self.is_elsewhere else Situation.QUIET
         if not self.kafka.waits:
             return Situation.ENDING
         if self.row is None:
             return Situation.UNKNOWN
         return Situation.AT_WORK if self.row.status is SlotStatus.HELD else Situation.LEFT_BEHIND
+
+
+def used_elsewhere_message(views: Iterable[TransactionView]) -> str:
+    """The message about those of ``views`` that are used in another Kafka cluster, or were given back there; empty if
+    there are none. The FOREIGN ones have a message of their own."""
+    used = [view for view in views if view.is_elsewhere and not view.is_foreign]
+    if not used:
+        return ""
+    names = named([view.transactional_id for view in used])
+    theirs = sorted({view.row.slot.cluster_id or "" for view in used if view.row is not None})
+    return (
+        f"last used in the Kafka cluster {' and '.join(theirs)}, and this is the cluster {used[0].cluster_id}: "
+        f"{names}. KAFKA and RECOVERY say nothing about what is open there"
+    )
 
 
 def foreign_cluster_message(views: Iterable[TransactionView]) -> str:

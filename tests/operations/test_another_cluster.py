@@ -3,6 +3,7 @@
 import pytest
 
 from dualwrite.cli import db
+from dualwrite.coordinator.process.owner import new_owner
 from dualwrite.errors import NoFreeSlotError
 from dualwrite.operations.doctor import examine
 from dualwrite.operations.findings import Finding, Level
@@ -66,6 +67,36 @@ def test_list_and_describe_name_the_other_cluster(site: OperationsSite, here: st
     (listed,) = site.run("transactions", "list", "--application", site.application, "--json").json()["transactions"]
     assert (listed["cluster_id"], listed["database"]["cluster_id"], listed["verdict"]) == (here, THERE, None)
     assert says_it(site.run("transactions", "describe", site.slot()).out, site, here)
+
+
+def test_an_owner_that_died_in_another_cluster_is_dead_before_its_lease_has_run_out(site: OperationsSite) -> None:
+    site.leave("one", silent=False)
+    process, machine, _, number = new_owner().split(" ")
+    site.change_row(cluster_id=THERE, owner=f"{process} {machine} 1 {number}")  # a process that began earlier
+    listed = site.run("transactions", "list", "--application", site.application)
+    assert ", dead " in listed.out
+    assert "in another cluster" in listed.out
+
+
+@pytest.mark.parametrize(
+    ("given_back", "recovery"), [(False, "in another cluster"), (True, "nothing to do")], ids=["in use", "given back"]
+)
+def test_a_slot_that_is_used_in_another_cluster_is_named(site: OperationsSite, given_back: bool, recovery: str) -> None:
+    site.write("one")
+    if given_back:
+        site.made[0].close()
+    site.change_row(cluster_id=THERE)
+    here = str(site.ask(lambda control: control.cluster_id()))
+    listed = site.run("transactions", "list", "--application", site.application).out.splitlines()
+    assert listed[1].endswith(recovery)
+    assert listed[-1] == (
+        f"last used in the Kafka cluster {THERE}, and this is the cluster {here}: {site.slot()}. KAFKA and RECOVERY "
+        "say nothing about what is open there"
+    )
+    described = site.run("transactions", "describe", site.slot()).out
+    assert f"  for the cluster  {THERE}, not this one" in described.splitlines()
+    leased = "leased by processes that use another Kafka cluster" in transactions(site, site.application).message
+    assert leased is not given_back
 
 
 @pytest.mark.parametrize("by_name", [True, False])

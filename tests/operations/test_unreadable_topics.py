@@ -36,7 +36,7 @@ class GuardedSite(OperationsSite):
 
     def as_alice(self, *words: str) -> CommandResult:
         servers = ("--bootstrap-servers", self.broker.listeners[SASL], "--command-config", str(self._config))
-        return command("transactions", *words, "--db", self.url, *servers)
+        return command(*words, "--db", self.url, *servers)
 
 
 @pytest.fixture
@@ -54,13 +54,18 @@ def guarded(tmp_path: Path) -> Iterator[GuardedSite]:
 
 def test_what_the_log_would_tell_is_unclear_without_the_right_to_read_it(guarded: GuardedSite) -> None:
     reason = f"this client may not read topic {guarded.topic}, whose log tells it: grant READ"
-    listed = guarded.as_alice("list", "--application", guarded.application)
+    listed = guarded.as_alice("transactions", "list", "--application", guarded.application)
     assert f"what recovery would find is unclear in {guarded.slot()}: {reason}" in listed.out.splitlines()
-    assert f"recovery           unclear: {reason}" in guarded.as_alice("describe", guarded.slot()).out.splitlines()
-    assert guarded.as_alice("resolve", guarded.slot()).out.splitlines()[0] == f"{guarded.slot()}: unclear: {reason}"
+    described = guarded.as_alice("transactions", "describe", guarded.slot())
+    assert f"recovery           unclear: {reason}" in described.out.splitlines()
+    resolved = guarded.as_alice("transactions", "resolve", guarded.slot())
+    assert resolved.out.splitlines()[0] == f"{guarded.slot()}: unclear: {reason}"
+    doctor = guarded.as_alice("doctor").out
+    assert f"what recovery would find is unclear in {guarded.slot()}: {reason}" in doctor
+    assert "nothing is left open" not in doctor
 
     guarded.grant(AclOperation.READ, "TOPIC", guarded.topic)
-    listed = guarded.as_alice("list", "--application", guarded.application)
+    listed = guarded.as_alice("transactions", "list", "--application", guarded.application)
     assert (listed.code, "recovery would find a heuristic abort" in listed.out) == (1, True)
     assert guarded.run("recover", "--application", guarded.application).out.startswith(
         f"{guarded.slot()}: heuristic abort"

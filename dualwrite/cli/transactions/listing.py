@@ -21,7 +21,7 @@ from dualwrite.operations.copies import reason_to_leave
 from dualwrite.operations.groups import grouped_forecasts, grouped_records, unclear
 from dualwrite.operations.listing import list_transactions
 from dualwrite.operations.resolving import unknown_application
-from dualwrite.operations.views import Situation, TransactionView, foreign_cluster_message
+from dualwrite.operations.views import Situation, TransactionView, foreign_cluster_message, used_elsewhere_message
 
 WATCH_SECONDS = 2.0
 LONGEST_WATCH_SECONDS = 86400.0
@@ -133,4 +133,7 @@ def _lines(
     foreign = foreign_cluster_message(views)
     if foreign:
         yield foreign
+    elsewhere = used_elsewhere_message(views)
+    if elsewhere:
+        yield elsewhere
     yield from map(recorded, grouped_records(found))

@@ -45,7 +45,8 @@ def owner(row: RowView) -> str:
     name = describe_owner(row.slot.owner)
     if row.status is SlotStatus.HELD:
         return f"{name}, {row.slot.remaining or 0:.0f} s"
-    return f"{name}, {'dead' if row.status is SlotStatus.DEAD else 'silent'}"
+    is_dead = row.status is SlotStatus.DEAD or (row.status is SlotStatus.FOREIGN and (row.slot.remaining or 0) > 0)
+    return f"{name}, {'dead' if is_dead else 'silent'}"
 
 
 def recovery(view: TransactionView) -> str:
@@ -65,6 +66,7 @@ def recovery(view: TransactionView) -> str:
         Situation.ENDING: "ending now",
         Situation.UNKNOWN: "not this database's",
         Situation.FOREIGN: "in another cluster",
+        Situation.AT_WORK_ELSEWHERE: "in another cluster",
     }[situation]
 
 
@@ -85,6 +87,8 @@ def paragraphs(
         yield f"  last written     {written.isoformat(timespec='seconds')}, {since(written)} ago"
         yield f"  owner            {owner(view.row)}: {view.row.status.value}"
         yield f"  fencing token    {view.row.slot.fencing_token}"
+        elsewhere = ", not this one" if view.is_elsewhere else ""
+        yield f"  for the cluster  {view.row.slot.cluster_id or 'unknown'}{elsewhere}"
     if view.kafka is None:
         yield "kafka              does not know it"
     else:

@@ -1,5 +1,6 @@
 """What follows from a row and from what Kafka says: a table of situations and verdicts."""
 
+from dataclasses import replace
 from datetime import datetime, timezone
 
 import pytest
@@ -9,7 +10,7 @@ from dualwrite.coordinator.rules.slot_rules import SlotRow, SlotStatus
 from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity, TopicPartition
 from dualwrite.operations.resolving import Intention, obstacle
 from dualwrite.operations.terminating import contradicts
-from dualwrite.operations.views import KafkaView, RowView, Situation, TransactionView
+from dualwrite.operations.views import KafkaView, RowView, Situation, TransactionView, used_elsewhere_message
 
 NOW = datetime(2026, 1, 2, tzinfo=timezone.utc)
 OURS, OTHER = ProducerIdentity(7, 3), ProducerIdentity(7, 4)
@@ -65,6 +66,27 @@ def test_the_situation_and_the_verdict_follow_from_row_and_transaction(
 ) -> None:
     assert (view(known, said).situation, view(known, said).verdict) == (situation, verdict)
     assert contradicts(view(known, said)) is (verdict is RecoveryDecision.COMMIT)
+
+
+@pytest.mark.parametrize(
+    ("status", "theirs", "said", "situation"),
+    [
+        (SlotStatus.HELD, "there", None, Situation.AT_WORK_ELSEWHERE),
+        (SlotStatus.HELD, "there", kafka("CompleteCommit"), Situation.AT_WORK_ELSEWHERE),
+        (SlotStatus.HELD, "there", kafka("Ongoing"), Situation.AT_WORK),
+        (SlotStatus.FREE, "there", None, Situation.QUIET),
+        (SlotStatus.HELD, "here", None, Situation.QUIET),
+        (SlotStatus.HELD, None, None, Situation.QUIET),
+    ],
+)
+def test_a_slot_may_be_in_use_in_another_cluster(
+    status: SlotStatus, theirs: str | None, said: KafkaView | None, situation: Situation
+) -> None:
+    known = row(status)
+    seen = TransactionView("a-0", replace(known, slot=replace(known.slot, cluster_id=theirs)), said, "here")
+    assert seen.situation is situation
+    assert seen.is_elsewhere is (theirs == "there")
+    assert bool(used_elsewhere_message([seen])) is seen.is_elsewhere
 
 
 @pytest.mark.parametrize(
