@@ -200,10 +200,10 @@ def _print(
     if changes:
         complain(describe_changes(changes))
     elif changes is not None:
-        print("the source has not changed since the move" if move.is_finished else "everything is copied")
+        print("the source has not changed since the move" if move.is_finished else "every record is copied")
     if move.is_finished and not changes:
         print(f"finished: use the target, cluster {move.target_id}")
-    elif result is not None:
+    elif not move.is_finished and (result is not None or changes is not None):
         print(f"not finished: applications still use the source, cluster {move.source_id}")
 
 

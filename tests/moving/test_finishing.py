@@ -275,6 +275,14 @@ def test_offsets_of_an_open_transaction_are_refused(site: MoveSite) -> None:
     assert rest_of(site.target, "group", topic) == []
 
 
+def test_a_check_before_the_end_says_that_the_move_is_not_finished(site: MoveSite) -> None:
+    gaps(site)
+    assert site.run().code == 0
+    checked = site.run("--check")
+    assert (checked.code, checked.out.splitlines()[0]) == (0, "every record is copied")
+    assert checked.out.splitlines()[1].startswith("not finished: applications still use the source, cluster ")
+
+
 def test_a_forgotten_application_is_noticed_by_the_check(site: MoveSite) -> None:
     topic = gaps(site)
     commit_offset(site.source, "group", topic, 3)
