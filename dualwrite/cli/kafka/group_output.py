@@ -51,6 +51,11 @@ def _lag_line(lag: PartitionLag) -> tuple[str, ...]:
 
 def _explanations(lags: tuple[PartitionLag, ...]) -> Iterator[str]:
     """What the numbers do not say by themselves."""
+    if all(lag.committed is None for lag in lags):
+        yield (
+            "no offset is committed in Kafka: consumers of store_offsets have theirs in the database's table "
+            "kafka_consumer_offset"
+        )
     empty = [lag for lag in lags if lag.lag and lag.unread == 0]
     if empty:
         yield (

@@ -55,6 +55,13 @@ def test_numbers_that_mislead_are_explained(lag: PartitionLag, explanation: str)
     assert line.startswith(explanation)
 
 
+def test_the_offsets_of_a_group_may_be_in_the_database() -> None:
+    none = replace(READ, committed=None, unread=None)
+    (line,) = explanations(none, none)
+    assert line.startswith("no offset is committed in Kafka: consumers of store_offsets have theirs in the database's ")
+    assert explanations(none, READ) == []
+
+
 @pytest.mark.parametrize("unread", [1, None])
 def test_a_lag_with_records_is_not_explained_away(unread: int | None) -> None:
     assert explanations(replace(READ, committed=8, unread=unread)) == []
