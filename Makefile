@@ -19,7 +19,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -q install
 TMPDIR ?= $(shell [ -w /dev/shm ] && [ "$$(df -kP /dev/shm | awk 'NR == 2 { print $$4 }')" -ge 8388608 ] && echo /dev/shm)
 LOCK := uv pip compile -q --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-header
 
-.PHONY: help demo spark-demo test check lint slow fuzz compare benchmarks docs format lock clean
+.PHONY: help demo spark-demo test check lint slow fuzz compare benchmarks docs dist format lock clean
 
 help:
 	@echo "make demo       load real flights into SQLite and a topic through kill -9, then compare (ROWS=$(ROWS))"
@@ -32,6 +32,7 @@ help:
 	@echo "make check      ruff, mypy, the layering test and the tests of single modules"
 	@echo "make lint       make check without the tests"
 	@echo "make docs       the documentation's site, in site/"
+	@echo "make dist       the wheel and the sdist, in dist/, checked by twine"
 	@echo "make format     let ruff rewrite what it can"
 	@echo "make lock       pin the newest dependencies again (needs uv)"
 	@echo "make clean      remove .venv and every cache"
@@ -74,6 +75,12 @@ check: lint
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
+# The wheel is built from the sdist. Both are the same bytes for the same files.
+dist: $(READY)
+	rm -rf dist
+	$(BIN)/pyproject-build --no-isolation --outdir dist
+	$(BIN)/twine check --strict dist/*
+
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -84,7 +91,7 @@ lock:
 	$(LOCK) --extra demo -c requirements/dev.txt pyproject.toml -o requirements/demo.txt
 
 clean:
-	rm -rf $(VENV) site .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site dist build .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(READY): requirements/dev.txt
 $(VENV)/.ready-demo: requirements/demo.txt

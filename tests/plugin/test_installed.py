@@ -1,14 +1,11 @@
 """The plugin as users get it: from a wheel, and found by pytest itself."""
 
 import subprocess
-import sys
-import sysconfig
-import venv
 from pathlib import Path
 
 import pytest
 
-HOME = Path(__file__).parents[2]
+from tests.support.distributions import HOME, add_other_packages, distributions, environment_with, run
 
 SUITE = """
 import dualwrite
@@ -26,26 +23,15 @@ def test_it_is_the_wheels_package(request):
 """
 
 
-def run(*command: str, cwd: Path) -> str:
-    done = subprocess.run(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    assert done.returncode == 0, done.stdout
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The interpreter of a new environment with the wheel in it, and every other package from the present one."""
+    pytest.importorskip("build", reason="requirements/dev.txt is not installed")
     pytest.importorskip("hatchling", reason="requirements/build.txt is not installed")
-    scratch = tmp_path_factory.mktemp("wheel")
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q")
-    run(*pip, "wheel", "--no-deps", "--no-index", "--no-build-isolation", "-w", str(scratch), str(HOME), cwd=scratch)
-    venv.create(scratch / "venv")
-    python = str(scratch / "venv" / "bin" / "python")
-    (wheel,) = scratch.glob("*.whl")
-    site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=scratch).strip())
-    run(*pip, "install", "--no-deps", "--no-index", "--target", str(site), str(wheel), cwd=scratch)
-    (site / "others.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
-    return python
+    wheel = distributions(HOME, tmp_path_factory.mktemp("dist")).wheel
+    programs = environment_with(wheel, tmp_path_factory.mktemp("installed"))
+    add_other_packages(programs)
+    return str(programs / "python")
 
 
 @pytest.mark.slow
