@@ -19,7 +19,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -q install
 TMPDIR ?= $(shell [ -w /dev/shm ] && [ "$$(df -kP /dev/shm | awk 'NR == 2 { print $$4 }')" -ge 8388608 ] && echo /dev/shm)
 LOCK := uv pip compile -q --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-header
 
-.PHONY: help demo spark-demo test check lint slow fuzz compare benchmarks docs dist format lock clean
+.PHONY: help demo spark-demo test check lint slow fuzz compare benchmarks docs dist lowest base highest format lock clean
 
 help:
 	@echo "make demo       load real flights into SQLite and a topic through kill -9, then compare (ROWS=$(ROWS))"
@@ -33,6 +33,8 @@ help:
 	@echo "make lint       make check without the tests"
 	@echo "make docs       the documentation's site, in site/"
 	@echo "make dist       the wheel and the sdist, in dist/, checked by twine"
+	@echo "make lowest     make test on the wheel and the lowest versions of all dependencies, in build/; also make base, which"
+	@echo "                has the lowest of a plain installation, and make highest (needs the network)"
 	@echo "make format     let ruff rewrite what it can"
 	@echo "make lock       pin the newest dependencies again (needs uv)"
 	@echo "make clean      remove .venv and every cache"
@@ -45,7 +47,7 @@ demo: $(DEMO_READY)
 spark-demo: $(READY)
 	$(BIN)/python -m tests.spark.flights.demo --rows $(FLIGHTS)
 
-test slow: export TMPDIR := $(or $(TMPDIR),/tmp)
+test slow lowest base highest: export TMPDIR := $(or $(TMPDIR),/tmp)
 
 test: $(READY)
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL) $(PYTEST)
@@ -80,6 +82,10 @@ dist: $(READY)
 	rm -rf dist
 	$(BIN)/pyproject-build --no-isolation --outdir dist
 	$(BIN)/twine check --strict dist/*
+
+# Before --: options of the program, after it: pytest's.
+lowest base highest: $(READY)
+	$(BIN)/python -m tests.distribution.versions $@ $(VERSIONS) -- -m "not slow" $(PARALLEL) $(PYTEST)
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 HOME = Path(__file__).parents[2]
-TIMEOUT_SECONDS = 300
+TIMEOUT_SECONDS = 1800  # as long as pip may fetch hundreds of megabytes
 
 
 @dataclass(frozen=True)
