@@ -18,6 +18,12 @@ from mkdocs.structure.pages import Page
 
 from dualwrite.cli.main import VERBS, parser_for
 
+_OF_THE_ROOT = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changes.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "threat-model.md",  # security.md is the page about TLS and SASL
+}
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)\s#]+)(#[^)\s]*)?(?=\))")
 
 
@@ -28,7 +34,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         code = example.read_text(encoding="utf-8")
         page = f"# {example.name}\n\n```python\n{code}```\n"
         files.append(File.generated(config, f"examples/{example.stem}.md", content=page))
-    for name in ("README.md", "CHANGELOG.md"):
+    for name in _OF_THE_ROOT:
         text = _linked((home / name).read_text(encoding="utf-8"), PurePosixPath(name))
         files.append(File.generated(config, str(page_of(name)), content=text))
     files.append(File.generated(config, "reference/cli.md", content="\n".join(_command_line())))
@@ -82,10 +88,8 @@ def _linked(markdown: str, file: PurePosixPath) -> str:
 
 def page_of(path: str) -> str | None:
     """Where on the site a file of the repository is; None if it is nowhere."""
-    if path == "README.md":
-        return "index.md"
-    if path == "CHANGELOG.md":
-        return "changes.md"
+    if path in _OF_THE_ROOT:
+        return _OF_THE_ROOT[path]
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
     if path.startswith("examples/") and path.endswith(".py"):

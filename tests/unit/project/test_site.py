@@ -22,6 +22,8 @@ def test_every_page_is_in_the_navigation_once() -> None:
     made = [
         "index.md",
         "changes.md",
+        "contributing.md",
+        "threat-model.md",
         "reference/cli.md",
         *(f"examples/{path.stem}.md" for path in HOME.glob("examples/*.py")),
     ]
@@ -67,6 +69,7 @@ def test_links_to_sources_lead_to_their_generated_pages() -> None:
     page_of = runpy.run_path(str(DOCS / "site_hooks.py"))["page_of"]
     assert page_of("README.md") == "index.md"
     assert page_of("CHANGELOG.md") == "changes.md"
+    assert page_of("SECURITY.md") == "threat-model.md"
     assert page_of("examples/orders.py") == "examples/orders.md"
     assert page_of("docs/reference/states.md") == "reference/states.md"
     assert page_of("tests/conftest.py") is None
