@@ -2,12 +2,15 @@
 
 There a page links to files that are no pages: an example, the README, the changes. On the site there are pages made
 from those files; the README is the first one. The page of the command line is what ``--help`` says.
+
+The site also has the Markdown of each page, and ``llms.txt``, a list of them for programs that read text
+(https://llmstxt.org).
 """
 
 import argparse
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from posixpath import normpath, relpath
 from typing import Any
@@ -25,6 +28,10 @@ _OF_THE_ROOT = {
     "SECURITY.md": "threat-model.md",  # security.md is the page about TLS and SASL
 }
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)\s#]+)(#[^)\s]*)?(?=\))")
+
+_TARGET = re.compile(r"\[([^]]*)\](?:\([^)]*\)|\[[^]]*\])")
+_MARKDOWN: dict[str, str] = {}
+"""The Markdown of each page of this build, by its name in docs_dir."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -68,9 +75,49 @@ def _parsers(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Ar
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Let links to such files lead to their pages."""
-    if page.file.generated_by:
-        return markdown
-    return _linked(markdown, PurePosixPath("docs", page.file.src_uri))
+    text = markdown if page.file.generated_by else _linked(markdown, PurePosixPath("docs", page.file.src_uri))
+    _MARKDOWN[page.file.src_uri] = text
+    return text
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Write the Markdown of the pages, and their list."""
+    site = Path(config.site_dir)
+    for name, text in _MARKDOWN.items():
+        (site / name).write_text(text, encoding="utf-8")
+    head = f"# {config.site_name}\n\n> {config.site_description}\n"
+    lines = [head, *list_of_pages(config.nav or [], _MARKDOWN)]
+    (site / "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def list_of_pages(navigation: list[Any], pages: Mapping[str, str]) -> Iterator[str]:
+    """The lines of llms.txt: a heading for each section of the outermost level, a link for each page.
+
+    :param pages: the Markdown of each page, by the name that ``navigation`` has for it.
+    """
+    for entry in navigation:
+        title, place = next(iter(entry.items())) if isinstance(entry, dict) else (None, entry)
+        if isinstance(place, str):
+            yield f"- [{title or _heading(pages[place])}]({place}){_first_sentence(pages[place])}"
+        else:
+            yield f"\n## {title}\n"
+            yield from (line for line in list_of_pages(place, pages) if line.startswith("- "))
+
+
+def _heading(markdown: str) -> str:
+    return markdown.lstrip().partition("\n")[0].lstrip("# ")
+
+
+def _first_sentence(markdown: str) -> str:
+    """That of the first paragraph of the page's beginning, as a link's description; nothing if there is none. Drawn
+    pages begin by saying what draws them."""
+    beginning = re.split(r"^## ", markdown.lstrip().partition("\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
+    for paragraph in beginning.strip("\n").split("\n\n"):
+        text = _TARGET.sub(r"\1", " ".join(paragraph.split()))
+        is_prose = text[:1].isalpha() and not paragraph.startswith(" ")  # indented is code
+        if is_prose and "a test compares" not in text:
+            return ": " + re.split(r"(?<=[.:])\s", text)[0].rstrip(".:")
+    return ""
 
 
 def _linked(markdown: str, file: PurePosixPath) -> str:

@@ -3,6 +3,7 @@
 import re
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -40,6 +41,24 @@ def test_every_public_name_is_on_the_reference_page() -> None:
     assert [name for name in dualwrite.__all__ if name not in shown and f"`dualwrite.{name}`" not in page] == []
 
 
+def test_the_figures_beside_other_ways_are_those_of_the_page_of_performance() -> None:
+    drawn = runpy.run_path(str(DOCS / "draw_alternatives.py"))["alternatives_page"]()
+    assert (DOCS / "alternatives.md").read_text(encoding="utf-8") == drawn, "run: python docs/draw_alternatives.py"
+
+
+def test_what_is_said_of_the_figures_beside_other_ways_is_true() -> None:
+    """The page says: half the rate of the naive pair, a third of an outbox's, whose reader waits twice as long."""
+    page = (DOCS / "alternatives.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (.+?) \| ([\d,.]+) \| ([\d,.]+) \| ([\d.]+) \| ([\d.]+) \|$", page, re.MULTILINE)
+    figures = {name: [float(cell.replace(",", "")) for cell in cells] for name, *cells in rows}
+    assert figures.keys() == {"dualwrite, native", "naive pair", "Kafka transaction", "outbox"}
+    ours, naive, outbox = (figures[name] for name in ("dualwrite, native", "naive pair", "outbox"))
+    for threads in (0, 1):
+        assert 0.4 < ours[threads] / naive[threads] < 0.7
+        assert 0.25 < ours[threads] / outbox[threads] < 0.45
+    assert outbox[2] / ours[2] > 2
+
+
 @pytest.fixture
 def drawing() -> dict[str, Any]:
     return runpy.run_path(str(DOCS / "draw_failures.py"))
@@ -62,6 +81,35 @@ def test_the_table_of_failures_has_each_state_and_says_where_the_decision_is(dra
     }
     decided = {state for state in STEPS if any(way.decision is decision.MADE for way in known[state])}
     assert decided == {UnitState.COMMITTING_KAFKA, UnitState.LEAVING_COMMIT}
+
+
+def test_the_list_of_pages_has_sections_titles_and_first_sentences() -> None:
+    pytest.importorskip("mkdocs")
+    list_of_pages = runpy.run_path(str(DOCS / "site_hooks.py"))["list_of_pages"]
+    pages = {
+        "index.md": "# Home\n\nIt [works](other.md), they say. Always.\n",
+        "guides/a.md": "# A\n\n```console\n$ a\n```\n\n## More\n\nNot this.\n",
+        "guides/b.md": "# B\n\nDrawn by a program; a test compares.\n\n    python -m b\n\nHow it is\nused: so.\n",
+    }
+    navigation = ["index.md", {"Guides": [{"First": "guides/a.md"}, {"Inner": ["guides/b.md"]}]}]
+    assert list(list_of_pages(navigation, pages)) == [
+        "- [Home](index.md): It works, they say",
+        "\n## Guides\n",
+        "- [First](guides/a.md)",
+        "- [B](guides/b.md): How it is used",
+    ]
+
+
+def test_the_site_has_the_list_of_pages_and_their_markdown(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs")
+    hooks = runpy.run_path(str(DOCS / "site_hooks.py"))
+    page = SimpleNamespace(file=SimpleNamespace(generated_by=None, src_uri="index.md"))
+    made = hooks["on_page_markdown"]("# Shop\n\nSee [it](../examples/orders.py).\n", page)
+    assert made == "# Shop\n\nSee [it](examples/orders.md).\n"
+    config = SimpleNamespace(site_dir=str(tmp_path), site_name="shop", site_description="Tea.", nav=["index.md"])
+    hooks["on_post_build"](config)
+    assert (tmp_path / "index.md").read_text(encoding="utf-8") == made
+    assert (tmp_path / "llms.txt").read_text(encoding="utf-8") == "# shop\n\n> Tea.\n\n- [Shop](index.md): See it\n"
 
 
 def test_links_to_sources_lead_to_their_generated_pages() -> None:
