@@ -105,7 +105,9 @@ def dualwrite_factory(
             kafka: Mapping[str, Any] | None = None,
             **options: Any,
         ) -> DualWrite:
-            engine = engine or request.getfixturevalue("dualwrite_engine")
+            if engine is None:
+                engine = request.getfixturevalue("dualwrite_engine")
+                made.callback(engine.dispose)  # that fixture may be torn down before the DualWrite is closed here
             config = dict(kafka or {})
             if "bootstrap.servers" not in config:
                 config.update(request.getfixturevalue("kafka_broker").client_config)

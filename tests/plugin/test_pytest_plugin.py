@@ -71,6 +71,40 @@ def test_a_users_tests_find_both_sides_as_they_should_be(suite: pytest.Pytester)
     suite.runpytest_subprocess("-W", "error").assert_outcomes(passed=6)
 
 
+def test_no_connection_of_the_engine_is_left_open_at_the_end(suite: pytest.Pytester) -> None:
+    """Python 3.13 and psycopg warn of one, which ends a run with ``-W error``."""
+    suite.makepyfile(shop=ORDERS)
+    suite.makeconftest(
+        """
+        import pytest
+        from sqlalchemy import create_engine
+
+        engines = []
+
+        @pytest.fixture
+        def dualwrite_engine(tmp_path):
+            engines.append(create_engine(f"sqlite:///{tmp_path / 'shop.db'}"))
+            yield engines[-1]
+            engines[-1].dispose()
+
+        def pytest_unconfigure():
+            print("engines:", len(engines), "left open:", sum(engine.pool.checkedin() for engine in engines))
+        """
+    )
+    suite.makepyfile(
+        """
+        from shop import orders, place
+
+        def test_one_unit(dualwrite, dualwrite_engine, kafka_topic):
+            orders.create(dualwrite_engine)
+            place(dualwrite, kafka_topic, "tea")
+        """
+    )
+    result = suite.runpytest_subprocess("-W", "error")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["engines: 1 left open: 0"])
+
+
 @pytest.mark.slow
 def test_a_users_engine_and_settings_take_the_place_of_the_plugins(suite: pytest.Pytester) -> None:
     suite.makepyfile(shop=ORDERS)
