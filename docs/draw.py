@@ -1,15 +1,16 @@
-"""Writes pages of docs/reference from the code's own tables: states, apis, acls, metrics, settings and producer.
+"""Writes pages of docs/reference from the code's own tables: states, apis, acls, metrics, settings and producer; and
+draws the diagrams in docs/pictures and the table of docs/recipe.md (``drawing/``).
 
-``python docs/draw.py`` does it. A test compares the pages with what this would write.
+``python docs/draw.py`` does it. A test compares the pages and diagrams with what this would write.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
 
+from drawing.files import draw_files
+from drawing.states_page import GENERATED, states_page
 from dualwrite.broker.api import api_versions
 from dualwrite.broker.api.routes import MODULES, ROUTES
-from dualwrite.broker.core.groups import TRANSITIONS as GROUP_TRANSITIONS
-from dualwrite.broker.core.transactions import TRANSITIONS as TRANSACTION_TRANSITIONS
 from dualwrite.broker.metrics.catalogue import METRICS
 from dualwrite.broker.metrics.metric import PREFIX
 from dualwrite.broker.settings.broker_settings import SETTINGS
@@ -19,7 +20,6 @@ from dualwrite.broker.settings.listener_settings import LISTENER_SETTINGS
 from dualwrite.broker.settings.setting import Setting
 from dualwrite.broker.settings.topic_settings import TOPIC_SETTINGS, TopicSetting
 from dualwrite.client.config.native_keys import ALIASES, KEYS, Key, Use
-from dualwrite.coordinator.rules.machine import STEPS, TRANSITIONS
 from dualwrite.wire.apis import ApiKey
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -213,63 +213,9 @@ KIPS = [
 ]
 
 
-def states_page() -> str:
-    """The state machines."""
-    return "\n".join(["# State machines", "", _GENERATED, "", *_dual_write(), "", *_transactions(), "", *_groups(), ""])
-
-
 def apis_page() -> str:
     """What the bundled broker speaks."""
-    return "\n".join(["# What the bundled broker speaks", "", _GENERATED, "", *_overview(), "", *_apis(), *_kips(), ""])
-
-
-_GENERATED = "Written by `python docs/draw.py` from the code; a test compares."
-
-
-def _dual_write() -> Iterator[str]:
-    yield "## One dual write (`coordinator/rules/machine.py`)"
-    yield ""
-    yield "In brackets after a state is its step, which runs when the state is entered. An arrow's label is the result"
-    yield "of that step."
-    yield ""
-    yield "```mermaid"
-    yield "stateDiagram-v2"
-    for state, outgoing in TRANSITIONS.items():
-        step = STEPS.get(state)
-        yield f"    {state.name} : {state.value}" + (f" ({step.name})" if step is not None else "")
-        for event, target in outgoing.items():
-            yield f"    {state.name} --> {target.name} : {event.name}"
-        if not outgoing:
-            yield f"    {state.name} --> [*]"
-    yield "```"
-
-
-def _transactions() -> Iterator[str]:
-    yield "## A transactional id in the broker (`broker/core/transactions.py`)"
-    yield ""
-    yield "```mermaid"
-    yield "stateDiagram-v2"
-    yield "    [*] --> EMPTY : InitProducerId"
-    for target, sources in TRANSACTION_TRANSITIONS.items():
-        for source, cause in sources.items():
-            yield f"    {source.name} --> {target.name} : {cause}"
-    yield "    DEAD --> [*]"
-    yield "```"
-
-
-def _groups() -> Iterator[str]:
-    yield "## A classic group (`broker/core/groups.py`)"
-    yield ""
-    yield "An arrow's label is the cause of the transition."
-    yield ""
-    yield "```mermaid"
-    yield "stateDiagram-v2"
-    yield "    [*] --> EMPTY : JoinGroup, or a committed offset"
-    for target, sources in GROUP_TRANSITIONS.items():
-        for source, cause in sources.items():
-            yield f"    {source.name} --> {target.name} : {cause}"
-    yield "    DEAD --> [*]"
-    yield "```"
+    return "\n".join(["# What the bundled broker speaks", "", GENERATED, "", *_overview(), "", *_apis(), *_kips(), ""])
 
 
 def metrics_page() -> str:
@@ -278,7 +224,7 @@ def metrics_page() -> str:
         f"| `{PREFIX}{metric.name}` | {metric.kind} | {', '.join(metric.labels)} | {metric.meaning} |"
         for metric in METRICS
     )
-    return "\n".join(["# Metrics of the bundled broker", "", _GENERATED, "", _METRICS, "", *_TABLE, *rows, ""])
+    return "\n".join(["# Metrics of the bundled broker", "", GENERATED, "", _METRICS, "", *_TABLE, *rows, ""])
 
 
 _METRICS = """`dualwrite broker --metrics HOST:PORT` serves Prometheus at `http://HOST:PORT/metrics`, without a
@@ -303,7 +249,7 @@ def settings_page() -> str:
     """Every setting of the broker, of a topic and of a group."""
     return "\n".join(
         [
-            *("# Settings of the bundled broker", "", _GENERATED, "", _SETTINGS, ""),
+            *("# Settings of the bundled broker", "", GENERATED, "", _SETTINGS, ""),
             *("## The broker's", "", "| setting | default | allowed | changed | meaning |", "|---|---|---|---|---|"),
             *(_broker_row(name, SETTINGS[name]) for name in sorted(SETTINGS)),
             *("", "## A topic's", "", _TOPICS, ""),
@@ -365,7 +311,7 @@ def producer_page() -> str:
     """Every setting of the native producer."""
     return "\n".join(
         [
-            *("# Settings of the native producer", "", _GENERATED, "", _PRODUCER, ""),
+            *("# Settings of the native producer", "", GENERATED, "", _PRODUCER, ""),
             *("## Settings with an effect", "", "| setting | default | allowed | meaning |", "|---|---|---|---|"),
             *(_taken_row(name, KEYS[name]) for name in sorted(KEYS) if KEYS[name].use is Use.TAKEN),
             *("", "## Settings without an effect", "", "| setting | allowed | why |", "|---|---|---|"),
@@ -474,13 +420,14 @@ def _kips() -> Iterator[str]:
 
 
 def main() -> None:
-    """Write the pages."""
+    """Write the pages, and draw the diagrams."""
     (REFERENCE / "states.md").write_text(states_page())
     (REFERENCE / "apis.md").write_text(apis_page())
     (REFERENCE / "acls.md").write_text(acls_page())
     (REFERENCE / "metrics.md").write_text(metrics_page())
     (REFERENCE / "settings.md").write_text(settings_page())
     (REFERENCE / "producer.md").write_text(producer_page())
+    draw_files(REFERENCE.parents[1])
 
 
 if __name__ == "__main__":

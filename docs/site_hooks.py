@@ -16,9 +16,12 @@ from posixpath import normpath, relpath
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from drawing.files import RECIPE_PAGE, outdated, undrawn
+from drawing.moments_page import with_diagram
 from dualwrite.cli.main import VERBS, parser_for
 
 _OF_THE_ROOT = {
@@ -32,6 +35,16 @@ _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)\s#]+)(#[^)\s]*)?(?=\))")
 _TARGET = re.compile(r"\[([^]]*)\](?:\([^)]*\)|\[[^]]*\])")
 _MARKDOWN: dict[str, str] = {}
 """The Markdown of each page of this build, by its name in docs_dir."""
+
+
+def on_pre_build(config: MkDocsConfig) -> None:
+    """Look at the diagrams.
+
+    :raises PluginError: if one is missing or old, or if no page shows it.
+    """
+    wrong = list(outdated(Path(config.docs_dir).parent))
+    if wrong:
+        raise PluginError("\n".join(wrong))
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -74,10 +87,16 @@ def _parsers(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Ar
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Let links to such files lead to their pages."""
-    text = markdown if page.file.generated_by else _linked(markdown, PurePosixPath("docs", page.file.src_uri))
+    """Let links to such files lead to their pages, and let a reader of the recipe choose the moment of a crash.
+
+    :raises PluginError: if the page has a diagram's source, which a browser would show as text.
+    """
+    if undrawn(markdown):
+        raise PluginError(f"{page.file.src_uri} has a diagram that is not drawn: draw it in docs/drawing")
+    source = PurePosixPath("docs", page.file.src_uri)
+    text = markdown if page.file.generated_by else _linked(markdown, source)
     _MARKDOWN[page.file.src_uri] = text
-    return text
+    return with_diagram(text) if source == PurePosixPath(RECIPE_PAGE) else text
 
 
 def on_post_build(config: MkDocsConfig) -> None:
