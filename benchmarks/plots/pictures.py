@@ -7,7 +7,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from benchmarks.plots import growth_plot, ratio_plot, standings_plot
+from benchmarks.plots import amounts_plot, growth_plot, ratio_plot, sizes_plot, standings_plot
 from benchmarks.plots.page_tables import PageTable, tables_of
 from benchmarks.plots.style import as_svg
 
@@ -35,6 +35,8 @@ KINDS = (
     KindOfPicture(
         standings_plot.is_standings, standings_plot.title_of, standings_plot.describe, standings_plot.draw_standings
     ),
+    KindOfPicture(sizes_plot.is_by_size, sizes_plot.title_of, sizes_plot.describe, sizes_plot.draw_sizes),
+    KindOfPicture(amounts_plot.is_amounts, amounts_plot.title_of, amounts_plot.describe, amounts_plot.draw_amounts),
 )
 
 

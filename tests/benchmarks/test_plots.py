@@ -36,6 +36,25 @@ ALONE = FigureComparison("start", "os", {"dualwrite": ROUNDS})
 NOT_DRAWN = "\n| a | b |\n|---|---|\n| text | more |\n"
 
 
+AMOUNTS = """
+#### recovery
+
+| | s | processors busy: broker + clients |
+|---|--:|--:|
+| before the decision, and a name that is longer than a line of a picture | 0.39 (0.36 to 0.44) | 0.43 + 0.72 |
+| after it | 1,000 | 0.28 + 0.69 |
+"""
+BY_SIZE = """
+#### cost of a batch
+
+| partitions | whole batch | two sinks |
+|--:|--:|--:|
+| 1 | 0.14 | 0.22 |
+| 10 | 0.28 | 0.30 |
+| 200 | 0.53 | 0.66 |
+"""
+
+
 def page(*tables: GrowthTable | FigureComparison | Standings) -> str:
     return "\n".join(line for table in tables for line in table.markdown())
 
@@ -95,6 +114,45 @@ def test_each_kind_of_table_is_drawn_below_it_and_no_other(tmp_path: Path) -> No
     draw_beside(report)
     assert report.read_text() == text
     assert {path.name: path.read_text() for path in (tmp_path / "plots").iterdir()} == drawn
+
+
+def pictures(text: str) -> dict[str, tuple[str, str]]:
+    """By the heading: the words and the SVG of each picture."""
+    from benchmarks.plots.pictures import pictures_of
+
+    return {found.table.heading: (found.line, found.svg()) for found in pictures_of(Path("page.md"), text)}
+
+
+def test_amounts_of_one_unit_are_bars_with_their_ranges() -> None:
+    line, svg = pictures(AMOUNTS)["recovery"]
+    assert (
+        "![Bars. s: before the decision, and a name that is longer than a line of a picture: 0.39; after it: 1," in line
+    )
+    words = [each.text for each in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+    assert {"recovery", "seconds", "after it", "before the decision, and a name that is"} <= set(words)
+    assert svg.count('id="LineCollection_') == 1, "the ranges"
+    without = pictures(AMOUNTS.replace(" (0.36 to 0.44)", ""))["recovery"][1]
+    assert "LineCollection" not in without
+
+
+def test_figures_by_size_are_lines_of_contenders() -> None:
+    line, svg = pictures(BY_SIZE)["cost of a batch"]
+    assert "Lines by partitions, 1 to 200. whole batch: 0.14 to 0.53; two sinks: 0.22 to 0.66." in line
+    words = {each.text for each in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")}
+    assert {"cost of a batch", "partitions", "whole batch", "two sinks", "200"} <= words
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pytest.param(page(ALONE), id="each row has its own unit"),
+        pytest.param(AMOUNTS.replace("1,000", "no end"), id="a figure is missing"),
+        pytest.param(BY_SIZE.replace("0.30", "n/a"), id="a size has no figure"),
+        pytest.param(NOT_DRAWN, id="text"),
+    ],
+)
+def test_a_table_whose_bars_would_not_compare_is_not_drawn(table: str) -> None:
+    assert pictures(f"## a table\n{table}") == {}
 
 
 def test_the_picture_of_a_table_that_is_gone_is_removed(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("matplotlib", reason="no matplotlib: install the extra plots")
 
 from benchmarks.page import PAGES
+from benchmarks.plots.page_tables import measured, tables_of
 from benchmarks.plots.pictures import FOLDER, illustrated, pictures_of
 from benchmarks.plots.style import is_drawn_alike, is_drawn_from
 
@@ -38,6 +39,19 @@ def test_every_picture_is_drawn_from_the_table_above_it(page: Path) -> None:
         svg = (page.parent / FOLDER / picture.name).read_text(encoding="utf-8")
         assert is_drawn_from(svg, picture.table.text), f"{picture.name}: {AGAIN}"
         assert len(svg.encode()) < LARGEST
+
+
+@pages
+def test_every_table_of_figures_has_a_picture(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    drawn = {picture.table.lines for picture in pictures_of(page, text)}
+    missing = [
+        f"{table.heading}: line {table.lines[0] + 1}"
+        for table in tables_of(text.split("\n"))
+        if any(all(measured(row[column]) for row in table.rows) for column in range(1, len(table.header)))
+        and table.lines not in drawn
+    ]
+    assert missing == []
 
 
 @pytest.mark.slow
