@@ -86,8 +86,8 @@ def diagram() -> str:
     decision = decisive(found)
     chosen = found[found.index(decision) + 1]
     lines = [
-        f'<fieldset class="moments" style="--rows: {len(found) + 1}">',
-        "<legend>The process is killed. Choose when:</legend>",
+        f'<div class="moments" role="radiogroup" aria-labelledby="moments" style="--rows: {len(found) + 1}">',
+        '<p id="moments" class="moments-title">The process is killed. Choose when:</p>',
         f'<div class="moment-names">{header_picture()}</div>',
     ]
     for moment in found:
@@ -99,7 +99,7 @@ def diagram() -> str:
             f'<label for="{name}">{picture}<span class="moment-name">{escape(when(moment))}</span></label>',
             f'<div class="moment-panel" data-decision="{moment.decision.value}">{_panel(moment)}</div>',
         ]
-    return "\n".join([*lines, "</fieldset>"])
+    return "\n".join([*lines, "</div>"])
 
 
 def _panel(moment: Moment) -> str:
