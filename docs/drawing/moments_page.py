@@ -86,18 +86,21 @@ def diagram() -> str:
     decision = decisive(found)
     chosen = found[found.index(decision) + 1]
     lines = [
-        f'<div class="moments" role="radiogroup" aria-labelledby="moments" style="--rows: {len(found) + 1}">',
+        f'<div class="moments" role="radiogroup" aria-labelledby="moments" style="--rows: {2 * len(found) + 2}">',
         '<p id="moments" class="moments-title">The process is killed. Choose when:</p>',
         f'<div class="moment-names">{header_picture()}</div>',
     ]
-    for moment in found:
+    for number, moment in enumerate(found):
+        row = 2 * number + 3  # below the title and the names; the answer has a row of its own
         name = f"moment-{moment.state.name.lower().replace('_', '-')}"
         checked = ' checked="checked"' if moment == chosen else ""
         picture = row_picture(moment, is_decision=moment == decision)
         lines += [
-            f'<input type="radio" name="moment" id="{name}"{checked}/>',
-            f'<label for="{name}">{picture}<span class="moment-name">{escape(when(moment))}</span></label>',
-            f'<div class="moment-panel" data-decision="{moment.decision.value}">{_panel(moment)}</div>',
+            f'<input type="radio" name="moment" id="{name}" style="--row: {row}"{checked}/>',
+            f'<label for="{name}" style="--row: {row}">{picture}',
+            f'<span class="moment-name">{escape(when(moment))}</span></label>',
+            f'<div class="moment-panel" style="--row: {row + 1}" data-decision="{moment.decision.value}">',
+            f"{_panel(moment)}</div>",
         ]
     return "\n".join([*lines, "</div>"])
 

@@ -27,7 +27,7 @@ def test_the_diagram_of_moments_is_html_without_script_and_one_moment_is_chosen(
 
 def test_the_diagram_says_of_each_moment_what_the_table_says() -> None:
     html, page = diagram(), (HOME / RECIPE_PAGE).read_text(encoding="utf-8")
-    panels = re.findall(r'<div class="moment-panel" data-decision="(\w+)">(.*)</div>', html)
+    panels = re.findall(r'<div class="moment-panel" style="[^"]+" data-decision="(\w+)">\n(.*)</div>', html)
     rows = page.partition(BEGIN)[2].partition(END)[0].strip().splitlines()[2:]
     assert len(panels) == len(rows) == len(moments())
     for moment, (decision, panel), row in zip(moments(), panels, rows, strict=True):
