@@ -16,21 +16,18 @@ from dualwrite.cli.transactions.listing import add_watch, run_list
 from dualwrite.cli.transactions.output import (
     acknowledgement,
     as_json,
-    foretold,
     paragraphs,
-    recovery,
     resolution_json,
     results,
 )
-from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision
 from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome, acknowledge, outcomes
 from dualwrite.errors import InputError
 from dualwrite.operations.copies import reason_to_leave
 from dualwrite.operations.groups import grouped_forecasts
 from dualwrite.operations.listing import describe_transaction
-from dualwrite.operations.resolving import Intention, plan, require_known, resolve
+from dualwrite.operations.resolving import plan, require_known, resolve
 from dualwrite.operations.terminating import contradicts, foresee, terminate
-from dualwrite.operations.views import TransactionView
+from dualwrite.operations.wording import described, is_to_end, plan_line, termination_meaning
 
 run = run_action
 
@@ -137,46 +134,21 @@ def _resolve(arguments: argparse.Namespace) -> int:
             engine, config, application=arguments.application, transactional_ids=arguments.transactional_ids
         )
         if not arguments.yes:
-            todo = sum(_is_open(intention) for intention in intentions)
+            todo = sum(is_to_end(intention) for intention in intentions)
             summary = f"nothing was done; {counted(todo, 'transaction')} would be ended with --yes"
-            lines = [*map(_confirmation_text, intentions), summary]
+            lines = [*map(plan_line, intentions), summary]
             print_either(resolution_json(intentions, None), lines, is_json=arguments.json)
             return 1 if grouped_forecasts(intention.view for intention in intentions) else 0
         if not arguments.json:
             for intention in intentions:
                 if intention.obstacle or not intention.view.is_recoverable:
-                    print(_confirmation_text(intention))
+                    print(plan_line(intention))
         done = resolve(engine, config, intentions, two_phase=arguments.two_phase)
     lines = [*results(done.outcomes), *(f"{name}: not resolved" for name in done.missed)]
     print_either(resolution_json(intentions, done), lines, is_json=arguments.json)
     for error in done.errors:
         complain(str(error))
     return 1 if done.is_bad or any(intention.obstacle for intention in intentions) else 0
-
-
-def _confirmation_text(intention: Intention) -> str:
-    view = intention.view
-    if intention.obstacle:
-        return f"{view.transactional_id}: not touched: {intention.obstacle}"
-    if view.forecast is not None and (view.forecast.is_heuristic or view.forecast.outcome is None):
-        return f"{view.transactional_id}: {foretold(view)}"
-    if not _is_open(intention):
-        return f"{view.transactional_id}: nothing is open"
-    decided = (
-        "the database has committed it"
-        if view.verdict is RecoveryDecision.COMMIT
-        else "the database has not committed it"
-    )
-    return f"{view.transactional_id}: would {recovery(view)} {_described(view)}: {decided}"
-
-
-def _is_open(intention: Intention) -> bool:
-    return intention.action in (RecoveryDecision.COMMIT, RecoveryDecision.ABORT)
-
-
-def _described(view: TransactionView) -> str:
-    assert view.kafka is not None
-    return f"{view.kafka.producer}, in {counted(len(view.kafka.partitions), 'partition')}"
 
 
 def _terminate(arguments: argparse.Namespace) -> int:
@@ -193,31 +165,19 @@ def _terminated(engine: Engine | None, config: dict[str, Any], arguments: argpar
     if not arguments.yes:
         view = foresee(engine, config, name)
         instead = " `resolve` would commit it instead." if engine is not None and contradicts(view) else ""
-        line = f"{name}: would ABORT {_described(view)}, regardless of the decision. {_meaning(view, engine)}{instead}"
+        meaning = f"{termination_meaning(view, engine)}{instead}"
+        line = f"{name}: would ABORT {described(view)}, regardless of the decision. {meaning}"
     else:
         view = terminate(engine, config, name)
-        line = f"{name}: aborted {_described(view)}. {_meaning(view, engine)}"
+        line = f"{name}: aborted {described(view)}. {termination_meaning(view, engine)}"
     is_known = engine is not None and view.row is not None
     document = {
         "dry_run": not arguments.yes,
         "transaction": as_json(view),
         "contradicts_decision": contradicts(view) if is_known else None,
-        "meaning": _meaning(view, engine),
+        "meaning": termination_meaning(view, engine),
     }
     print_either(document, [line], is_json=arguments.json)
     if not arguments.yes:
         raise InputError("nothing was done: terminate needs --yes")
     return 1 if contradicts(view) else 0
-
-
-def _meaning(view: TransactionView, engine: Engine | None) -> str:
-    if engine is None:
-        return "Its database's decision is unknown: if it committed, read_committed consumers miss its records."
-    if view.row is None:
-        return "No row of this database names it: if another database committed it, its rows lose their records."
-    if contradicts(view):
-        return (
-            "THE DATABASE HAS COMMITTED IT: its rows are there, and read_committed consumers will not see its records. "
-            "That is a heuristic outcome, which `dualwrite transactions list` shows until it is acknowledged."
-        )
-    return "The database does not ask for its commit: recovery would abort it, too."

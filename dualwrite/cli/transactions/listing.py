@@ -13,7 +13,7 @@ from typing import NoReturn
 from dualwrite.cli.cluster import cluster_config, require_cluster
 from dualwrite.cli.database import database
 from dualwrite.cli.printing import as_json_text, complain, counted, table
-from dualwrite.cli.transactions.output import HEADS, as_json, line, recorded
+from dualwrite.cli.transactions.output import HEADS, as_json, line
 from dualwrite.coordinator.rules.slot_rules import named
 from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome, outcomes
 from dualwrite.errors import DualWriteError, InputError
@@ -22,6 +22,7 @@ from dualwrite.operations.groups import grouped_forecasts, grouped_records, uncl
 from dualwrite.operations.listing import list_transactions
 from dualwrite.operations.resolving import unknown_application
 from dualwrite.operations.views import Situation, TransactionView, foreign_cluster_message, used_elsewhere_message
+from dualwrite.operations.wording import recorded
 
 WATCH_SECONDS = 2.0
 LONGEST_WATCH_SECONDS = 86400.0

@@ -5,19 +5,15 @@ from typing import Any
 
 from dualwrite.cli.printing import counted, since
 from dualwrite.client.admin.inspector import PartitionEnds
-from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision
-from dualwrite.coordinator.rules.slot_rules import SlotStatus, describe_owner, named
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome
 from dualwrite.ids import TopicPartition
-from dualwrite.operations.groups import HeuristicGroup, grouped_results
+from dualwrite.operations.groups import grouped_results
 from dualwrite.operations.resolving import Intention, Resolution
-from dualwrite.operations.views import KafkaView, RowView, Situation, TransactionView, foreign_cluster_message
+from dualwrite.operations.views import KafkaView, TransactionView, foreign_cluster_message
+from dualwrite.operations.wording import foretold, owner, recovery
 
 HEADS = ("TRANSACTIONAL ID", "DATABASE", "OWNER", "KAFKA", "OPEN", "PARTITIONS", "RECOVERY")
-
-
-_FORETOLD = {Outcome.COMMITTED: "commit", Outcome.ABORTED: "abort", Outcome.NOTHING: "nothing to do"}
-"""Recovery's actions by their outcomes, in a few words. A heuristic outcome has its own name."""
 
 
 def line(view: TransactionView, *, in_copy: bool = False) -> tuple[str, ...]:
@@ -36,38 +32,6 @@ def line(view: TransactionView, *, in_copy: bool = False) -> tuple[str, ...]:
         str(len(kafka.partitions)) if kafka is not None and open_now else "",
         "none: a copy" if in_copy and view.is_recoverable else recovery(view),
     )
-
-
-def owner(row: RowView) -> str:
-    """The slot's owner, in a few words."""
-    if row.status is SlotStatus.FREE:
-        return "free"
-    name = describe_owner(row.slot.owner)
-    if row.status is SlotStatus.HELD:
-        return f"{name}, {row.slot.remaining or 0:.0f} s"
-    is_dead = row.status is SlotStatus.DEAD or (row.status is SlotStatus.FOREIGN and (row.slot.remaining or 0) > 0)
-    return f"{name}, {'dead' if is_dead else 'silent'}"
-
-
-def recovery(view: TransactionView) -> str:
-    """The action of recovery, in a few words."""
-    forecast = view.forecast
-    if forecast is not None and forecast.outcome is not None:
-        return _FORETOLD.get(forecast.outcome, forecast.outcome.value)
-    situation = view.situation
-    if forecast is not None and situation is not Situation.ENDING:
-        return "unclear"
-    if situation is Situation.QUIET:
-        return "nothing to do"
-    if situation is Situation.LEFT_BEHIND:
-        return "commit" if view.verdict is RecoveryDecision.COMMIT else "abort"
-    return {
-        Situation.AT_WORK: "its owner's",
-        Situation.ENDING: "ending now",
-        Situation.UNKNOWN: "not this database's",
-        Situation.FOREIGN: "in another cluster",
-        Situation.AT_WORK_ELSEWHERE: "in another cluster",
-    }[situation]
 
 
 def paragraphs(
@@ -100,35 +64,6 @@ def paragraphs(
         yield f"recovery           {foretold(view)}"
     if view.is_foreign:
         yield f"recovery           {foreign_cluster_message([view])}"
-
-
-def foretold(view: TransactionView) -> str:
-    """What recovery would do or find, in a line; only for a view with a forecast."""
-    forecast = view.forecast
-    assert forecast is not None
-    if forecast.outcome is None:
-        return f"unclear: {forecast.detail}"
-    if forecast.is_heuristic:
-        return f"would find a {forecast.outcome.value}: {forecast.detail}"
-    return f"would {'do nothing' if forecast.outcome is Outcome.NOTHING else f'{recovery(view)} it'}"
-
-
-def recorded(group: HeuristicGroup[HeuristicOutcome]) -> str:
-    """Heuristic outcomes on record, in a line: their numbers, their slots and their meaning."""
-    first = group.members[0]
-    if len(group.members) == 1:
-        numbers, what = f"{first.id}", f"{first.transactional_id}, {first.state}"
-    else:
-        numbers = _numbers([each.id for each in group.members])
-        what = f"{counted(len(group.members), 'unit')} of work in {group.slots}"
-    return f"{group.outcome.value} {numbers}, found {since(first.found_at)} ago: {what}: {group.detail}"
-
-
-def _numbers(ids: Sequence[int]) -> str:
-    """``ids``, which are in order: their range, or a few of them if there are gaps."""
-    if ids[-1] - ids[0] == len(ids) - 1:
-        return f"{ids[0]} to {ids[-1]}"
-    return named([str(each) for each in ids])
 
 
 def results(outcomes: Mapping[str, Outcome]) -> Iterator[str]:
