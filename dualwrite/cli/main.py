@@ -27,6 +27,7 @@ VERBS = {
     "acls": "list, add and remove access control lists of a cluster",
     "broker": "run the bundled broker",
     "compare": "compare a table with a topic, key by key",
+    "console": "serve a page that says whether anything is wrong, and why",
     "consume": "show the records of a topic, each with the state of its transaction",
     "db": "create, show, upgrade and downgrade the tables in a database",
     "demo": "load real rows through kill -9 and compare both sides",

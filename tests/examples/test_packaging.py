@@ -7,6 +7,7 @@ import shutil
 import ssl
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -145,7 +146,10 @@ def test_the_copied_files_are_all_that_the_wheel_needs(tmp_path: Path) -> None:
             shutil.copy(source, target)
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
     subprocess.run([*pip, "-w", str(tmp_path), str(tmp_path / "src")], check=True, timeout=PATIENCE_SECONDS)
-    assert list(tmp_path.glob("dualwrite-*.whl"))
+    (wheel,) = tmp_path.glob("dualwrite-*.whl")
+    console = HOME / "dualwrite" / "console"
+    files = [path for room in ("static", "templates") for path in (console / room).iterdir()]
+    assert {path.relative_to(HOME).as_posix() for path in files} <= set(zipfile.ZipFile(wheel).namelist())
 
 
 def test_everything_that_is_copied_exists() -> None:

@@ -115,6 +115,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
     "operations": (*GROUND_FLOOR, "client", "coordinator", "schema"),
     "moving": (*GROUND_FLOOR, "client", "coordinator", "admin", "comparison", "operations"),
     "telemetry": (*GROUND_FLOOR, "coordinator", "operations"),
+    "console": (*GROUND_FLOOR, "client", "coordinator", "admin", "operations"),
     "web": (*GROUND_FLOOR, "coordinator"),
     "cli": (
         *GROUND_FLOOR,
@@ -126,6 +127,7 @@ MAY_IMPORT: Mapping[str, tuple[str, ...]] = {
         "comparison",
         "operations",
         "moving",
+        "console",
         "broker",
         "demo",
     ),

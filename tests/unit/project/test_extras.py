@@ -82,8 +82,13 @@ def test_a_block_of_imports_names_the_extra_that_it_is_given() -> None:
             "import dualwrite.web",
             "ModuleNotFoundError: greenlet is not installed; run pip install '.[fastapi]' in a clone of dualwrite",
         ),
+        (
+            "jinja2",
+            "import dualwrite.console.app",
+            "ModuleNotFoundError: jinja2 is not installed; run pip install '.[console]' in a clone of dualwrite",
+        ),
     ],
-    ids=["AsyncDualWrite", "AsyncTransaction", "metrics", "traces", "spark", "web", "web on greenlets"],
+    ids=["AsyncDualWrite", "AsyncTransaction", "metrics", "traces", "spark", "web", "web on greenlets", "console"],
 )
 def test_an_import_that_needs_an_extra_says_what_to_install(library: str, statement: str, said: str) -> None:
     code = f"import sys; sys.modules[{library!r}] = None; {statement}"

@@ -1,0 +1,156 @@
+"""The console as an ASGI application, to serve by itself or to mount into an application's own."""
+
+import contextlib
+from collections.abc import AsyncIterator, Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import partial
+from typing import Any
+
+from sqlalchemy import Engine
+
+from dualwrite.client.config.settings import ClientSettings
+from dualwrite.console.commands import Commands
+from dualwrite.console.looks import Place, look_at_both, look_at_database, look_at_kafka
+from dualwrite.console.page import BOTH, DATABASE, KAFKA, content
+from dualwrite.console.rendering import HOME, Templates, event
+from dualwrite.console.security import Application, HostCheck, PasswordCheck, Receive, Scope, SecurityHeaders, Send
+from dualwrite.console.watching import LookAnswer, Part, Watch
+from dualwrite.coordinator.sql.dialects.url_text import url_text
+from dualwrite.errors import ConfigurationError
+from dualwrite.extras import brought_by
+
+with brought_by("console"):
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+    from starlette.routing import BaseRoute, Mount, Route
+    from starlette.staticfiles import StaticFiles
+
+LOOK_SECONDS = 2.0
+LONG_SECONDS = 60.0
+FIRST_SECONDS = 3.0
+"""How long the page waits for the first answers before it is sent without them."""
+
+MOST_STREAMS = 64
+"""The most pages that are open at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleSettings:
+    """Settings of the console.
+
+    :param interval: seconds between two looks.
+    :param long_seconds: a transaction that is open for longer is reported, although its owner is alive.
+    """
+
+    interval: float = LOOK_SECONDS
+    long_seconds: float = LONG_SECONDS
+
+
+class Console:
+    """The console's ASGI application; :func:`console_app` makes it."""
+
+    def __init__(self, place: Place, settings: ConsoleSettings) -> None:
+        self._place = place
+        self._settings = settings
+        self._templates = Templates()
+        self._commands = Commands(place.engine, place.kafka)
+        looks = {DATABASE: look_at_database, KAFKA: look_at_kafka, BOTH: look_at_both}
+        parts = [Part(name, partial(look, place), settings.interval) for name, look in looks.items()]
+        self.watch = Watch(parts, self._render)
+        self._application: Application = Starlette(routes=self._routes())
+
+    def protected(self, password: str | None, allowed_hosts: Collection[str]) -> None:
+        """Put the password, the check of the Host header and the security headers before the pages."""
+        if password is not None:
+            self._application = PasswordCheck(self._application, password)
+        self._application = SecurityHeaders(HostCheck(self._application, allowed_hosts))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+            return
+        await self._application(scope, receive, send)
+
+    def close(self) -> None:
+        """End the live pages, so that a server can stop. Its next start needs another console."""
+        self.watch.close()
+
+    def _routes(self) -> list[BaseRoute]:
+        return [
+            Route("/", self._page, name="page"),
+            Route("/events", self._events, name="events"),
+            Mount("/static", StaticFiles(directory=HOME / "static"), name="static"),
+        ]
+
+    async def _page(self, request: Request) -> Response:
+        sections = await self.watch.first_sections(FIRST_SECONDS)
+        return HTMLResponse(
+            self._templates.page(
+                sections,
+                database=url_text(self._place.engine.url),
+                cluster=str(self._place.kafka.get("bootstrap.servers", "")),
+                application=self._place.application,
+            )
+        )
+
+    async def _events(self, request: Request) -> Response:
+        if self.watch.subscribers >= MOST_STREAMS:
+            return PlainTextResponse("too many pages are open\n", 503)
+        return StreamingResponse(self._stream(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+
+    async def _stream(self) -> AsyncIterator[str]:
+        """The sections that have changed since they were last sent here."""
+        sent: dict[str, str] = {}
+        async with contextlib.aclosing(self.watch.subscribe()) as news:
+            async for sections in news:
+                changed = {name: text for name, text in sections.items() if sent.get(name) != text}
+                sent.update(changed)
+                # Without a change a comment: only so a server notices that the reader is gone.
+                yield "".join(event(name, text) for name, text in changed.items()) or ": no change\n\n"
+
+    def _render(self, answers: Mapping[str, LookAnswer]) -> Mapping[str, str]:
+        shown = content(
+            answers,
+            now=datetime.now(timezone.utc),
+            long_seconds=self._settings.long_seconds,
+            commands=self._commands,
+        )
+        return {name: self._templates.render(name, content=shown) for name in ("sentence", "needs", "slots")}
+
+
+def console_app(
+    engine: Engine,
+    kafka: Mapping[str, Any],
+    *,
+    application: str | None = None,
+    password: str | None = None,
+    anonymous: bool = False,
+    allowed_hosts: Collection[str] = (),
+    settings: ConsoleSettings | None = None,
+) -> Console:
+    """The console of a database and a cluster, as an ASGI application. It changes nothing.
+
+    Mount it with a path that ends with a slash in the browser: its links are relative.
+
+    :param engine: a blocking engine of the database.
+    :param kafka: the configuration by librdkafka's names, as for DualWrite.
+    :param application: show only the slots of this application; None for all.
+    :param password: asked for with the operator's name, by HTTP's Basic authentication; at least 12 characters.
+    :param anonymous: True to serve it without a password to all who reach it.
+    :param allowed_hosts: the host names under which it is reached, beside addresses and ``localhost``; ``*`` for any.
+    :raises ConfigurationError: if there is neither a password nor ``anonymous``, if the password is too short, or a
+        setting of ``kafka`` is malformed; and for an asynchronous engine.
+    """
+    if password is None and not anonymous:
+        raise ConfigurationError("console_app: give it a password, or anonymous=True if all who reach it may read it")
+    if password is not None and anonymous:
+        raise ConfigurationError("console_app: it has a password, so it cannot be anonymous")
+    if not isinstance(engine, Engine) or engine.dialect.is_async:
+        raise ConfigurationError("console_app: give it a blocking engine, made by sqlalchemy.create_engine")
+    ClientSettings.from_config(kafka)
+    console = Console(Place(engine, dict(kafka), application), settings or ConsoleSettings())
+    console.protected(password, allowed_hosts)
+    return console

@@ -1,0 +1,49 @@
+"""The command lines that do the same as the console's actions, to copy."""
+
+from collections.abc import Mapping, Sequence
+from shlex import quote
+from typing import Any
+
+from sqlalchemy import Engine
+
+from dualwrite.client.config.reading import BOOTSTRAP_KEY
+from dualwrite.coordinator.sql.engine.shown_url import shown_url
+from dualwrite.coordinator.sql.own_tables import chosen_schema
+
+MOST_NAMES = 50
+"""The most transactional ids in one command line."""
+
+
+class Commands:
+    """Command lines on one database and one cluster. They contain no password: settings other than the address are
+    named as a file."""
+
+    def __init__(self, engine: Engine, kafka: Mapping[str, Any]) -> None:
+        self._database = shown_url(engine.url, chosen_schema(engine.get_execution_options()))
+        self._cluster = f"--bootstrap-servers {quote(str(kafka.get(BOOTSTRAP_KEY, 'HOST:PORT')))}"
+        if set(kafka) - {BOOTSTRAP_KEY}:
+            self._cluster += " --command-config FILE"
+
+    def resolve(self, transactional_ids: Sequence[str]) -> str:
+        """End what dead owners left, as the database decided."""
+        return self._about("resolve", transactional_ids[:MOST_NAMES])
+
+    def terminate(self, transactional_id: str) -> str:
+        """Abort a transaction in Kafka, regardless of the decision."""
+        return self._about("terminate", [transactional_id])
+
+    def acknowledge(self, numbers: Sequence[int], by: str = "NAME") -> str:
+        """Record that an operator has dealt with heuristic outcomes."""
+        shown = " ".join(map(str, numbers[:MOST_NAMES]))
+        return f"dualwrite transactions acknowledge {shown} --by {quote(by)} {self._database}"
+
+    def doctor(self) -> str:
+        """Examine both sides."""
+        return f"dualwrite doctor {self._cluster} {self._database}"
+
+    def _about(self, action: str, names: Sequence[str]) -> str:
+        quoted = " ".join(map(quote, names))
+        command = f"dualwrite transactions {action}"
+        if any(name.startswith("-") for name in names):  # the names come last, or each would be an option
+            return f"{command} --yes {self._cluster} {self._database} -- {quoted}"
+        return f"{command} {quoted} --yes {self._cluster} {self._database}"

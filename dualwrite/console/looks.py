@@ -1,0 +1,105 @@
+"""What the console looks at. Each look reads by itself, blocks, and fails by itself: a side that does not answer hides
+nothing of the other.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Engine
+
+from dualwrite.coordinator.rules.slot_rules import slot_number
+from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome, outcomes
+from dualwrite.operations.copies import reason_to_leave
+from dualwrite.operations.listing import inspector, list_transactions, views_of
+from dualwrite.operations.rows import state_rows
+from dualwrite.operations.views import OPEN_STATES, RowView, TransactionView
+
+ANSWER_SECONDS = 5.0
+"""How long Kafka has to give a first answer. A broker that listens answers in milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the console looks: a database and a cluster.
+
+    :param application: only the slots of this application; None for all.
+    """
+
+    engine: Engine
+    kafka: Mapping[str, Any]
+    application: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseLook:
+    """The database alone: the rows of its slots, and the heuristic outcomes that are not acknowledged."""
+
+    rows: Mapping[str, RowView]
+    outcomes: tuple[HeuristicOutcome, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaLook:
+    """Kafka alone: its transactions that are open, without the rows that decide on them."""
+
+    cluster_id: str | None
+    open_views: tuple[TransactionView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BothLook:
+    """Both sides, compared.
+
+    :param obstacle: why recovery does nothing in this database, which is a copy; empty if it works.
+    """
+
+    views: tuple[TransactionView, ...]
+    obstacle: str
+
+
+def look_at_database(place: Place) -> DatabaseLook:
+    """Look at the database.
+
+    :raises DualWriteError: if it does not answer, or has no tables; also SQLAlchemyError.
+    """
+    rows = state_rows(place.engine, application=place.application)
+    return DatabaseLook(rows, tuple(outcomes(place.engine, place.application)))
+
+
+def look_at_kafka(place: Place) -> KafkaLook:
+    """Look at Kafka.
+
+    :raises DualWriteError: if it does not answer, or refuses.
+    """
+    with inspector(place.kafka, ANSWER_SECONDS) as cluster:
+        names = [
+            entry.transactional_id
+            for entry in cluster.list_transactions()
+            if entry.state in OPEN_STATES and _is_wanted(place, entry.transactional_id)
+        ]
+        return KafkaLook(cluster.cluster_id(), tuple(views_of(None, cluster, sorted(names)).values()))
+
+
+def look_at_both(place: Place) -> BothLook:
+    """Compare both sides.
+
+    :raises DualWriteError: if one of them does not answer, or refuses; also SQLAlchemyError.
+    """
+    require_answer(place.kafka)
+    obstacle = reason_to_leave(place.engine, place.kafka)
+    views = list_transactions(place.engine, place.kafka, application=place.application, foretells=not obstacle)
+    return BothLook(tuple(views), obstacle)
+
+
+def require_answer(kafka: Mapping[str, Any]) -> None:
+    """Require that a broker answers. Later requests wait as long as a failover of the cluster may take.
+
+    :raises KafkaUnavailableError: if no broker answers.
+    """
+    with inspector(kafka, ANSWER_SECONDS) as cluster:
+        cluster.cluster_id()
+
+
+def _is_wanted(place: Place, transactional_id: str) -> bool:
+    return place.application is None or slot_number(place.application, transactional_id) is not None

@@ -1,0 +1,119 @@
+"""The page in HTML: nothing that a name or a message contains becomes markup, and nothing comes from another host."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from dualwrite.console.rendering import HOME, Templates, event
+from dualwrite.console.watching import LookAnswer
+from dualwrite.coordinator.recovery.forecast import Forecast
+from dualwrite.coordinator.rules.recovery_decision import Outcome
+from dualwrite.coordinator.rules.slot_rules import SlotStatus
+from tests.support.console.views import answers, kafka_view, outcome_record, shown, view_of
+
+SECTIONS = ("sentence", "needs", "slots")
+ATTACKS = [
+    "<script>alert(1)</script>",
+    "'><img src=x onerror=alert(1)>",
+    '" hx-get="//evil.example" hx-trigger="load',
+    "</section><section sse-swap=needs>",
+    "{{ 7 * 7 }}{% raw %}",
+    "a\r\nevent: needs\ndata: <b>x</b>",
+    "\u202egnp.exe\x00\x1b[31m",
+]
+
+
+class Elements(HTMLParser):
+    """The tags and the attributes of a text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+
+def rendered(attack: str) -> str:
+    """Every section with ``attack`` wherever a text from outside is shown."""
+    recorded = replace(outcome_record(name=attack), detail=attack, state=attack)
+    left = view_of(SlotStatus.EXPIRED, kafka_view(attack), name=f"{attack}-0")
+    doubt = view_of(
+        SlotStatus.EXPIRED, kafka_view(), name=f"{attack}-1", forecast=Forecast(Outcome.HEURISTIC_HAZARD, attack)
+    )
+    known = answers([left, doubt], [recorded], obstacle=attack)
+    known["Kafka"] = LookAnswer(known["Kafka"].value, reason=attack)
+    page = shown(known)
+    return "".join(Templates().render(name, content=page) for name in SECTIONS)
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_name_or_a_message_never_becomes_markup(attack: str) -> None:
+    harmless, attacked = Elements(rendered("harmless")), Elements(rendered(attack))
+    assert attacked.tags == harmless.tags
+    assert attacked.attributes == harmless.attributes
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_what_a_browser_would_obey_or_hide_is_shown_with_escapes(attack: str) -> None:
+    text = rendered(attack)
+    assert not {"\u202e", "\x00", "\x1b", "\r"} & set(text)
+    assert "49" not in text.replace("149", "")
+
+
+def test_an_event_cannot_be_forged_by_a_message() -> None:
+    lines = event("needs", rendered("a\r\nevent: sentence\ndata: x")).splitlines()
+    assert lines[0] == "event: needs"
+    assert all(line.startswith("data: ") for line in lines[1:-1])
+    assert lines[-1] == ""
+
+
+def test_the_whole_page_has_no_inline_script_no_inline_style_and_no_other_host() -> None:
+    page = Templates().page({"needs": rendered("x")}, database="sqlite:///a.db", cluster="<b>", application="<i>")
+    elements = Elements(page)
+    assert "style" not in elements.tags
+    assert not [name for name, _ in elements.attributes if name.startswith("on") or name == "style"]
+    links = [value or "" for name, value in elements.attributes if name in ("src", "href", "action", "sse-connect")]
+    assert links
+    assert all(re.fullmatch(r"static/[a-z0-9.-]+|events", link) for link in links)
+    assert re.findall(r"<script[^>]*>([^<]*)</script>", page) == ["", ""]
+    assert "&lt;b&gt;" in page
+    assert "application &lt;i&gt;" in page
+
+
+def test_htmx_is_told_to_evaluate_nothing_and_to_add_no_style() -> None:
+    page = Templates().page({}, database="", cluster="", application=None)
+    for setting in ('"allowEval": false', '"allowScriptTags": false', '"includeIndicatorStyles": false'):
+        assert setting in page
+
+
+def test_every_static_file_that_the_page_names_is_in_the_package() -> None:
+    page = Templates().page({}, database="", cluster="", application=None)
+    named = set(re.findall(r'(?:src|href)="(static/[^"]+)"', page))
+    assert len(named) == 4
+    assert all((HOME / name).is_file() for name in named)
+
+
+def test_what_is_vendored_is_named_with_its_version_and_its_licence() -> None:
+    static = HOME / "static"
+    licences = (static / "LICENSES.txt").read_text(encoding="utf-8")
+    vendored = [path.name for path in static.glob("*.js")]
+    assert len(vendored) == 2
+    for name in vendored:
+        version = re.search(r"-(\d+\.\d+\.\d+)\.min\.js$", name)
+        assert version is not None
+        assert f"{name}: " in licences
+        assert version[1] in licences
+    assert licences.count("Permission to use, copy, modify, and/or distribute this software") == 2
+
+
+def test_the_stylesheet_fetches_nothing() -> None:
+    style = Path(HOME / "static" / "console.css").read_text(encoding="utf-8")
+    assert "url(" not in style
+    assert "@import" not in style
