@@ -7,7 +7,7 @@ from ipaddress import ip_address
 from math import isfinite
 from pathlib import Path
 
-from dualwrite.cli.cluster import add_cluster, cluster_config
+from dualwrite.cli.cluster import add_cluster, add_two_phase, cluster_config
 from dualwrite.cli.database import add_database, database
 from dualwrite.errors import ConfigurationError, InputError
 from dualwrite.extras import brought_by
@@ -21,6 +21,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_database(parser)
     add_cluster(parser)
     parser.add_argument("--application", metavar="NAME", help="show only the slots of this application")
+    parser.add_argument(
+        "--actions",
+        action="store_true",
+        help="offer to resolve, to terminate and to acknowledge; without it the console changes nothing",
+    )
+    add_two_phase(parser)
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="listen there (127.0.0.1)")
     parser.add_argument("--port", type=int, default=PORT, metavar="N", help=f"listen there; 0 for any ({PORT})")
     parser.add_argument(
@@ -74,10 +80,13 @@ def run(arguments: argparse.Namespace) -> int:
             engine,
             config,
             application=arguments.application,
+            actions=arguments.actions,
             password=password,
             anonymous=password is None,
             allowed_hosts=arguments.allowed_host,
-            settings=ConsoleSettings(interval=arguments.interval, long_seconds=arguments.long),
+            settings=ConsoleSettings(
+                interval=arguments.interval, long_seconds=arguments.long, two_phase=arguments.two_phase
+            ),
         )
 
         class Server(uvicorn.Server):

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dualwrite.cli.cluster import add_cluster, add_two_phase, cluster_config, require_cluster
 from dualwrite.cli.database import add_database, database
 from dualwrite.cli.printing import complain, counted, print_json
-from dualwrite.cli.transactions.output import heuristic_count, results
+from dualwrite.cli.transactions.output import heuristic_count
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import ForeignClusterError
 from dualwrite.operations.listing import IS_LOCKED
 from dualwrite.operations.resolving import recover
+from dualwrite.operations.wording import results
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -1,8 +1,8 @@
 """The console as an ASGI application, to serve by itself or to mount into an application's own."""
 
 import contextlib
-from collections.abc import AsyncIterator, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any
@@ -10,14 +10,27 @@ from typing import Any
 from sqlalchemy import Engine
 
 from dualwrite.client.config.settings import ClientSettings
+from dualwrite.console.acting import ActionDesk, ActionPlan
 from dualwrite.console.commands import Commands
+from dualwrite.console.forms import ForgedRequestError, Form, Forms, PlannedActions, value_of
 from dualwrite.console.looks import Place, look_at_both, look_at_database, look_at_kafka
 from dualwrite.console.page import BOTH, DATABASE, KAFKA, content
 from dualwrite.console.rendering import HOME, Templates, event
-from dualwrite.console.security import Application, HostCheck, PasswordCheck, Receive, Scope, SecurityHeaders, Send
-from dualwrite.console.watching import LookAnswer, Part, Watch
+from dualwrite.console.security import (
+    Application,
+    HostCheck,
+    PasswordCheck,
+    Receive,
+    Scope,
+    SecurityHeaders,
+    Send,
+    operator_name,
+)
+from dualwrite.console.watching import LookAnswer, Part, Watch, in_thread, reason_of
+from dualwrite.coordinator.rules.two_phase import TwoPhase
 from dualwrite.coordinator.sql.dialects.url_text import url_text
-from dualwrite.errors import ConfigurationError
+from dualwrite.coordinator.sql.outcome_store import require_name
+from dualwrite.errors import ConfigurationError, InputError
 from dualwrite.extras import brought_by
 
 with brought_by("console"):
@@ -42,10 +55,14 @@ class ConsoleSettings:
 
     :param interval: seconds between two looks.
     :param long_seconds: a transaction that is open for longer is reported, although its owner is alive.
+    :param actions: offer to resolve, to terminate and to acknowledge.
+    :param two_phase: the application's own mode, as for DualWrite.
     """
 
     interval: float = LOOK_SECONDS
     long_seconds: float = LONG_SECONDS
+    actions: bool = False
+    two_phase: TwoPhase = "keep-prepared"
 
 
 class Console:
@@ -55,7 +72,10 @@ class Console:
         self._place = place
         self._settings = settings
         self._templates = Templates()
-        self._commands = Commands(place.engine, place.kafka)
+        self._commands = Commands(place.engine, place.kafka, settings.two_phase)
+        self._desk = ActionDesk(place, self._commands, settings.two_phase)
+        self._forms = Forms()
+        self._planned = PlannedActions()
         looks = {DATABASE: look_at_database, KAFKA: look_at_kafka, BOTH: look_at_both}
         parts = [Part(name, partial(look, place), settings.interval) for name, look in looks.items()]
         self.watch = Watch(parts, self._render)
@@ -79,10 +99,15 @@ class Console:
         self.watch.close()
 
     def _routes(self) -> list[BaseRoute]:
+        actions = [
+            Route("/plan", self._form(self._plan), methods=["POST"]),
+            Route("/run", self._form(self._run), methods=["POST"]),
+        ]
         return [
             Route("/", self._page, name="page"),
             Route("/events", self._events, name="events"),
             Mount("/static", StaticFiles(directory=HOME / "static"), name="static"),
+            *(actions if self._settings.actions else []),
         ]
 
     async def _page(self, request: Request) -> Response:
@@ -111,6 +136,49 @@ class Console:
                 # Without a change a comment: only so a server notices that the reader is gone.
                 yield "".join(event(name, text) for name, text in changed.items()) or ": no change\n\n"
 
+    def _form(self, act: Callable[[Form], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        """An endpoint that calls ``act`` with the fields of a form. What is refused becomes a page."""
+
+        async def endpoint(request: Request) -> Response:
+            try:
+                return await act(await self._forms.read(request))
+            except ForgedRequestError as error:
+                return self._refused(str(error), 403)
+            except InputError as error:
+                return self._refused(str(error), 400)
+            except Exception as error:  # noqa: BLE001  the page shows it
+                return self._refused(reason_of(error), 409)
+
+        return endpoint
+
+    def _refused(self, message: str, status: int) -> Response:
+        return HTMLResponse(self._templates.render("done", title="Refused", lines=(message,), is_bad=True), status)
+
+    async def _plan(self, form: Form) -> Response:
+        """Show what an action would do."""
+        verb, targets = value_of(form, "verb"), form.get("target", [])
+        plan = await in_thread(partial(self._desk.plan, verb, targets), "dualwrite console: plan")
+        return HTMLResponse(
+            self._templates.render(
+                "plan",
+                plan=plan,
+                key=self._planned.keep(plan),
+                token=self._forms.token,
+                by=operator_name.get(),
+            )
+        )
+
+    async def _run(self, form: Form) -> Response:
+        """Carry out a plan that was shown."""
+        by = value_of(form, "by")
+        require_name(by, "by")
+        plan: ActionPlan = self._planned.take(value_of(form, "plan"))
+        result = await in_thread(partial(self._desk.run, plan, by), "dualwrite console: action")
+        for part in self.watch.parts:
+            self.watch.look_again(part.name)
+        title = f"{plan.verb} by {by}"
+        return HTMLResponse(self._templates.render("done", title=title, lines=result.lines, is_bad=result.is_bad))
+
     def _render(self, answers: Mapping[str, LookAnswer]) -> Mapping[str, str]:
         shown = content(
             answers,
@@ -118,7 +186,10 @@ class Console:
             long_seconds=self._settings.long_seconds,
             commands=self._commands,
         )
-        return {name: self._templates.render(name, content=shown) for name in ("sentence", "needs", "slots")}
+        token = self._forms.token if self._settings.actions else ""
+        return {
+            name: self._templates.render(name, content=shown, token=token) for name in ("sentence", "needs", "slots")
+        }
 
 
 def console_app(
@@ -126,18 +197,20 @@ def console_app(
     kafka: Mapping[str, Any],
     *,
     application: str | None = None,
+    actions: bool = False,
     password: str | None = None,
     anonymous: bool = False,
     allowed_hosts: Collection[str] = (),
     settings: ConsoleSettings | None = None,
 ) -> Console:
-    """The console of a database and a cluster, as an ASGI application. It changes nothing.
+    """The console of a database and a cluster, as an ASGI application. Without ``actions`` it changes nothing.
 
     Mount it with a path that ends with a slash in the browser: its links are relative.
 
     :param engine: a blocking engine of the database.
     :param kafka: the configuration by librdkafka's names, as for DualWrite.
     :param application: show only the slots of this application; None for all.
+    :param actions: True to offer what `dualwrite transactions` does: resolve, terminate, acknowledge.
     :param password: asked for with the operator's name, by HTTP's Basic authentication; at least 12 characters.
     :param anonymous: True to serve it without a password to all who reach it.
     :param allowed_hosts: the host names under which it is reached, beside addresses and ``localhost``; ``*`` for any.
@@ -151,6 +224,7 @@ def console_app(
     if not isinstance(engine, Engine) or engine.dialect.is_async:
         raise ConfigurationError("console_app: give it a blocking engine, made by sqlalchemy.create_engine")
     ClientSettings.from_config(kafka)
-    console = Console(Place(engine, dict(kafka), application), settings or ConsoleSettings())
+    chosen = replace(settings or ConsoleSettings(), actions=actions or (settings is not None and settings.actions))
+    console = Console(Place(engine, dict(kafka), application), chosen)
     console.protected(password, allowed_hosts)
     return console

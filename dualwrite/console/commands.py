@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import Engine
 
 from dualwrite.client.config.reading import BOOTSTRAP_KEY
+from dualwrite.coordinator.rules.two_phase import KEEP_PREPARED, TwoPhase
 from dualwrite.coordinator.sql.engine.shown_url import shown_url
 from dualwrite.coordinator.sql.own_tables import chosen_schema
 
@@ -18,7 +19,8 @@ class Commands:
     """Command lines on one database and one cluster. They contain no password: settings other than the address are
     named as a file."""
 
-    def __init__(self, engine: Engine, kafka: Mapping[str, Any]) -> None:
+    def __init__(self, engine: Engine, kafka: Mapping[str, Any], two_phase: TwoPhase = "keep-prepared") -> None:
+        self._two_phase = "" if two_phase == KEEP_PREPARED else f" --two-phase {two_phase}"
         self._database = shown_url(engine.url, chosen_schema(engine.get_execution_options()))
         self._cluster = f"--bootstrap-servers {quote(str(kafka.get(BOOTSTRAP_KEY, 'HOST:PORT')))}"
         if set(kafka) - {BOOTSTRAP_KEY}:
@@ -26,7 +28,7 @@ class Commands:
 
     def resolve(self, transactional_ids: Sequence[str]) -> str:
         """End what dead owners left, as the database decided."""
-        return self._about("resolve", transactional_ids[:MOST_NAMES])
+        return self._about("resolve", transactional_ids[:MOST_NAMES], self._two_phase)
 
     def terminate(self, transactional_id: str) -> str:
         """Abort a transaction in Kafka, regardless of the decision."""
@@ -41,9 +43,9 @@ class Commands:
         """Examine both sides."""
         return f"dualwrite doctor {self._cluster} {self._database}"
 
-    def _about(self, action: str, names: Sequence[str]) -> str:
+    def _about(self, action: str, names: Sequence[str], option: str = "") -> str:
         quoted = " ".join(map(quote, names))
         command = f"dualwrite transactions {action}"
         if any(name.startswith("-") for name in names):  # the names come last, or each would be an option
-            return f"{command} --yes {self._cluster} {self._database} -- {quoted}"
-        return f"{command} {quoted} --yes {self._cluster} {self._database}"
+            return f"{command} --yes{option} {self._cluster} {self._database} -- {quoted}"
+        return f"{command} {quoted} --yes{option} {self._cluster} {self._database}"

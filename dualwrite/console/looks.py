@@ -76,7 +76,7 @@ def look_at_kafka(place: Place) -> KafkaLook:
         names = [
             entry.transactional_id
             for entry in cluster.list_transactions()
-            if entry.state in OPEN_STATES and _is_wanted(place, entry.transactional_id)
+            if entry.state in OPEN_STATES and is_wanted(place.application, entry.transactional_id)
         ]
         return KafkaLook(cluster.cluster_id(), tuple(views_of(None, cluster, sorted(names)).values()))
 
@@ -101,5 +101,6 @@ def require_answer(kafka: Mapping[str, Any]) -> None:
         cluster.cluster_id()
 
 
-def _is_wanted(place: Place, transactional_id: str) -> bool:
-    return place.application is None or slot_number(place.application, transactional_id) is not None
+def is_wanted(application: str | None, transactional_id: str) -> bool:
+    """True for a slot of ``application``; None stands for all."""
+    return application is None or slot_number(application, transactional_id) is not None

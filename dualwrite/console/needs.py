@@ -8,7 +8,7 @@ from dualwrite.console.commands import Commands
 from dualwrite.coordinator.rules.slot_rules import named
 from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome
 from dualwrite.operations.groups import grouped_forecasts, grouped_records
-from dualwrite.operations.phrases import counted, since
+from dualwrite.operations.phrases import counted
 from dualwrite.operations.views import (
     KafkaView,
     Situation,
@@ -94,14 +94,19 @@ def database_evidence(view: TransactionView) -> str:
     return f"{state}; owner: {owner(view.row)}"
 
 
-def kafka_evidence(kafka: KafkaView | None, now: datetime) -> str:
+def moment_text(moment: datetime) -> str:
+    """A moment, in UTC. A card has no durations: it would change under an operator's click."""
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def kafka_evidence(kafka: KafkaView | None) -> str:
     """What Kafka says about the slot's last transaction."""
     if kafka is None:
         return "does not know it"
     words = f"{kafka.state}, {kafka.producer}"
     if not kafka.is_open:
         return words
-    begun = f", open for {since(kafka.started_at, now)}" if kafka.started_at is not None else ""
+    begun = f", open since {moment_text(kafka.started_at)}" if kafka.started_at is not None else ""
     return f"{words}{begun}, in {counted(len(kafka.partitions), 'partition')}"
 
 
@@ -140,9 +145,8 @@ class _CardMaker:
                 f"stored {first.state}"
                 if len(group.members) == 1
                 else counted(len(group.members), "unit") + " of work",
-                "" if view is None else f"now {kafka_evidence(view.kafka, self._now)}",
-                f"on record as {named([str(number) for number in numbers])}, found "
-                f"{since(first.found_at, self._now)} ago",
+                "" if view is None else f"now {kafka_evidence(view.kafka)}",
+                f"on record as {named([str(number) for number in numbers])}, found at {moment_text(first.found_at)}",
                 group.detail,
                 (OfferedAction("acknowledge", tuple(map(str, numbers)), self._commands.acknowledge(numbers)),),
             )
@@ -158,7 +162,7 @@ class _CardMaker:
                 group.slots,
                 len(names),
                 database_evidence(first),
-                kafka_evidence(first.kafka, self._now),
+                kafka_evidence(first.kafka),
                 f"recovery would find a {group.outcome.value}",
                 group.detail,
                 (self._resolve(names),),
@@ -179,7 +183,7 @@ class _CardMaker:
                 name,
                 1,
                 database_evidence(view),
-                kafka_evidence(view.kafka, self._now),
+                kafka_evidence(view.kafka),
                 "none: a copy" if obstacle else recovery(view),
                 forecast.detail if forecast is not None and is_unclear else view.situation.value,
                 (*moves, *([] if obstacle or is_unclear else [self._terminate(name)])),
@@ -206,7 +210,7 @@ class _CardMaker:
                 name,
                 1,
                 database_evidence(view),
-                kafka_evidence(view.kafka, self._now),
+                kafka_evidence(view.kafka),
                 recovery(view),
                 view.situation.value,
                 (self._terminate(name),) if is_unknown else (),
@@ -215,9 +219,7 @@ class _CardMaker:
     def _of_many(self, kind: str, views: Sequence[TransactionView], verdict: str, why: str) -> Card:
         names = named([view.transactional_id for view in views])
         first = views[0]
-        return Card(
-            kind, names, len(views), database_evidence(first), kafka_evidence(first.kafka, self._now), verdict, why
-        )
+        return Card(kind, names, len(views), database_evidence(first), kafka_evidence(first.kafka), verdict, why)
 
     def _resolve(self, names: Sequence[str]) -> OfferedAction:
         return OfferedAction("resolve", tuple(names), self._commands.resolve(names))

@@ -25,12 +25,13 @@ HEADERS = (
     (b"content-security-policy", b"default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"),
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
+    (b"referrer-policy", b"same-origin"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cache-control", b"no-store"),
 )
-"""No inline script or style, and nothing from another host; no page may frame this one, or read it from a cache."""
+"""No inline script or style, and nothing from another host; no page may frame this one, or read it from a cache. With
+the referrer policy ``no-referrer`` a browser would name no origin in the console's own forms."""
 
 SHORTEST_PASSWORD = 12
 MOST_FAILURES = 5

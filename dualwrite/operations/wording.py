@@ -1,13 +1,13 @@
 """What operators read about transactions, on the command line and in the console: an owner, a verdict, a plan."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from sqlalchemy import Engine
 
 from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision
 from dualwrite.coordinator.rules.slot_rules import SlotStatus, describe_owner, named
 from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome
-from dualwrite.operations.groups import HeuristicGroup
+from dualwrite.operations.groups import HeuristicGroup, grouped_results
 from dualwrite.operations.phrases import counted, since
 from dualwrite.operations.resolving import Intention
 from dualwrite.operations.terminating import contradicts
@@ -118,3 +118,22 @@ def termination_meaning(view: TransactionView, engine: Engine | None) -> str:
             "That is a heuristic outcome, which `dualwrite transactions list` shows until it is acknowledged."
         )
     return "The database does not ask for its commit: recovery would abort it, too."
+
+
+def results(outcomes: Mapping[str, Outcome]) -> Iterator[str]:
+    """What recovery has done or found, line by line; heuristic outcomes of one kind in one line."""
+    groups = {group.transactional_ids[0]: group for group in grouped_results(outcomes.items())}
+    for name, outcome in outcomes.items():
+        if not outcome.is_heuristic:
+            yield f"{name}: {'nothing was open' if outcome is Outcome.NOTHING else outcome.value}"
+        elif name in groups:
+            yield f"{groups[name].slots}: {outcome.value}"
+
+
+def acknowledgement(outcome: HeuristicOutcome) -> str:
+    """An outcome that is acknowledged, in a line."""
+    assert outcome.acknowledged_at is not None, "it is acknowledged"
+    return (
+        f"{outcome.outcome.value} {outcome.id} of {outcome.transactional_id}: acknowledged by "
+        f"{outcome.acknowledged_by}, {outcome.acknowledged_at.isoformat(timespec='seconds')}"
+    )

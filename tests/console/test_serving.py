@@ -55,7 +55,7 @@ def test_every_answer_has_the_security_headers(site: OperationsSite) -> None:
             headers = {name.lower(): value for name, value in answer.headers.items()}
             assert headers["content-security-policy"].startswith("default-src 'self';")
             assert (headers["x-content-type-options"], headers["cache-control"]) == ("nosniff", "no-store")
-            assert headers["referrer-policy"] == "no-referrer"
+            assert headers["referrer-policy"] == "same-origin"
             assert "server" not in headers
         assert console.post("", {"a": "b"}).status == 405
         rebound = console.get("", {"Host": "evil.example"})

@@ -13,13 +13,7 @@ from dualwrite.cli.cluster import add_cluster_action, add_two_phase, cluster_con
 from dualwrite.cli.database import add_database, add_schema, database
 from dualwrite.cli.printing import complain, counted, print_either
 from dualwrite.cli.transactions.listing import add_watch, run_list
-from dualwrite.cli.transactions.output import (
-    acknowledgement,
-    as_json,
-    paragraphs,
-    resolution_json,
-    results,
-)
+from dualwrite.cli.transactions.output import as_json, paragraphs, resolution_json
 from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome, acknowledge, outcomes
 from dualwrite.errors import InputError
 from dualwrite.operations.copies import reason_to_leave
@@ -27,7 +21,14 @@ from dualwrite.operations.groups import grouped_forecasts
 from dualwrite.operations.listing import describe_transaction
 from dualwrite.operations.resolving import plan, require_known, resolve
 from dualwrite.operations.terminating import contradicts, foresee, terminate
-from dualwrite.operations.wording import described, is_to_end, plan_line, termination_meaning
+from dualwrite.operations.wording import (
+    acknowledgement,
+    described,
+    is_to_end,
+    plan_line,
+    results,
+    termination_meaning,
+)
 
 run = run_action
 

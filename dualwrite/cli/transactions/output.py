@@ -6,9 +6,7 @@ from typing import Any
 from dualwrite.cli.printing import counted, since
 from dualwrite.client.admin.inspector import PartitionEnds
 from dualwrite.coordinator.rules.recovery_decision import Outcome
-from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome
 from dualwrite.ids import TopicPartition
-from dualwrite.operations.groups import grouped_results
 from dualwrite.operations.resolving import Intention, Resolution
 from dualwrite.operations.views import KafkaView, TransactionView, foreign_cluster_message
 from dualwrite.operations.wording import foretold, owner, recovery
@@ -64,25 +62,6 @@ def paragraphs(
         yield f"recovery           {foretold(view)}"
     if view.is_foreign:
         yield f"recovery           {foreign_cluster_message([view])}"
-
-
-def results(outcomes: Mapping[str, Outcome]) -> Iterator[str]:
-    """What recovery has done or found, line by line; heuristic outcomes of one kind in one line."""
-    groups = {group.transactional_ids[0]: group for group in grouped_results(outcomes.items())}
-    for name, outcome in outcomes.items():
-        if not outcome.is_heuristic:
-            yield f"{name}: {'nothing was open' if outcome is Outcome.NOTHING else outcome.value}"
-        elif name in groups:
-            yield f"{groups[name].slots}: {outcome.value}"
-
-
-def acknowledgement(outcome: HeuristicOutcome) -> str:
-    """An outcome that is acknowledged, in a line."""
-    assert outcome.acknowledged_at is not None, "it is acknowledged"
-    return (
-        f"{outcome.outcome.value} {outcome.id} of {outcome.transactional_id}: acknowledged by "
-        f"{outcome.acknowledged_by}, {outcome.acknowledged_at.isoformat(timespec='seconds')}"
-    )
 
 
 def resolution_json(intentions: Sequence[Intention], done: Resolution | None) -> dict[str, Any]:

@@ -80,8 +80,7 @@ def acknowledge(engine: Engine, outcome: HeuristicOutcome | int, *, by: str) -> 
     :raises DatabaseUnavailableError: if the database cannot be reached now.
     """
     number = outcome.id if isinstance(outcome, HeuristicOutcome) else outcome
-    if not isinstance(by, str) or not by.strip() or not by.isprintable() or len(by) > _LONGEST_NAME:
-        raise InputError(f"acknowledged by {by!r:.80}: say who, in 1 to {_LONGEST_NAME} printable characters")
+    require_name(by, "acknowledged by")
     if type(number) is not int or not 0 < number <= _LARGEST_NUMBER:
         raise _no_outcome(number)
     store = SqlDecisionStore(engine)
@@ -98,6 +97,16 @@ def acknowledge(engine: Engine, outcome: HeuristicOutcome | int, *, by: str) -> 
     if row is None:
         raise _no_outcome(number)
     return _outcome_of(row)
+
+
+def require_name(by: str, act: str) -> None:
+    """Require the name of a person.
+
+    :param act: what the person did, for the error.
+    :raises InputError: unless ``by`` is 1 to 255 printable characters.
+    """
+    if not isinstance(by, str) or not by.strip() or not by.isprintable() or len(by) > _LONGEST_NAME:
+        raise InputError(f"{act} {by!r:.80}: say who, in 1 to {_LONGEST_NAME} printable characters")
 
 
 def _no_outcome(number: object) -> InputError:

@@ -26,7 +26,7 @@ def test_a_transaction_in_doubt_has_both_sides_evidence_and_both_ways_out() -> N
     (card,) = cards(LEFT)
     assert (card.kind, card.subject, card.verdict) == (IN_DOUBT, "a-0", "commit")
     assert card.database == "decided on 7:3; owner: host:1, dead"
-    assert card.kafka == "Ongoing, 7:3, open for 4 min, in 1 partition"
+    assert card.kafka == "Ongoing, 7:3, open since 2026-01-02 11:56:00 UTC, in 1 partition"
     assert card.reason == "open, and its owner is gone: recovery ends it"
     assert [(move.verb, move.targets) for move in card.moves] == [("resolve", ("a-0",)), ("terminate", ("a-0",))]
 
@@ -58,7 +58,7 @@ def test_a_foretold_heuristic_outcome_is_one_card_for_all_slots_of_a_restored_co
 def test_an_outcome_on_record_offers_its_acknowledgement() -> None:
     (card,) = cards(view_of(SlotStatus.FREE, kafka_view("CompleteAbort", None)), recorded=(outcome_record(17),))
     assert (card.kind, card.database, card.kafka) == ("heuristic abort", "stored 7:17", "now CompleteAbort, 7:3")
-    assert (card.verdict, card.reason) == ("on record as 17, found 5 min ago", "the two sides differ")
+    assert (card.verdict, card.reason) == ("on record as 17, found at 2026-01-02 11:55:00 UTC", "the two sides differ")
     assert [(move.verb, move.targets) for move in card.moves] == [("acknowledge", ("17",))]
 
 
@@ -66,7 +66,7 @@ def test_many_outcomes_of_one_kind_are_acknowledged_together() -> None:
     found = tuple(outcome_record(n, f"a-{n}", Outcome.HEURISTIC_HAZARD) for n in (3, 4, 9, 10))
     (card,) = cards(recorded=found)
     assert (card.count, card.database, card.kafka) == (4, "4 units of work", "")
-    assert card.verdict == "on record as 3, 4, 9 and 1 more, found 5 min ago"
+    assert card.verdict == "on record as 3, 4, 9 and 1 more, found at 2026-01-02 11:55:00 UTC"
     assert card.moves[0].targets == ("3", "4", "9", "10")
 
 

@@ -1,0 +1,201 @@
+"""The console's actions: planned first, carried out once as the command line would, and not there unless asked for."""
+
+import html
+import logging
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from dualwrite.console.acting import MOST_TARGETS, ActionDesk
+from dualwrite.console.commands import Commands
+from dualwrite.console.looks import Place
+from dualwrite.coordinator.sql.outcome_store import outcomes
+from dualwrite.errors import InputError, InvalidTransactionStateError
+from tests.support.console.asgi import basic
+from tests.support.console.served import ConsoleProcess, Served, console_of
+from tests.support.operations.places import OperationsSite, command
+
+PASSWORD = "correct horse battery"
+
+
+@pytest.fixture
+def desk(site: OperationsSite) -> ActionDesk:
+    kafka = site.broker.client_config
+    return ActionDesk(Place(site.engine, kafka, site.application), Commands(site.engine, kafka))
+
+
+def hidden(page: str) -> list[dict[str, str]]:
+    """The hidden fields of each form."""
+    forms = re.findall(r"<form.*?</form>", page, re.DOTALL)
+    fields = [re.findall(r'name="(\w+)" value="([^"]*)"', form) for form in forms]
+    return [{name: html.unescape(value) for name, value in each} for each in fields]
+
+
+def form_of(page: str, verb: str) -> dict[str, str]:
+    return next(form for form in hidden(page) if form["verb"] == verb)
+
+
+@pytest.fixture
+def console(site: OperationsSite) -> Iterator[ConsoleProcess]:
+    with console_of(site, "--actions") as running:
+        yield running
+
+
+def confirmed(console: ConsoleProcess, planned: Served, by: str) -> Served:
+    (form,) = hidden(planned.body)
+    return console.post("run", {**form, "by": by})
+
+
+def test_resolving_ends_what_a_dead_process_left_as_the_database_decided(
+    site: OperationsSite, console: ConsoleProcess
+) -> None:
+    site.leave("one")
+    before = site.rows(), site.described()
+    planned = console.post("plan", form_of(console.get().body, "resolve"))
+    assert planned.status == 200
+    assert f"{site.slot()}: would commit " in planned.body
+    assert "dualwrite transactions resolve " in planned.body
+    assert (site.rows(), site.described()) == before
+    done = confirmed(console, planned, "Ann")
+    assert (done.status, f"<li>{site.slot()}: committed</li>" in done.body) == (200, True)
+    assert site.visible() == site.stored() == ["one"]
+    again = confirmed(console, planned, "Ann")
+    assert (again.status, "carried out already" in again.body) == (400, True)
+    assert "sentence green" in console.until("sentence", lambda text: "green" in text)
+
+
+def test_terminating_warns_of_the_decision_and_the_outcome_is_acknowledged_by_name(
+    site: OperationsSite, console: ConsoleProcess
+) -> None:
+    site.leave("one")
+    planned = console.post("plan", form_of(console.get().body, "terminate"))
+    assert "would ABORT" in planned.body
+    assert "THE DATABASE HAS COMMITTED IT" in planned.body
+    assert site.outcomes() == []
+    done = confirmed(console, planned, "Ann")
+    assert f"{site.slot()}: aborted" in done.body
+    assert site.visible() == []
+    assert [kind for _, _, kind in site.outcomes()] == ["heuristic abort"]
+    assert "1 heuristic abort" in console.until("sentence", lambda text: "heuristic" in text)
+    planned = console.post("plan", form_of(console.get().body, "acknowledge"))
+    assert "corrects nothing itself" in planned.body
+    done = confirmed(console, planned, "Ann O'Hara")
+    assert "acknowledged by Ann O&#39;Hara" in done.body
+    (recorded,) = outcomes(site.engine, acknowledged=True)
+    assert recorded.acknowledged_by == "Ann O'Hara"
+    assert "sentence green" in console.until("sentence", lambda text: "green" in text)
+
+
+def test_the_command_that_is_shown_does_the_same(site: OperationsSite, console: ConsoleProcess) -> None:
+    site.leave("one", step="COMMIT_DATABASE")
+    planned = console.post("plan", form_of(console.get().body, "terminate"))
+    line = html.unescape(re.findall(r"<code>dualwrite (.*?)</code>", planned.body)[0])
+    done = command(*line.split())
+    assert (done.code, done.out.startswith(f"{site.slot()}: aborted ")) == (0, True)
+
+
+def test_without_actions_there_is_no_form_and_no_endpoint(site: OperationsSite) -> None:
+    site.leave("one")
+    with console_of(site) as console:
+        page = console.get().body
+        assert "1 in doubt" in page
+        assert "<form" not in page
+        assert "csrf_token" not in page
+        for path in ("plan", "run"):
+            assert console.post(path, {"verb": "resolve", "target": site.slot()}).status == 404
+
+
+def test_a_forged_form_does_nothing(site: OperationsSite, console: ConsoleProcess) -> None:
+    site.leave("one")
+    form = form_of(console.get().body, "terminate")
+    assert console.post("plan", {**form, "csrf_token": "guess"}).status == 403
+    assert console.post("plan", form, {"Origin": "http://evil.example"}).status == 403
+    assert console.post("plan", form, {"Sec-Fetch-Site": "cross-site"}).status == 403
+    assert console.post("plan", form, {"Host": "evil.example"}).status == 421
+    assert console.get("plan").status == 405
+    (confirmation,) = hidden(console.post("plan", form).body)
+    assert console.post("run", {**confirmation, "by": "Ann", "csrf_token": "guess"}).status == 403
+    for by in ("", " ", "a\nb", "x" * 256):
+        assert console.post("run", {**confirmation, "by": by}).status == 400
+    described = site.described()
+    assert described is not None
+    assert described.state == "Ongoing"
+    assert console.post("run", {**confirmation, "by": "Ann"}).status == 200
+
+
+def test_the_name_of_the_login_is_suggested(site: OperationsSite) -> None:
+    site.leave("one")
+    environment = {"DUALWRITE_CONSOLE_PASSWORD": PASSWORD}
+    with console_of(site, "--actions", environment=environment) as console:
+        login = {"Authorization": basic('Ann "A"', PASSWORD)}
+        form = form_of(console.get("", login).body, "resolve")
+        assert console.post("plan", form).status == 401
+        assert 'value="Ann &#34;A&#34;"' in console.post("plan", form, login).body
+
+
+def test_the_log_names_who_has_done_what(
+    site: OperationsSite, desk: ActionDesk, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.leave("one")
+    with caplog.at_level(logging.INFO, "dualwrite"):
+        assert desk.run(desk.plan("resolve", [site.slot()]), "Ann").lines == (f"{site.slot()}: committed",)
+    assert f"console: resolve by Ann: {site.slot()}" in caplog.messages
+
+
+def test_a_termination_of_another_transaction_than_the_one_shown_is_refused(
+    site: OperationsSite, desk: ActionDesk
+) -> None:
+    site.leave("one", step="COMMIT_DATABASE")
+    planned = desk.plan("terminate", [site.slot()])
+    assert planned.contradicts_decision is False
+    desk.run(desk.plan("resolve", [site.slot()]), "Ann")
+    site.leave("two", step="COMMIT_DATABASE")
+    before = site.described()
+    with pytest.raises(InvalidTransactionStateError, match="not the transaction that was shown"):
+        desk.run(planned, "Ann")
+    assert site.described() == before
+
+
+def test_a_slot_whose_owner_may_be_alive_is_left_alone(site: OperationsSite, desk: ActionDesk) -> None:
+    site.leave("one", silent=False)
+    before = site.described()
+    with pytest.raises(InvalidTransactionStateError, match="may be alive"):
+        desk.plan("terminate", [site.slot()])
+    site.change_row(owner="elsewhere:1 - - x")
+    planned = desk.plan("resolve", [site.slot()])
+    assert (planned.is_possible, "may be alive" in planned.lines[0]) == (False, True)
+    result = desk.run(planned, "Ann")
+    assert (result.is_bad, "not touched" in result.lines[0]) == (True, True)
+    assert site.described() == before
+
+
+@pytest.mark.parametrize(
+    ("verb", "targets", "message"),
+    [
+        ("resolve", [], "0 targets of resolve: choose 1 to 500"),
+        ("resolve", [f"a-{number}" for number in range(MOST_TARGETS + 1)], "501 targets"),
+        ("terminate", ["{slot}", "{slot}1"], "choose one transactional id"),
+        ("drop", ["{slot}"], "there is no action 'drop'"),
+        ("acknowledge", ["1"], "no outcome 1 waits to be acknowledged"),
+        ("acknowledge", ["1; DROP TABLE x"], "no outcome 1; DROP TABLE x waits"),
+        ("resolve", ["other-0"], "other-0: this console is for the application"),
+        ("terminate", ["other-0"], "other-0: this console is for the application"),
+        ("resolve", ["{slot}"], "no such transactional id"),
+    ],
+)
+def test_what_is_not_there_to_be_done_is_refused(
+    site: OperationsSite, desk: ActionDesk, verb: str, targets: list[str], message: str
+) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        desk.plan(verb, [target.replace("{slot}", site.slot()) for target in targets])
+
+
+def test_an_acknowledgement_that_came_first_counts(site: OperationsSite, desk: ActionDesk) -> None:
+    site.leave("one")
+    desk.run(desk.plan("terminate", [site.slot()]), "Ann")
+    number = str(outcomes(site.engine)[0].id)
+    first, second = desk.plan("acknowledge", [number]), desk.plan("acknowledge", [number])
+    assert not desk.run(first, "Ann").is_bad
+    assert "acknowledged by Ann" in desk.run(second, "Bob").lines[0]
+    assert [each.acknowledged_by for each in outcomes(site.engine, acknowledged=True)] == ["Ann"]
