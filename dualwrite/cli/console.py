@@ -80,13 +80,12 @@ def run(arguments: argparse.Namespace) -> int:
             engine,
             config,
             application=arguments.application,
+            two_phase=arguments.two_phase,
             actions=arguments.actions,
             password=password,
             anonymous=password is None,
             allowed_hosts=arguments.allowed_host,
-            settings=ConsoleSettings(
-                interval=arguments.interval, long_seconds=arguments.long, two_phase=arguments.two_phase
-            ),
+            settings=ConsoleSettings(interval=arguments.interval, long_seconds=arguments.long),
         )
 
         class Server(uvicorn.Server):

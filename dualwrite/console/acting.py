@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from dualwrite.console.commands import Commands
 from dualwrite.console.looks import Place, is_wanted, require_answer
-from dualwrite.coordinator.rules.two_phase import TwoPhase
 from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome, acknowledge, outcomes, require_name
 from dualwrite.errors import DualWriteError, InputError, InvalidTransactionStateError
 from dualwrite.ids import ProducerIdentity
@@ -66,15 +65,11 @@ class ActionResult:
 
 
 class ActionDesk:
-    """Plans actions and carries them out.
+    """Plans actions and carries them out."""
 
-    :param two_phase: the application's own mode, as for DualWrite.
-    """
-
-    def __init__(self, place: Place, commands: Commands, two_phase: TwoPhase = "keep-prepared") -> None:
+    def __init__(self, place: Place, commands: Commands) -> None:
         self._place = place
         self._commands = commands
-        self._two_phase = two_phase
         self._planners: Mapping[str, Callable[[tuple[str, ...]], ActionPlan]] = {
             "resolve": self._plan_resolve,
             "terminate": self._plan_terminate,
@@ -124,7 +119,7 @@ class ActionDesk:
 
     def _resolve(self, planned: ActionPlan, by: str) -> ActionResult:
         intentions = self._intentions(planned.targets)
-        done = resolve(self._place.engine, self._place.kafka, intentions, two_phase=self._two_phase)
+        done = resolve(self._place.engine, self._place.kafka, intentions, two_phase=self._place.two_phase)
         left = [intention for intention in intentions if intention.obstacle]
         lines = (
             *results(done.outcomes),

@@ -13,8 +13,16 @@ from dualwrite.client.config.settings import ClientSettings
 from dualwrite.console.acting import ActionDesk, ActionPlan
 from dualwrite.console.commands import Commands
 from dualwrite.console.forms import ForgedRequestError, Form, Forms, PlannedActions, value_of
-from dualwrite.console.looks import Place, look_at_both, look_at_database, look_at_kafka
-from dualwrite.console.page import BOTH, DATABASE, KAFKA, content
+from dualwrite.console.lag import look_at_lag
+from dualwrite.console.looks import (
+    Place,
+    look_at_both,
+    look_at_database,
+    look_at_findings,
+    look_at_kafka,
+    look_at_spark,
+)
+from dualwrite.console.page import BOTH, DATABASE, DOCTOR, KAFKA, content
 from dualwrite.console.rendering import HOME, Templates, event
 from dualwrite.console.security import (
     Application,
@@ -32,6 +40,7 @@ from dualwrite.coordinator.sql.dialects.url_text import url_text
 from dualwrite.coordinator.sql.outcome_store import require_name
 from dualwrite.errors import ConfigurationError, InputError
 from dualwrite.extras import brought_by
+from dualwrite.operations.wording import owner
 
 with brought_by("console"):
     from starlette.applications import Starlette
@@ -41,6 +50,9 @@ with brought_by("console"):
     from starlette.staticfiles import StaticFiles
 
 LOOK_SECONDS = 2.0
+DOCTOR_SECONDS = 60.0
+LAG_REST = 2.0
+LAG, SPARK = "lag", "Spark"
 LONG_SECONDS = 60.0
 FIRST_SECONDS = 3.0
 """How long the page waits for the first answers before it is sent without them."""
@@ -56,13 +68,11 @@ class ConsoleSettings:
     :param interval: seconds between two looks.
     :param long_seconds: a transaction that is open for longer is reported, although its owner is alive.
     :param actions: offer to resolve, to terminate and to acknowledge.
-    :param two_phase: the application's own mode, as for DualWrite.
     """
 
     interval: float = LOOK_SECONDS
     long_seconds: float = LONG_SECONDS
     actions: bool = False
-    two_phase: TwoPhase = "keep-prepared"
 
 
 class Console:
@@ -72,13 +82,11 @@ class Console:
         self._place = place
         self._settings = settings
         self._templates = Templates()
-        self._commands = Commands(place.engine, place.kafka, settings.two_phase)
-        self._desk = ActionDesk(place, self._commands, settings.two_phase)
+        self._commands = Commands(place.engine, place.kafka, place.two_phase)
+        self._desk = ActionDesk(place, self._commands)
         self._forms = Forms()
         self._planned = PlannedActions()
-        looks = {DATABASE: look_at_database, KAFKA: look_at_kafka, BOTH: look_at_both}
-        parts = [Part(name, partial(look, place), settings.interval) for name, look in looks.items()]
-        self.watch = Watch(parts, self._render)
+        self.watch = Watch(self._parts(), self._render)
         self._application: Application = Starlette(routes=self._routes())
 
     def protected(self, password: str | None, allowed_hosts: Collection[str]) -> None:
@@ -98,6 +106,19 @@ class Console:
         """End the live pages, so that a server can stop. Its next start needs another console."""
         self.watch.close()
 
+    def _parts(self) -> list[Part]:
+        """The looks. Those that ask more rest for longer."""
+        interval = self._settings.interval
+        looks: Mapping[str, tuple[Callable[[Place], object], float]] = {
+            DATABASE: (look_at_database, interval),
+            KAFKA: (look_at_kafka, interval),
+            BOTH: (look_at_both, interval),
+            LAG: (look_at_lag, interval * LAG_REST),
+            SPARK: (look_at_spark, interval),
+            DOCTOR: (look_at_findings, max(DOCTOR_SECONDS, interval)),
+        }
+        return [Part(name, partial(look, self._place), seconds) for name, (look, seconds) in looks.items()]
+
     def _routes(self) -> list[BaseRoute]:
         actions = [
             Route("/plan", self._form(self._plan), methods=["POST"]),
@@ -111,7 +132,7 @@ class Console:
         ]
 
     async def _page(self, request: Request) -> Response:
-        sections = await self.watch.first_sections(FIRST_SECONDS)
+        sections = await self.watch.first_sections(FIRST_SECONDS, (DATABASE, KAFKA, BOTH))
         return HTMLResponse(
             self._templates.page(
                 sections,
@@ -187,9 +208,15 @@ class Console:
             commands=self._commands,
         )
         token = self._forms.token if self._settings.actions else ""
-        return {
+        both = answers[BOTH].value
+        owners = {} if both is None else {view.transactional_id: owner(view.row) for view in both.views if view.row}
+        sections = {
             name: self._templates.render(name, content=shown, token=token) for name in ("sentence", "needs", "slots")
         }
+        sections["lag"] = self._templates.render("lag", answer=answers[LAG], owners=owners)
+        sections["spark"] = self._templates.render("spark", answer=answers[SPARK])
+        sections["doctor"] = self._templates.render("doctor", answer=answers[DOCTOR], command=self._commands.doctor())
+        return sections
 
 
 def console_app(
@@ -197,6 +224,7 @@ def console_app(
     kafka: Mapping[str, Any],
     *,
     application: str | None = None,
+    two_phase: TwoPhase = "keep-prepared",
     actions: bool = False,
     password: str | None = None,
     anonymous: bool = False,
@@ -210,6 +238,7 @@ def console_app(
     :param engine: a blocking engine of the database.
     :param kafka: the configuration by librdkafka's names, as for DualWrite.
     :param application: show only the slots of this application; None for all.
+    :param two_phase: the application's own mode, as for DualWrite.
     :param actions: True to offer what `dualwrite transactions` does: resolve, terminate, acknowledge.
     :param password: asked for with the operator's name, by HTTP's Basic authentication; at least 12 characters.
     :param anonymous: True to serve it without a password to all who reach it.
@@ -225,6 +254,6 @@ def console_app(
         raise ConfigurationError("console_app: give it a blocking engine, made by sqlalchemy.create_engine")
     ClientSettings.from_config(kafka)
     chosen = replace(settings or ConsoleSettings(), actions=actions or (settings is not None and settings.actions))
-    console = Console(Place(engine, dict(kafka), application), chosen)
+    console = Console(Place(engine, dict(kafka), application, two_phase), chosen)
     console.protected(password, allowed_hosts)
     return console

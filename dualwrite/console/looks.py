@@ -9,10 +9,14 @@ from typing import Any
 from sqlalchemy import Engine
 
 from dualwrite.coordinator.rules.slot_rules import slot_number
+from dualwrite.coordinator.rules.two_phase import TwoPhase
 from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome, outcomes
 from dualwrite.operations.copies import reason_to_leave
+from dualwrite.operations.doctor import examine
+from dualwrite.operations.findings import Finding
 from dualwrite.operations.listing import inspector, list_transactions, views_of
 from dualwrite.operations.rows import state_rows
+from dualwrite.operations.spark_runs import OpenRun, open_runs
 from dualwrite.operations.views import OPEN_STATES, RowView, TransactionView
 
 ANSWER_SECONDS = 5.0
@@ -24,11 +28,13 @@ class Place:
     """Where the console looks: a database and a cluster.
 
     :param application: only the slots of this application; None for all.
+    :param two_phase: the application's own mode, as for DualWrite.
     """
 
     engine: Engine
     kafka: Mapping[str, Any]
     application: str | None = None
+    two_phase: TwoPhase = "keep-prepared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +85,21 @@ def look_at_kafka(place: Place) -> KafkaLook:
             if entry.state in OPEN_STATES and is_wanted(place.application, entry.transactional_id)
         ]
         return KafkaLook(cluster.cluster_id(), tuple(views_of(None, cluster, sorted(names)).values()))
+
+
+def look_at_spark(place: Place) -> tuple[OpenRun, ...]:
+    """Look at the open runs of Spark jobs.
+
+    :raises DualWriteError: as look_at_database().
+    """
+    return tuple(open_runs(place.engine))
+
+
+def look_at_findings(place: Place) -> tuple[Finding, ...]:
+    """Let the doctor examine both sides. Without an application: its check of two-phase commit under the application's
+    name begins a producer in Kafka, and the console changes nothing.
+    """
+    return tuple(examine(place.engine, place.kafka, two_phase=place.two_phase))
 
 
 def look_at_both(place: Place) -> BothLook:

@@ -7,6 +7,7 @@ from datetime import datetime
 from dualwrite.console.commands import Commands
 from dualwrite.coordinator.rules.slot_rules import named
 from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome
+from dualwrite.operations.findings import Finding, Level
 from dualwrite.operations.groups import grouped_forecasts, grouped_records
 from dualwrite.operations.phrases import counted
 from dualwrite.operations.views import (
@@ -20,8 +21,11 @@ from dualwrite.operations.wording import owner, recovery
 
 IN_DOUBT = "in doubt"
 TOO_LONG = "open for long"
-HAS_COPY = "a copy"
-ELSEWHERE = "another cluster"
+HAS_COPY = "undeclared copy"
+ELSEWHERE = "in another cluster"
+FAILED_CHECK = "failed check"
+LIVE_CHECKS = frozenset({"database", "kafka", "outcomes", "transactions"})
+"""The doctor's checks of what the page shows live. The doctor looks once a minute only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,15 @@ def needs(
         *cards.in_doubt(views, obstacle),
         *cards.elsewhere(views),
         *cards.too_long(views, long_seconds),
+    ]
+
+
+def failed_checks(findings: Iterable[Finding], commands: Commands) -> list[Card]:
+    """The doctor's failures: with them dual writes do not work, or lose their guarantee."""
+    return [
+        Card(FAILED_CHECK, finding.check, 1, "", "", finding.message, finding.advice or f"see {commands.doctor()}")
+        for finding in findings
+        if finding.level is Level.FAILURE and finding.check not in LIVE_CHECKS
     ]
 
 

@@ -9,7 +9,7 @@ from enum import Enum
 
 from dualwrite.console.commands import Commands
 from dualwrite.console.looks import BothLook, DatabaseLook, KafkaLook
-from dualwrite.console.needs import IN_DOUBT, Card, needs
+from dualwrite.console.needs import FAILED_CHECK, IN_DOUBT, Card, failed_checks, needs
 from dualwrite.console.watching import LookAnswer
 from dualwrite.coordinator.rules.slot_rules import SlotStatus
 from dualwrite.operations.phrases import counted, since
@@ -17,6 +17,7 @@ from dualwrite.operations.views import KafkaView, RowView, Situation, Transactio
 from dualwrite.operations.wording import owner, recovery
 
 DATABASE, KAFKA, BOTH = "database", "Kafka", "both sides"
+DOCTOR = "doctor"
 SIDES = (DATABASE, KAFKA)
 """The parts that the sentence needs, by name. BOTH compares the SIDES, and has no answer without theirs."""
 
@@ -87,7 +88,7 @@ class Content:
 def content(answers: Mapping[str, LookAnswer], *, now: datetime, long_seconds: float, commands: Commands) -> Content:
     """The page's content.
 
-    :param answers: of the parts DATABASE, KAFKA and BOTH.
+    :param answers: of the parts DATABASE, KAFKA and BOTH; of DOCTOR, if it was asked.
     :param now: the moment, in UTC.
     :param long_seconds: see needs().
     """
@@ -99,7 +100,9 @@ def content(answers: Mapping[str, LookAnswer], *, now: datetime, long_seconds: f
     if both is None and answers[BOTH].reason == "" and answers[BOTH].value is None and not troubles:
         return Content(Sentence(Light.GREY, "looking at both sides …"), (), (), 0, (), 0)
     recorded = () if database is None else database.outcomes
-    cards = needs(
+    findings = answers[DOCTOR].value if DOCTOR in answers else None
+    cards = failed_checks(findings or (), commands)
+    cards += needs(
         views if both is not None else (),
         recorded,
         obstacle=obstacle,
@@ -208,9 +211,7 @@ def _sentence(
     for card in cards:
         counts[card.kind] = counts.get(card.kind, 0) + max(1, card.count)
     words = [f"{counts.pop(IN_DOUBT, 0):,} in doubt" if is_compared else "in doubt: not known"]
-    words += [
-        counted(count, kind, f"{kind}s" if kind.startswith("heuristic") else kind) for kind, count in counts.items()
-    ]
+    words += [counted(count, kind, f"{kind}s" if _has_plural(kind) else kind) for kind, count in counts.items()]
     begun = [
         view.kafka.started_at
         for view in views
@@ -222,3 +223,7 @@ def _sentence(
         words.append("no open transaction")
     silent = [trouble.partition(":")[0] for trouble in troubles]
     return Sentence(Light.RED if cards or troubles else Light.GREEN, "; ".join([", ".join(words), *silent]))
+
+
+def _has_plural(kind: str) -> bool:
+    return kind == FAILED_CHECK or kind.startswith("heuristic")

@@ -15,7 +15,7 @@ HOME = Path(__file__).parent
 
 
 def _finalized(value: Any) -> Any:
-    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return value if isinstance(value, Markup) else printable(str(value))
 
 
 class Templates:

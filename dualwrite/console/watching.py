@@ -5,7 +5,7 @@ that one that hangs holds up nothing but itself.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, TypeVar
@@ -109,12 +109,13 @@ class Watch:
                 part.due = 0.0
         self._wake.set()
 
-    async def first_sections(self, seconds: float) -> Mapping[str, str]:
-        """The page's sections, once every part has answered, but after ``seconds`` in any case."""
+    async def first_sections(self, seconds: float, names: Collection[str]) -> Mapping[str, str]:
+        """The page's sections, once the parts ``names`` have answered, but after ``seconds`` in any case."""
         deadline = monotonic() + seconds
         async with contextlib.aclosing(self.subscribe()) as news:
             async for sections in news:
-                has_answers = all(part.reason or part.succeeded is not None for part in self.parts)
+                asked = [part for part in self.parts if part.name in names]
+                has_answers = all(part.reason or part.succeeded is not None for part in asked)
                 if has_answers or monotonic() >= deadline:
                     return sections
         return self.sections

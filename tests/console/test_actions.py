@@ -52,7 +52,7 @@ def test_resolving_ends_what_a_dead_process_left_as_the_database_decided(
 ) -> None:
     site.leave("one")
     before = site.rows(), site.described()
-    planned = console.post("plan", form_of(console.get().body, "resolve"))
+    planned = console.post("plan", form_of(console.page(), "resolve"))
     assert planned.status == 200
     assert f"{site.slot()}: would commit " in planned.body
     assert "dualwrite transactions resolve " in planned.body
@@ -69,7 +69,7 @@ def test_terminating_warns_of_the_decision_and_the_outcome_is_acknowledged_by_na
     site: OperationsSite, console: ConsoleProcess
 ) -> None:
     site.leave("one")
-    planned = console.post("plan", form_of(console.get().body, "terminate"))
+    planned = console.post("plan", form_of(console.page(), "terminate"))
     assert "would ABORT" in planned.body
     assert "THE DATABASE HAS COMMITTED IT" in planned.body
     assert site.outcomes() == []
@@ -78,7 +78,7 @@ def test_terminating_warns_of_the_decision_and_the_outcome_is_acknowledged_by_na
     assert site.visible() == []
     assert [kind for _, _, kind in site.outcomes()] == ["heuristic abort"]
     assert "1 heuristic abort" in console.until("sentence", lambda text: "heuristic" in text)
-    planned = console.post("plan", form_of(console.get().body, "acknowledge"))
+    planned = console.post("plan", form_of(console.page(), "acknowledge"))
     assert "corrects nothing itself" in planned.body
     done = confirmed(console, planned, "Ann O'Hara")
     assert "acknowledged by Ann O&#39;Hara" in done.body
@@ -87,9 +87,10 @@ def test_terminating_warns_of_the_decision_and_the_outcome_is_acknowledged_by_na
     assert "sentence green" in console.until("sentence", lambda text: "green" in text)
 
 
+@pytest.mark.slow
 def test_the_command_that_is_shown_does_the_same(site: OperationsSite, console: ConsoleProcess) -> None:
     site.leave("one", step="COMMIT_DATABASE")
-    planned = console.post("plan", form_of(console.get().body, "terminate"))
+    planned = console.post("plan", form_of(console.page(), "terminate"))
     line = html.unescape(re.findall(r"<code>dualwrite (.*?)</code>", planned.body)[0])
     done = command(*line.split())
     assert (done.code, done.out.startswith(f"{site.slot()}: aborted ")) == (0, True)
@@ -98,7 +99,7 @@ def test_the_command_that_is_shown_does_the_same(site: OperationsSite, console: 
 def test_without_actions_there_is_no_form_and_no_endpoint(site: OperationsSite) -> None:
     site.leave("one")
     with console_of(site) as console:
-        page = console.get().body
+        page = console.page()
         assert "1 in doubt" in page
         assert "<form" not in page
         assert "csrf_token" not in page
@@ -108,7 +109,7 @@ def test_without_actions_there_is_no_form_and_no_endpoint(site: OperationsSite) 
 
 def test_a_forged_form_does_nothing(site: OperationsSite, console: ConsoleProcess) -> None:
     site.leave("one")
-    form = form_of(console.get().body, "terminate")
+    form = form_of(console.page(), "terminate")
     assert console.post("plan", {**form, "csrf_token": "guess"}).status == 403
     assert console.post("plan", form, {"Origin": "http://evil.example"}).status == 403
     assert console.post("plan", form, {"Sec-Fetch-Site": "cross-site"}).status == 403
@@ -124,12 +125,13 @@ def test_a_forged_form_does_nothing(site: OperationsSite, console: ConsoleProces
     assert console.post("run", {**confirmation, "by": "Ann"}).status == 200
 
 
+@pytest.mark.slow
 def test_the_name_of_the_login_is_suggested(site: OperationsSite) -> None:
     site.leave("one")
     environment = {"DUALWRITE_CONSOLE_PASSWORD": PASSWORD}
     with console_of(site, "--actions", environment=environment) as console:
         login = {"Authorization": basic('Ann "A"', PASSWORD)}
-        form = form_of(console.get("", login).body, "resolve")
+        form = form_of(console.page(login), "resolve")
         assert console.post("plan", form).status == 401
         assert 'value="Ann &#34;A&#34;"' in console.post("plan", form, login).body
 

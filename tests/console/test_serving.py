@@ -17,10 +17,9 @@ PASSWORD = "correct horse battery"
 
 def test_the_page_is_green_turns_red_when_a_process_dies_and_green_when_its_work_is_ended(site: OperationsSite) -> None:
     with console_of(site) as console:
-        first = console.get()
-        assert first.status == 200
-        assert '<p class="sentence green" role="status">0 in doubt, no open transaction</p>' in first.body
-        assert '<p class="note">Nothing.</p>' in first.body
+        first = console.page()
+        assert '<p class="sentence green" role="status">0 in doubt, no open transaction</p>' in first
+        assert '<p class="note">Nothing.</p>' in first
         events = console.events()
         assert [next(events)[0] for _ in range(3)] == ["sentence", "needs", "slots"]
         site.leave("one")
@@ -35,10 +34,11 @@ def test_the_page_is_green_turns_red_when_a_process_dies_and_green_when_its_work
         assert console.interrupt() == (130, "")
 
 
+@pytest.mark.slow
 def test_a_command_line_of_the_page_does_what_the_card_says(site: OperationsSite) -> None:
     site.leave("one")
     with console_of(site) as console:
-        page = console.get().body
+        page = console.page()
     words = page.partition("<code>dualwrite transactions resolve ")[2].partition("</code>")[0].split()
     done = command("transactions", "resolve", *words)
     assert (done.code, done.out) == (0, f"{site.slot()}: committed\n")
@@ -62,6 +62,7 @@ def test_every_answer_has_the_security_headers(site: OperationsSite) -> None:
         assert (rebound.status, "sentence" in rebound.body) == (421, False)
 
 
+@pytest.mark.slow
 def test_no_answer_redirects_to_another_host(site: OperationsSite) -> None:
     with console_of(site) as console:
         for path in ("/evil.example", "/evil.example/..", "static", "events/", "%2f%2fevil.example", "\\evil.example"):
@@ -89,6 +90,7 @@ def test_with_a_password_nothing_is_shown_without_it(site: OperationsSite, tmp_p
         assert (shown.status, site.application in shown.body) == (200, True)
 
 
+@pytest.mark.slow
 def test_the_password_of_the_environment_allows_another_address(site: OperationsSite) -> None:
     environment = {"DUALWRITE_CONSOLE_PASSWORD": PASSWORD}
     with console_of(site, "--host", "0.0.0.0", environment=environment) as console:

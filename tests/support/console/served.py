@@ -47,6 +47,13 @@ class ConsoleProcess:
     def get(self, path: str = "", headers: Mapping[str, str] | None = None) -> Served:
         return self._ask(urllib.request.Request(self.url + path, headers=dict(headers or {})))
 
+    def page(self, headers: Mapping[str, str] | None = None) -> str:
+        """The page, once both sides have been looked at for the first time."""
+        limit = monotonic() + SECONDS
+        while "sentence grey" in (body := self.get("", headers).body):
+            assert monotonic() < limit, body
+        return body
+
     def post(self, path: str, fields: Mapping[str, str], headers: Mapping[str, str] | None = None) -> Served:
         data = urlencode(fields).encode()
         return self._ask(urllib.request.Request(self.url + path, data, dict(headers or {})))

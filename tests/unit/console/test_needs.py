@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from dualwrite.console.needs import ELSEWHERE, HAS_COPY, IN_DOUBT, TOO_LONG, Card, needs
+from dualwrite.console.needs import ELSEWHERE, FAILED_CHECK, HAS_COPY, IN_DOUBT, TOO_LONG, Card, failed_checks, needs
 from dualwrite.coordinator.recovery.forecast import Forecast
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.rules.slot_rules import SlotStatus
 from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome
+from dualwrite.operations.findings import failure, ok, warning
 from dualwrite.operations.views import TransactionView
 from tests.support.console.views import MOMENT, commands, kafka_view, outcome_record, view_of
 
@@ -119,3 +120,23 @@ def test_a_command_line_is_quoted_and_has_no_password() -> None:
     assert words[6:10] == ["--bootstrap-servers", "kafka:9092", "--command-config", "FILE"]
     assert shlex.split(commands().terminate("-x"))[-2:] == ["--", "-x"]
     assert shlex.split(commands().acknowledge([1], by="Ann O'Hara"))[3:6] == ["1", "--by", "Ann O'Hara"]
+
+
+def test_the_doctor_s_failures_need_a_person_but_not_those_that_the_page_shows_live() -> None:
+    found = [
+        ok("clock", "fine"),
+        warning("durability", "synchronous is off"),
+        failure("protocol", "too old", "upgrade the broker"),
+        failure("schema", "the state tables are missing"),
+        failure("transactions", "left open"),
+        failure("kafka", "away"),
+    ]
+    cards_of_doctor = failed_checks(found, commands())
+    assert [(card.kind, card.subject, card.verdict) for card in cards_of_doctor] == [
+        (FAILED_CHECK, "protocol", "too old"),
+        (FAILED_CHECK, "schema", "the state tables are missing"),
+    ]
+    assert [card.reason for card in cards_of_doctor] == [
+        "upgrade the broker",
+        "see dualwrite doctor --bootstrap-servers kafka:9092 --db sqlite:///app.db",
+    ]

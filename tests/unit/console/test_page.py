@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 
 from dualwrite.console.needs import IN_DOUBT
-from dualwrite.console.page import BOTH, DATABASE, KAFKA, MOST_NEEDS, MOST_SLOTS, Light, seconds_text
+from dualwrite.console.page import BOTH, DATABASE, DOCTOR, KAFKA, MOST_NEEDS, MOST_SLOTS, Light, seconds_text
 from dualwrite.console.watching import LookAnswer
 from dualwrite.coordinator.recovery.forecast import Forecast
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.rules.slot_rules import SlotStatus
+from dualwrite.operations.findings import failure
 from dualwrite.operations.views import TransactionView
 from tests.support.console.views import answers, kafka_view, outcome_record, shown, view_of
 
@@ -161,3 +162,15 @@ def test_a_slot_is_shown_with_both_identities_its_owner_and_its_lease() -> None:
 )
 def test_a_duration_has_a_decimal_below_ten_seconds(seconds: float, text: str) -> None:
     assert seconds_text(seconds) == text
+
+
+def test_a_failed_check_of_the_doctor_is_red() -> None:
+    known = answers([WORKING])
+    known[DOCTOR] = LookAnswer()
+    assert shown(known).sentence.light is Light.GREEN
+    known[DOCTOR] = LookAnswer((failure("protocol", "too old"), failure("schema", "missing")), age=0.0)
+    page = shown(known)
+    assert (page.sentence.light, page.sentence.text) == (
+        Light.RED,
+        "0 in doubt, 2 failed checks, oldest open transaction 0.4 s",
+    )

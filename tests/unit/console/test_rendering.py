@@ -7,12 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from dualwrite.console.acting import ActionPlan
+from dualwrite.console.lag import HeldPartition, LagLook, WaitingGroup
 from dualwrite.console.rendering import HOME, Templates, event
 from dualwrite.console.watching import LookAnswer
 from dualwrite.coordinator.recovery.forecast import Forecast
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.rules.slot_rules import SlotStatus
-from tests.support.console.views import answers, kafka_view, outcome_record, shown, view_of
+from dualwrite.ids import TopicPartition
+from dualwrite.operations.findings import failure, ok, warning
+from dualwrite.operations.spark_runs import OpenRun
+from tests.support.console.views import MOMENT, answers, kafka_view, outcome_record, shown, view_of
 
 SECTIONS = ("sentence", "needs", "slots")
 ATTACKS = [
@@ -50,7 +55,25 @@ def rendered(attack: str) -> str:
     known = answers([left, doubt], [recorded], obstacle=attack)
     known["Kafka"] = LookAnswer(known["Kafka"].value, reason=attack)
     page = shown(known)
-    return "".join(Templates().render(name, content=page, token="token") for name in SECTIONS)
+    held = HeldPartition(TopicPartition(attack, 0), 7, 3, 10, attack, MOMENT, (WaitingGroup(attack, 2),))
+    lag = LookAnswer(LagLook((held, replace(held, holder=None, since=None, groups=())), (attack,)), reason=attack)
+    templates = Templates()
+    return "".join(
+        [
+            *(templates.render(name, content=page, token="token") for name in SECTIONS),
+            templates.render("lag", answer=lag, owners={attack: attack}),
+            templates.render("spark", answer=LookAnswer((OpenRun(attack, 1, -1.0, attack), OpenRun("j", 2, 9.0, "t")))),
+            templates.render("doctor", answer=LookAnswer((failure(attack, attack, attack),)), command=attack),
+            templates.render(
+                "plan",
+                plan=ActionPlan("resolve", (attack,), (attack,), attack, attack),
+                key=attack,
+                token="token",
+                by=attack,
+            ),
+            templates.render("done", title=attack, lines=(attack,), is_bad=True),
+        ]
+    )
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -83,8 +106,8 @@ def test_the_whole_page_has_no_inline_script_no_inline_style_and_no_other_host()
     assert not [name for name, _ in elements.attributes if name.startswith("on") or name == "style"]
     links = [value or "" for name, value in elements.attributes if name in ("src", "href", "action", "sse-connect")]
     assert links
-    assert all(re.fullmatch(r"static/[a-z0-9.-]+|events|plan", link) for link in links)
-    assert re.findall(r"<script[^>]*>([^<]*)</script>", page) == ["", ""]
+    assert all(re.fullmatch(r"static/[a-z0-9.-]+|events|plan|run|\./", link) for link in links)
+    assert set(re.findall(r"<script[^>]*>([^<]*)</script>", page)) == {""}
     assert "&lt;b&gt;" in page
     assert "application &lt;i&gt;" in page
 
@@ -119,3 +142,58 @@ def test_the_stylesheet_fetches_nothing() -> None:
     style = Path(HOME / "static" / "console.css").read_text(encoding="utf-8")
     assert "url(" not in style
     assert "@import" not in style
+
+
+def test_what_waits_is_shown_with_the_transaction_its_owner_and_the_groups() -> None:
+    held = HeldPartition(
+        TopicPartition("orders", 3), 1200, 5, 1205, "shop-0", MOMENT, (WaitingGroup("g", 4), WaitingGroup("h", 0))
+    )
+    text = Templates().render(
+        "lag", answer=LookAnswer(LagLook((held,), ("a note",))), owners={"shop-0": "host:1, dead"}
+    )
+    cells = re.findall(r"<td[^>]*>([^<]*)</td>", text)
+    assert cells == [
+        "orders-3",
+        "1,200",
+        "5",
+        "1205",
+        "shop-0",
+        "2026-01-02 12:00:00 UTC",
+        "host:1, dead",
+        "g (4 before it), h",
+    ]
+    assert "a note" in text
+
+
+def test_an_empty_look_a_missing_one_and_a_failed_one_are_told_apart() -> None:
+    render = Templates().render
+    assert "looking …" in render("lag", answer=LookAnswer(), owners={})
+    assert "no right" in render("lag", answer=LookAnswer(reason="no right"), owners={})
+    assert "Nothing: " in render("lag", answer=LookAnswer(LagLook(())), owners={})
+    assert "None." in render("spark", answer=LookAnswer(()))
+    assert "All 2 checks are ok." in render("doctor", answer=LookAnswer((ok("a", ""), ok("b", ""))), command="x")
+
+
+def test_the_doctor_s_findings_are_shown_with_their_advice() -> None:
+    found = (ok("a", "fine"), warning("b", "late", "hurry"), failure("c", "gone"))
+    text = Templates().render("doctor", answer=LookAnswer(found), command="dualwrite doctor")
+    assert "<b>warning</b> b: late → hurry" in text
+    assert "<b>failure</b> c: gone</li>" in text
+    assert "fine" not in text
+    assert "and 1 checks that are ok" in text
+
+
+def test_an_overdue_run_is_marked() -> None:
+    runs = (OpenRun("nightly", 77, -3.0, "stage"), OpenRun("hourly", 78, 12.4, "s.stage"))
+    text = Templates().render("spark", answer=LookAnswer(runs))
+    assert re.findall(r"<td[^>]*>([^<]*)</td>", text) == [
+        "nightly",
+        "77",
+        "stage",
+        "overdue",
+        "hourly",
+        "78",
+        "s.stage",
+        "12 s",
+    ]
+    assert text.count('class="bad"') == 1

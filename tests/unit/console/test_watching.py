@@ -43,7 +43,7 @@ def test_all_open_pages_share_one_look() -> None:
     watch = Watch([Part("a", look, 3600.0)], texts)
 
     async def run() -> None:
-        pages = [watch.first_sections(30.0) for _ in range(20)]
+        pages = [watch.first_sections(30.0, "a") for _ in range(20)]
         assert await asyncio.gather(*pages) == [{"a": "1"}] * 20
 
     asyncio.run(run())
@@ -153,7 +153,7 @@ def test_closing_ends_every_open_page() -> None:
         await until(watch, "a", "1")
         watch.close()
         assert all(count >= 1 for count in await asyncio.gather(*pages))
-        assert await watch.first_sections(1.0) == watch.sections
+        assert await watch.first_sections(1.0, "a") == watch.sections
 
     asyncio.run(run())
 
@@ -161,7 +161,14 @@ def test_closing_ends_every_open_page() -> None:
 def test_a_first_page_is_not_kept_waiting_by_a_side_that_hangs() -> None:
     free = threading.Event()
     watch = Watch([Part("hangs", free.wait, 1.0)], texts)
-    assert asyncio.run(watch.first_sections(0.0)) == {"hangs": "None"}
+    assert asyncio.run(watch.first_sections(0.0, ["hangs"])) == {"hangs": "None"}
+    free.set()
+
+
+def test_a_first_page_waits_for_the_named_parts_only() -> None:
+    free = threading.Event()
+    watch = Watch([Part("hangs", free.wait, 1.0), Part("a", Counting(), 3600.0)], texts)
+    assert asyncio.run(watch.first_sections(30.0, ["a"])) == {"hangs": "None", "a": "1"}
     free.set()
 
 
