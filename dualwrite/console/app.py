@@ -1,7 +1,8 @@
 """The console as an ASGI application, to serve by itself or to mount into an application's own."""
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
@@ -23,6 +24,7 @@ from dualwrite.console.looks import (
     look_at_spark,
 )
 from dualwrite.console.page import BOTH, DATABASE, DOCTOR, KAFKA, content
+from dualwrite.console.plots import plots_of
 from dualwrite.console.rendering import HOME, Templates, event
 from dualwrite.console.security import (
     Application,
@@ -34,6 +36,7 @@ from dualwrite.console.security import (
     Send,
     operator_name,
 )
+from dualwrite.console.units import SECONDS_KEPT, ObservableUnits, UnitLog
 from dualwrite.console.watching import LookAnswer, Part, Watch, in_thread, reason_of
 from dualwrite.coordinator.rules.two_phase import TwoPhase
 from dualwrite.coordinator.sql.dialects.url_text import url_text
@@ -78,7 +81,7 @@ class ConsoleSettings:
 class Console:
     """The console's ASGI application; :func:`console_app` makes it."""
 
-    def __init__(self, place: Place, settings: ConsoleSettings) -> None:
+    def __init__(self, place: Place, settings: ConsoleSettings, dual_writes: Sequence[ObservableUnits] = ()) -> None:
         self._place = place
         self._settings = settings
         self._templates = Templates()
@@ -86,6 +89,11 @@ class Console:
         self._desk = ActionDesk(place, self._commands)
         self._forms = Forms()
         self._planned = PlannedActions()
+        self._dual_writes = tuple(dual_writes)
+        self._units = UnitLog()
+        self._sampled: deque[tuple[int, int]] = deque(maxlen=SECONDS_KEPT)
+        for dual_write in self._dual_writes:
+            dual_write.add_observer(self._units)
         self.watch = Watch(self._parts(), self._render)
         self._application: Application = Starlette(routes=self._routes())
 
@@ -215,6 +223,12 @@ class Console:
         }
         sections["lag"] = self._templates.render("lag", answer=answers[LAG], owners=owners)
         sections["spark"] = self._templates.render("spark", answer=answers[SPARK])
+        if self._dual_writes:
+            counters = [dual_write.counters for dual_write in self._dual_writes]
+            self._sampled.append((sum(each.recoveries for each in counters), sum(each.replayed for each in counters)))
+            plots = plots_of(self._units.history(), self._sampled)
+            sections["plots"] = self._templates.render("plots", plots=plots)
+            sections["units"] = self._templates.render("units", timelines=self._units.shown())
         sections["doctor"] = self._templates.render("doctor", answer=answers[DOCTOR], command=self._commands.doctor())
         return sections
 
@@ -226,6 +240,7 @@ def console_app(
     application: str | None = None,
     two_phase: TwoPhase = "keep-prepared",
     actions: bool = False,
+    dual_writes: Sequence[ObservableUnits] = (),
     password: str | None = None,
     anonymous: bool = False,
     allowed_hosts: Collection[str] = (),
@@ -240,6 +255,7 @@ def console_app(
     :param application: show only the slots of this application; None for all.
     :param two_phase: the application's own mode, as for DualWrite.
     :param actions: True to offer what `dualwrite transactions` does: resolve, terminate, acknowledge.
+    :param dual_writes: the DualWrites and AsyncDualWrites of this process whose rates, durations and steps are shown.
     :param password: asked for with the operator's name, by HTTP's Basic authentication; at least 12 characters.
     :param anonymous: True to serve it without a password to all who reach it.
     :param allowed_hosts: the host names under which it is reached, beside addresses and ``localhost``; ``*`` for any.
@@ -254,6 +270,6 @@ def console_app(
         raise ConfigurationError("console_app: give it a blocking engine, made by sqlalchemy.create_engine")
     ClientSettings.from_config(kafka)
     chosen = replace(settings or ConsoleSettings(), actions=actions or (settings is not None and settings.actions))
-    console = Console(Place(engine, dict(kafka), application, two_phase), chosen)
+    console = Console(Place(engine, dict(kafka), application, two_phase), chosen, dual_writes)
     console.protected(password, allowed_hosts)
     return console

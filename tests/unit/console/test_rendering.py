@@ -9,7 +9,9 @@ import pytest
 
 from dualwrite.console.acting import ActionPlan
 from dualwrite.console.lag import HeldPartition, LagLook, WaitingGroup
+from dualwrite.console.plots import plot
 from dualwrite.console.rendering import HOME, Templates, event
+from dualwrite.console.units import Timeline, TimelineStep
 from dualwrite.console.watching import LookAnswer
 from dualwrite.coordinator.recovery.forecast import Forecast
 from dualwrite.coordinator.rules.recovery_decision import Outcome
@@ -20,6 +22,8 @@ from dualwrite.operations.spark_runs import OpenRun
 from tests.support.console.views import MOMENT, answers, kafka_view, outcome_record, shown, view_of
 
 SECTIONS = ("sentence", "needs", "slots")
+TEXTS = ("value", "aria-label")
+"""Attributes that are text."""
 ATTACKS = [
     "<script>alert(1)</script>",
     "'><img src=x onerror=alert(1)>",
@@ -57,6 +61,7 @@ def rendered(attack: str) -> str:
     page = shown(known)
     held = HeldPartition(TopicPartition(attack, 0), 7, 3, 10, attack, MOMENT, (WaitingGroup(attack, 2),))
     lag = LookAnswer(LagLook((held, replace(held, holder=None, since=None, groups=())), (attack,)), reason=attack)
+    step = TimelineStep(attack, 0.0, 1.0, attack)
     templates = Templates()
     return "".join(
         [
@@ -71,6 +76,8 @@ def rendered(attack: str) -> str:
                 token="token",
                 by=attack,
             ),
+            templates.render("units", timelines=[(attack, Timeline(attack, attack, 0.0, (step,)))]),
+            templates.render("plots", plots=[plot(attack, attack, [(attack, [1.0])])]),
             templates.render("done", title=attack, lines=(attack,), is_bad=True),
         ]
     )
@@ -81,8 +88,8 @@ def test_a_name_or_a_message_never_becomes_markup(attack: str) -> None:
     harmless, attacked = Elements(rendered("harmless")), Elements(rendered(attack))
     assert attacked.tags == harmless.tags
     assert [name for name, _ in attacked.attributes] == [name for name, _ in harmless.attributes]
-    fixed = [(name, value) for name, value in harmless.attributes if name != "value"]
-    assert [(name, value) for name, value in attacked.attributes if name != "value"] == fixed
+    fixed = [(name, value) for name, value in harmless.attributes if name not in TEXTS]
+    assert [(name, value) for name, value in attacked.attributes if name not in TEXTS] == fixed
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
