@@ -105,7 +105,8 @@ validation:
 def build(home: Path) -> subprocess.CompletedProcess[str]:
     """What ``make docs`` runs, on the pages in ``home``."""
     pytest.importorskip("mkdocs")
-    (home / "CHANGELOG.md").write_text("# Changes\n")
+    for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"):
+        (home / name).write_text("# A page\n")
     (home / "mkdocs.yml").write_text(_SITE % (HOME / "docs" / "site_hooks.py"))
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
     environment = {**os.environ, "PYTHONPATH": str(HOME), "NO_MKDOCS_2_WARNING": "1"}
