@@ -7,7 +7,7 @@ PYTEST ?=
 WORKERS ?= 3
 SECONDS ?= 3600
 AGAINST ?= HEAD~1
-PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -52,6 +52,8 @@ test slow lowest base highest: export TMPDIR := $(or $(TMPDIR),/tmp)
 test: $(READY)
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL) $(PYTEST)
 
+# These wait longer: for leases, time limits and JVMs.
+slow: WORKERS = 4
 slow: $(READY)
 	$(BIN)/python -m pytest -m slow $(PARALLEL) $(PYTEST)
 
