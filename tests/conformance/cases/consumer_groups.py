@@ -15,6 +15,7 @@ from tests.support.requests import calls
 from tests.support.requests.consumer_group_calls import ConsumerClient, describe, owned_of
 from tests.support.requests.group_calls import join_request, joined_member, leave, sync_request
 from tests.support.requests.offset_calls import commit
+from tests.support.waiting import eventually
 
 
 def member(broker: Subject, group: str, **more: object) -> ConsumerClient:
@@ -25,9 +26,12 @@ def member(broker: Subject, group: str, **more: object) -> ConsumerClient:
 
 
 def new_topic(broker: Subject, partitions: int = 1) -> str:
-    """A new topic whose id has a name, too."""
+    """A new topic whose id has a name, too, and that the group coordinator knows. Apache Kafka's hears of a topic after
+    the leader does, and before another topic that is created then shows in Metadata."""
     topic = broker.topic(partitions)
     broker.call(calls.topic_id(broker.client, topic), "id")  # type: ignore[arg-type]
+    later = calls.new_topic(broker.client)
+    assert eventually(lambda: calls.metadata(broker.client, later).topics[0].error_code == ErrorCode.NONE)
     return topic
 
 
