@@ -1,8 +1,10 @@
 """``dualwrite console``: one page in the browser that says whether anything is wrong."""
 
 import argparse
+import logging
 import os
 import socket
+import sys
 from ipaddress import ip_address
 from math import isfinite
 from pathlib import Path
@@ -13,6 +15,8 @@ from dualwrite.errors import ConfigurationError, InputError
 from dualwrite.extras import brought_by
 
 PORT = 8939
+MOST_CONNECTIONS = 256
+"""Beyond them the answer is 503."""
 PASSWORD_VARIABLE = "DUALWRITE_CONSOLE_PASSWORD"  # noqa: S105  the name of a variable
 
 
@@ -98,10 +102,28 @@ def run(arguments: argparse.Namespace) -> int:
         with _listening(arguments.host, arguments.port) as listener:
             port = listener.getsockname()[1]
             host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
+            _show_log()
             print(f"the console is at http://{host}:{port}/ until Ctrl-C", flush=True)
-            settings = uvicorn.Config(console, log_level="error", lifespan="off", server_header=False, ws="none")
+            settings = uvicorn.Config(
+                console,
+                log_level="error",
+                lifespan="off",
+                server_header=False,
+                ws="none",
+                proxy_headers=False,  # a client could name another address, and guess passwords from each
+                limit_concurrency=MOST_CONNECTIONS,
+            )
             Server(settings).run(sockets=[listener])
     return 0
+
+
+def _show_log() -> None:
+    """Show on stdout who has done what in the console, and its unforeseen errors."""
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    log = logging.getLogger("dualwrite.console")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
 
 
 def _password(arguments: argparse.Namespace) -> str | None:

@@ -7,13 +7,13 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from dualwrite.console.commands import Commands
+from dualwrite.console.commands import MOST_TARGETS, Commands
 from dualwrite.console.looks import Place, is_wanted, require_answer
 from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome, acknowledge, outcomes, require_name
 from dualwrite.errors import DualWriteError, InputError, InvalidTransactionStateError
 from dualwrite.ids import ProducerIdentity
 from dualwrite.operations.groups import grouped_forecasts
-from dualwrite.operations.phrases import counted
+from dualwrite.operations.phrases import counted, printable
 from dualwrite.operations.resolving import Intention, plan, resolve
 from dualwrite.operations.terminating import contradicts, foresee, terminate
 from dualwrite.operations.wording import (
@@ -25,10 +25,7 @@ from dualwrite.operations.wording import (
     termination_meaning,
 )
 
-_LOG = logging.getLogger("dualwrite")
-
-MOST_TARGETS = 500
-"""The most transactional ids or outcomes in one action."""
+_LOG = logging.getLogger("dualwrite.console")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +99,11 @@ class ActionDesk:
         :raises DualWriteError: as :meth:`plan`; also if what was planned is not there any more.
         """
         require_name(by, f"{planned.verb} by")
-        _LOG.info("console: %s by %s: %s", planned.verb, by, ", ".join(planned.targets))
-        return self._runners[planned.verb](planned, by)
+        _LOG.info("%s by %s: %s", planned.verb, by, printable(", ".join(planned.targets)))
+        result = self._runners[planned.verb](planned, by)
+        for line in result.lines:
+            _LOG.info("%s by %s: %s", planned.verb, by, printable(line))
+        return result
 
     def _plan_resolve(self, names: tuple[str, ...]) -> ActionPlan:
         intentions = self._intentions(names)

@@ -11,8 +11,8 @@ from dualwrite.coordinator.rules.two_phase import KEEP_PREPARED, TwoPhase
 from dualwrite.coordinator.sql.engine.shown_url import shown_url
 from dualwrite.coordinator.sql.own_tables import chosen_schema
 
-MOST_NAMES = 50
-"""The most transactional ids in one command line."""
+MOST_TARGETS = 500
+"""The most transactional ids or outcomes in one action, and in its command line."""
 
 
 class Commands:
@@ -28,7 +28,7 @@ class Commands:
 
     def resolve(self, transactional_ids: Sequence[str]) -> str:
         """End what dead owners left, as the database decided."""
-        return self._about("resolve", transactional_ids[:MOST_NAMES], self._two_phase)
+        return self._about("resolve", transactional_ids[:MOST_TARGETS], self._two_phase)
 
     def terminate(self, transactional_id: str) -> str:
         """Abort a transaction in Kafka, regardless of the decision."""
@@ -36,7 +36,7 @@ class Commands:
 
     def acknowledge(self, numbers: Sequence[int], by: str = "NAME") -> str:
         """Record that an operator has dealt with heuristic outcomes."""
-        shown = " ".join(map(str, numbers[:MOST_NAMES]))
+        shown = " ".join(map(str, numbers[:MOST_TARGETS]))
         return f"dualwrite transactions acknowledge {shown} --by {quote(by)} {self._database}"
 
     def doctor(self) -> str:

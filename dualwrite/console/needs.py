@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from dualwrite.console.commands import Commands
+from dualwrite.console.commands import MOST_TARGETS, Commands
 from dualwrite.coordinator.rules.slot_rules import named
 from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome
 from dualwrite.operations.findings import Finding, Level
@@ -33,7 +33,7 @@ class OfferedAction:
     """An action that a card offers.
 
     :param verb: resolve, terminate or acknowledge.
-    :param targets: transactional ids, or the numbers of heuristic outcomes.
+    :param targets: transactional ids, or the numbers of heuristic outcomes; at most MOST_TARGETS.
     :param command: the command line that does the same.
     """
 
@@ -161,7 +161,11 @@ class _CardMaker:
                 "" if view is None else f"now {kafka_evidence(view.kafka)}",
                 f"on record as {named([str(number) for number in numbers])}, found at {moment_text(first.found_at)}",
                 group.detail,
-                (OfferedAction("acknowledge", tuple(map(str, numbers)), self._commands.acknowledge(numbers)),),
+                (
+                    OfferedAction(
+                        "acknowledge", tuple(map(str, numbers[:MOST_TARGETS])), self._commands.acknowledge(numbers)
+                    ),
+                ),
             )
 
     def of_forecasts(self, views: Iterable[TransactionView]) -> Iterator[Card]:
@@ -235,7 +239,7 @@ class _CardMaker:
         return Card(kind, names, len(views), database_evidence(first), kafka_evidence(first.kafka), verdict, why)
 
     def _resolve(self, names: Sequence[str]) -> OfferedAction:
-        return OfferedAction("resolve", tuple(names), self._commands.resolve(names))
+        return OfferedAction("resolve", tuple(names[:MOST_TARGETS]), self._commands.resolve(names))
 
     def _terminate(self, name: str) -> OfferedAction:
         return OfferedAction("terminate", (name,), self._commands.terminate(name))

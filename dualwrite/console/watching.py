@@ -16,7 +16,7 @@ from dualwrite.client.threads import start_thread
 from dualwrite.coordinator.sql.engine.database_errors import first_line
 from dualwrite.errors import DualWriteError
 
-_LOG = logging.getLogger("dualwrite")
+_LOG = logging.getLogger("dualwrite.console")
 
 TICK = 1.0
 """How often the page is made again at least, in seconds: ages go on, and a look may be overdue."""

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from dualwrite.console.acting import MOST_TARGETS, ActionDesk
-from dualwrite.console.commands import Commands
+from dualwrite.console.acting import ActionDesk
+from dualwrite.console.commands import MOST_TARGETS, Commands
 from dualwrite.console.looks import Place
 from dualwrite.coordinator.sql.outcome_store import outcomes
 from dualwrite.errors import InputError, InvalidTransactionStateError
 from tests.support.console.asgi import basic
-from tests.support.console.served import ConsoleProcess, Served, console_of
+from tests.support.console.served import ConsoleProcess, confirm, console_of, form_of, hidden_fields
 from tests.support.operations.places import OperationsSite, command
 
 PASSWORD = "correct horse battery"
@@ -25,26 +25,10 @@ def desk(site: OperationsSite) -> ActionDesk:
     return ActionDesk(Place(site.engine, kafka, site.application), Commands(site.engine, kafka))
 
 
-def hidden(page: str) -> list[dict[str, str]]:
-    """The hidden fields of each form."""
-    forms = re.findall(r"<form.*?</form>", page, re.DOTALL)
-    fields = [re.findall(r'name="(\w+)" value="([^"]*)"', form) for form in forms]
-    return [{name: html.unescape(value) for name, value in each} for each in fields]
-
-
-def form_of(page: str, verb: str) -> dict[str, str]:
-    return next(form for form in hidden(page) if form["verb"] == verb)
-
-
 @pytest.fixture
 def console(site: OperationsSite) -> Iterator[ConsoleProcess]:
     with console_of(site, "--actions") as running:
         yield running
-
-
-def confirmed(console: ConsoleProcess, planned: Served, by: str) -> Served:
-    (form,) = hidden(planned.body)
-    return console.post("run", {**form, "by": by})
 
 
 def test_resolving_ends_what_a_dead_process_left_as_the_database_decided(
@@ -57,10 +41,10 @@ def test_resolving_ends_what_a_dead_process_left_as_the_database_decided(
     assert f"{site.slot()}: would commit " in planned.body
     assert "dualwrite transactions resolve " in planned.body
     assert (site.rows(), site.described()) == before
-    done = confirmed(console, planned, "Ann")
+    done = confirm(console, planned, "Ann")
     assert (done.status, f"<li>{site.slot()}: committed</li>" in done.body) == (200, True)
     assert site.visible() == site.stored() == ["one"]
-    again = confirmed(console, planned, "Ann")
+    again = confirm(console, planned, "Ann")
     assert (again.status, "carried out already" in again.body) == (400, True)
     assert "sentence green" in console.until("sentence", lambda text: "green" in text)
 
@@ -73,14 +57,14 @@ def test_terminating_warns_of_the_decision_and_the_outcome_is_acknowledged_by_na
     assert "would ABORT" in planned.body
     assert "THE DATABASE HAS COMMITTED IT" in planned.body
     assert site.outcomes() == []
-    done = confirmed(console, planned, "Ann")
+    done = confirm(console, planned, "Ann")
     assert f"{site.slot()}: aborted" in done.body
     assert site.visible() == []
     assert [kind for _, _, kind in site.outcomes()] == ["heuristic abort"]
     assert "1 heuristic abort" in console.until("sentence", lambda text: "heuristic" in text)
     planned = console.post("plan", form_of(console.page(), "acknowledge"))
     assert "corrects nothing itself" in planned.body
-    done = confirmed(console, planned, "Ann O'Hara")
+    done = confirm(console, planned, "Ann O'Hara")
     assert "acknowledged by Ann O&#39;Hara" in done.body
     (recorded,) = outcomes(site.engine, acknowledged=True)
     assert recorded.acknowledged_by == "Ann O'Hara"
@@ -115,7 +99,7 @@ def test_a_forged_form_does_nothing(site: OperationsSite, console: ConsoleProces
     assert console.post("plan", form, {"Sec-Fetch-Site": "cross-site"}).status == 403
     assert console.post("plan", form, {"Host": "evil.example"}).status == 421
     assert console.get("plan").status == 405
-    (confirmation,) = hidden(console.post("plan", form).body)
+    (confirmation,) = hidden_fields(console.post("plan", form).body)
     assert console.post("run", {**confirmation, "by": "Ann", "csrf_token": "guess"}).status == 403
     for by in ("", " ", "a\nb", "x" * 256):
         assert console.post("run", {**confirmation, "by": by}).status == 400
@@ -140,9 +124,21 @@ def test_the_log_names_who_has_done_what(
     site: OperationsSite, desk: ActionDesk, caplog: pytest.LogCaptureFixture
 ) -> None:
     site.leave("one")
-    with caplog.at_level(logging.INFO, "dualwrite"):
+    with caplog.at_level(logging.INFO, "dualwrite.console"):
         assert desk.run(desk.plan("resolve", [site.slot()]), "Ann").lines == (f"{site.slot()}: committed",)
-    assert f"console: resolve by Ann: {site.slot()}" in caplog.messages
+    assert [record.message for record in caplog.records if record.name == "dualwrite.console"] == [
+        f"resolve by Ann: {site.slot()}",
+        f"resolve by Ann: {site.slot()}: committed",
+    ]
+
+
+def test_the_command_prints_who_has_done_what(site: OperationsSite, console: ConsoleProcess) -> None:
+    site.leave("one")
+    confirm(console, console.post("plan", form_of(console.page(), "resolve")), "Ann")
+    assert console.process.stdout is not None
+    lines = [console.process.stdout.readline() for _ in range(2)]
+    assert lines[0].endswith(f" resolve by Ann: {site.slot()}\n")
+    assert lines[1].endswith(f" resolve by Ann: {site.slot()}: committed\n")
 
 
 def test_a_termination_of_another_transaction_than_the_one_shown_is_refused(

@@ -1,6 +1,8 @@
 """``dualwrite console`` as a process, and a browser's requests to it."""
 
+import html
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -107,6 +109,24 @@ def events_in(stream: HTTPResponse) -> Iterator[tuple[str, str]]:
         elif not field and data:
             yield name, "\n".join(data)
             name, data = "", []
+
+
+def hidden_fields(page: str) -> list[dict[str, str]]:
+    """The hidden fields of each form."""
+    forms = re.findall(r"<form.*?</form>", page, re.DOTALL)
+    fields = [re.findall(r'name="(\w+)" value="([^"]*)"', form) for form in forms]
+    return [{name: html.unescape(value) for name, value in each} for each in fields]
+
+
+def form_of(page: str, verb: str) -> dict[str, str]:
+    """The fields of the first button for ``verb``."""
+    return next(form for form in hidden_fields(page) if form["verb"] == verb)
+
+
+def confirm(console: ConsoleProcess, planned: Served, by: str) -> Served:
+    """Confirm the plan of a page."""
+    (form,) = hidden_fields(planned.body)
+    return console.post("run", {**form, "by": by})
 
 
 @contextmanager

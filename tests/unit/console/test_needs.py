@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from dualwrite.console.commands import MOST_TARGETS
 from dualwrite.console.needs import ELSEWHERE, FAILED_CHECK, HAS_COPY, IN_DOUBT, TOO_LONG, Card, failed_checks, needs
 from dualwrite.coordinator.recovery.forecast import Forecast
 from dualwrite.coordinator.rules.recovery_decision import Outcome
@@ -69,6 +70,19 @@ def test_many_outcomes_of_one_kind_are_acknowledged_together() -> None:
     assert (card.count, card.database, card.kafka) == (4, "4 units of work", "")
     assert card.verdict == "on record as 3, 4, 9 and 1 more, found at 2026-01-02 11:55:00 UTC"
     assert card.moves[0].targets == ("3", "4", "9", "10")
+
+
+def test_an_action_on_very_many_targets_is_offered_for_the_first_of_them() -> None:
+    found = tuple(outcome_record(n, f"a-{n}", Outcome.HEURISTIC_HAZARD) for n in range(1, MOST_TARGETS + 11))
+    hazard = Forecast(Outcome.HEURISTIC_HAZARD, "lost")
+    names = [f"b-{number:04}" for number in range(MOST_TARGETS + 5)]
+    recorded, foretold = cards(
+        *(view_of(SlotStatus.EXPIRED, kafka_view(), name=name, forecast=hazard) for name in names), recorded=found
+    )
+    for card, more in ((recorded, 10), (foretold, 5)):
+        (move,) = card.moves
+        assert (card.count, len(move.targets)) == (MOST_TARGETS + more, MOST_TARGETS)
+        assert set(move.targets) <= set(shlex.split(move.command))
 
 
 def test_in_a_copy_nothing_can_be_resolved() -> None:
