@@ -152,7 +152,8 @@ class Watch:
             self._wake.clear()
             for part in self.parts:
                 if part.began is None and monotonic() >= part.due:
-                    task = asyncio.get_running_loop().create_task(self._look(part))
+                    part.began = monotonic()
+                    task = asyncio.get_running_loop().create_task(self._look(part, part.began))
                     self._looks.add(task)
                     task.add_done_callback(self._looks.discard)
             now = monotonic()
@@ -167,8 +168,7 @@ class Watch:
         now = monotonic()
         return max(0.0, min([TICK, *(part.due - now for part in self.parts if part.began is None)]))
 
-    async def _look(self, part: Part) -> None:
-        part.began = began = monotonic()
+    async def _look(self, part: Part, began: float) -> None:
         try:
             part.value = await in_thread(part.look, f"dualwrite console: {part.name}")
             part.reason, part.succeeded = "", monotonic()

@@ -16,9 +16,12 @@ pytestmark = [pytest.mark.crash, pytest.mark.slow]
 SLOT = "crash-0"
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[CrashWorld]:
-    made = CrashWorld(tmp_path, f"sqlite:///{tmp_path}/items.db")
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CrashWorld]:
+    url = f"sqlite:///{tmp_path}/items.db"
+    if request.param == "postgresql":
+        url = str(request.getfixturevalue("postgresql_url"))
+    made = CrashWorld(tmp_path, url)
     made.task = replace(made.task, lease_timeout=3000)
     yield made
     made.close()
