@@ -69,7 +69,7 @@ def test_a_form_of_another_site_is_refused_even_with_the_token(headers: Mapping[
         read(forms, body_of(forms), headers)
 
 
-@pytest.mark.parametrize("token", ["", "x", "ü", Forms().token])
+@pytest.mark.parametrize("token", ["", "x", "ü", Forms().token], ids=["none", "short", "not ASCII", "another's"])
 def test_a_form_without_this_console_s_token_is_refused(token: str) -> None:
     forms = Forms()
     with pytest.raises(ForgedRequestError, match="load the page again"):
