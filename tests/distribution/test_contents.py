@@ -78,7 +78,8 @@ def test_twine_finds_nothing_to_say(built: Distributions) -> None:
     pytest.importorskip("twine", reason="requirements/dev.txt is not installed")
     twine = (sys.executable, "-m", "twine", "--no-color", "check", "--strict")
     said = run(*twine, str(built.wheel), str(built.sdist), cwd=HOME)
-    assert [line.rsplit(" ", 1)[-1] for line in said.splitlines()] == ["PASSED", "PASSED"]
+    verdicts = [word for word in said.split() if word.isupper()]  # long names are wrapped
+    assert verdicts == ["PASSED", "PASSED"]
 
 
 def test_the_metadata_names_version_licence_and_readme(built: Distributions) -> None:
