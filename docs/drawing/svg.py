@@ -64,7 +64,7 @@ class Drawing:
     def box(self, corner: Point, size: Point, classes: str = "box", *, radius: float = 8.0, name: str = "") -> None:
         """A rectangle with round corners.
 
-        :param name: what it stands for, for whoever reads the file.
+        :param name: what it stands for, for a reader of the file.
         """
         place = f'x="{number(corner.x)}" y="{number(corner.y)}" width="{number(size.x)}" height="{number(size.y)}"'
         named = f" data-name={quoteattr(name)}" if name else ""

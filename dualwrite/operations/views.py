@@ -156,8 +156,8 @@ class TransactionView:
 
     @property
     def is_elsewhere(self) -> bool:
-        """True if the row was last leased for another Kafka cluster than the one that was queried: whatever that one
-        says of the transactional id has nothing to do with the row's last unit of work."""
+        """True if the row was last leased for another Kafka cluster than the one that was queried. The answer of that
+        one about the transactional id then says nothing about the row's last unit of work."""
         theirs = None if self.row is None else self.row.slot.cluster_id
         return None not in (theirs, self.cluster_id) and theirs != self.cluster_id
 
