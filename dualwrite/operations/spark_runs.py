@@ -9,9 +9,7 @@ from sqlalchemy import Engine, select
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
 from dualwrite.coordinator.sql.own_tables import ours
-from dualwrite.coordinator.sql.tables import spark_run
-
-_OPEN = "open"
+from dualwrite.coordinator.sql.tables import OPEN_RUN, spark_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,7 @@ def open_runs(engine: Engine) -> list[OpenRun]:
     """
     remaining = database_of(engine.dialect).seconds_until(spark_run.c.expires_at).label("remaining")
     columns = (spark_run.c.job, spark_run.c.run_id, spark_run.c.staging_schema, spark_run.c.staging_table, remaining)
-    query = select(*columns).where(spark_run.c.state == _OPEN).order_by(spark_run.c.job)
+    query = select(*columns).where(spark_run.c.state == OPEN_RUN).order_by(spark_run.c.job)
     with engine.connect() as connection, clear_errors(engine):
         rows = connection.execute(query, execution_options=ours(connection)).all()
     return [

@@ -13,6 +13,9 @@ VERSION_TABLE = "dualwrite_alembic_version"
 
 metadata = MetaData()
 
+OPEN_RUN = "open"
+"""The ``state`` of a row of dualwrite_spark_run that was not decided yet."""
+
 UNRECOVERED = "unrecovered"
 """What ``outcome`` says of a row that was inserted and not recovered yet. A transaction that its first recovery finds
 open in Kafka was begun by no unit of work of this row."""

@@ -26,7 +26,7 @@ from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
 from dualwrite.coordinator.sql.lease_transfer import Decided, TransferredLeases
 from dualwrite.coordinator.sql.own_tables import ours
-from dualwrite.coordinator.sql.tables import spark_run
+from dualwrite.coordinator.sql.tables import OPEN_RUN, spark_run
 from dualwrite.errors import DatabaseBusyError, DualWriteError, FencedError, InDoubtError
 from dualwrite.spark.batch.known_batches import (
     BatchContent,
@@ -49,7 +49,7 @@ _RUN_COLUMNS = tuple(spark_run.c[name] for name in ("job", "run_id", "state", "s
 class RunState(Enum):
     """The state of a run."""
 
-    OPEN = "open"
+    OPEN = OPEN_RUN
     COMMITTED = "committed"
     ABORTED = "aborted"
 
