@@ -20,7 +20,8 @@ from kafka.protocol.admin import ElectionType
 from dualwrite.client.protocol.requests import TRANSACTION
 from dualwrite.wire.apis import FindCoordinatorRequest, Message, MetadataRequest
 from dualwrite.wire.error_codes import ErrorCode
-from tests.support.apache_kafka.process import QUICK_START, START_SECONDS, KafkaProcess, free_ports, new_cluster_id
+from tests.support.apache_kafka.class_archive import QUICK_SERVER, make_kafka_classes
+from tests.support.apache_kafka.process import START_SECONDS, KafkaProcess, free_ports, new_cluster_id
 from tests.support.requests.calls import ask_for_topics, configs, unique, wanted_topic
 from tests.support.requests.raw_client import RawClient
 
@@ -28,8 +29,8 @@ TRANSACTION_LOG = "__transaction_state"
 
 _CONTROLLER = 100
 _POLL_SECONDS = 0.1
-_BROKER_JVM = ("-Xms192m", "-Xmx320m", *QUICK_START)
-_CONTROLLER_JVM = ("-Xms64m", "-Xmx160m", *QUICK_START)
+_BROKER_JVM = ("-Xms192m", "-Xmx320m", *QUICK_SERVER)
+_CONTROLLER_JVM = ("-Xms64m", "-Xmx160m", *QUICK_SERVER)
 
 ResultT = TypeVar("ResultT")
 
@@ -125,6 +126,7 @@ class KafkaCluster:
 
     def start(self) -> "KafkaCluster":
         """Start every node, and wait until each is in sync and transactions have a coordinator."""
+        make_kafka_classes()
         try:
             with ThreadPoolExecutor() as pool:  # each is formatted first, by a JVM of its own
                 for started in [pool.submit(process.start, self._cluster_id) for process in self._processes]:

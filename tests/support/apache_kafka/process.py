@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.support.apache_kafka.jars import require_java, server_classpath
+from tests.support.class_archives import QUICK
 
 START_SECONDS = 60.0
 """How long a start may take before a test fails; it takes three seconds."""
 
-QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 _SERVER_LOG_LEVEL = "-Dorg.apache.logging.log4j.level=INFO"
 
 _LOWEST_PORT, _LOWEST_EPHEMERAL_PORT = 20_000, 32_768
@@ -52,7 +52,7 @@ class KafkaProcess:
                 form = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(path)]
                 for name, level in (features or {}).items():
                     form += ["--feature", f"{name}={level}"]
-                command = [java, *QUICK_START, "-cp", classpath, *form]
+                command = [java, *QUICK, "-cp", classpath, *form]
                 assert subprocess.run(command, stdout=log, stderr=log).returncode == 0, self.log()
             command = [java, *self._jvm, _SERVER_LOG_LEVEL, "-cp", classpath, "kafka.Kafka", str(path)]
             self._process = subprocess.Popen(

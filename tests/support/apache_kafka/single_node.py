@@ -7,8 +7,10 @@ from pathlib import Path
 from types import TracebackType
 
 from dualwrite.wire.apis import ApiVersionsRequest, MetadataRequest
+from tests.support.apache_kafka.class_archive import QUICK_SERVER, make_kafka_classes
 from tests.support.apache_kafka.jars import config_tool_classpath, require_java, server_classpath, tools_classpath
-from tests.support.apache_kafka.process import QUICK_START, START_SECONDS, KafkaProcess, free_ports, new_cluster_id
+from tests.support.apache_kafka.process import START_SECONDS, KafkaProcess, free_ports, new_cluster_id
+from tests.support.class_archives import QUICK
 from tests.support.requests.raw_client import RawClient
 
 TOOL_SECONDS = 60.0
@@ -35,7 +37,7 @@ class ApacheKafka:
     :param home: an empty directory: the data, the settings, and ``server.log`` are in it.
     :param config: settings beside or instead of those of ``_FAST``.
     :param unstable_api_versions: whether InitProducerId v6 and other versions under development are served.
-    :param jvm: the JVM's options. Benchmarks give their own, as these are for a quick start.
+    :param jvm: the JVM's options. Benchmarks give their own: without them they are for a quick start.
     :param features: levels of features that are other than Kafka's newest, as ``{"transaction.version": 1}``.
     :param also: what settings that are lists have besides, as ``{"listeners": "MORE://127.0.0.1:9999"}``.
     """
@@ -46,7 +48,7 @@ class ApacheKafka:
         config: Mapping[str, str] | None = None,
         *,
         unstable_api_versions: bool = False,
-        jvm: tuple[str, ...] = ("-Xms256m", "-Xmx512m", *QUICK_START),
+        jvm: tuple[str, ...] | None = None,
         features: Mapping[str, int] | None = None,
         also: Mapping[str, str] | None = None,
     ) -> None:
@@ -59,7 +61,8 @@ class ApacheKafka:
         }
         for name, value in (also or {}).items():
             settings[name] = f"{settings[name]},{value}"
-        self._process = KafkaProcess(home, settings, jvm)
+        self._is_quick = jvm is None
+        self._process = KafkaProcess(home, settings, jvm or ("-Xms256m", "-Xmx512m", *QUICK_SERVER))
         self._cluster_id = new_cluster_id()
         self._features = features
 
@@ -80,6 +83,8 @@ class ApacheKafka:
 
     def start(self) -> "ApacheKafka":
         """Start it, and wait until it answers as a leader does."""
+        if self._is_quick:
+            make_kafka_classes()
         self._process.start(self._cluster_id, self._features)
         try:
             self._wait_until_ready()
@@ -135,13 +140,13 @@ def java_tool(
 
     :param timeout: seconds after which it is killed, with a TimeoutExpired.
     """
-    command = [require_java(), *QUICK_START, "-cp", tools_classpath(), main_class, *arguments]
+    command = [require_java(), *QUICK, "-cp", tools_classpath(), main_class, *arguments]
     return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout)
 
 
 def kafka_configs(*arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run ``kafka-configs.sh`` to its end."""
-    command = [require_java(), *QUICK_START, "-cp", config_tool_classpath(), "kafka.admin.ConfigCommand", *arguments]
+    command = [require_java(), *QUICK, "-cp", config_tool_classpath(), "kafka.admin.ConfigCommand", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=TOOL_SECONDS)
 
 
@@ -152,7 +157,7 @@ def java_program(
 
     :param timeout: seconds after which it is killed, with a TimeoutExpired.
     """
-    command = [require_java(), *QUICK_START, "-cp", server_classpath(), str(source), *arguments]
+    command = [require_java(), *QUICK, "-cp", server_classpath(), str(source), *arguments]
     return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout)
 
 

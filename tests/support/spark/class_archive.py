@@ -1,47 +1,26 @@
-"""An archive of the classes that Spark loads (JEP 350): a JVM that maps it starts a session in half the processor time.
+"""The archive of the classes that Spark loads.
 
-It is made once, in this interpreter's environment. A JVM that finds none, or one of another Java or of other jars,
-starts without. ``python -m tests.support.spark.class_archive FILE`` is a session that leaves an archive. It waits for
-its JVM, which pyspark names in a private attribute alone.
+``python -m tests.support.spark.class_archive FILE`` is a session that leaves it. It waits for its JVM, which pyspark
+names in a private attribute alone.
 """
 
-import fcntl
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.support.class_archives import QUICK, archive, make_archive
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-QUICK = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""Options of each JVM: they live shortly, and there are more of them than processors. The compiler that takes its time
-and the collector that works beside the program would cost more than half of what a session takes to start."""
-
-ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
-_HOME = Path(__file__).parents[3]
+SPARK_CLASSES = archive("spark")
 _SECONDS = 600
 
 
-def make_archive() -> None:
-    """Make ARCHIVE, unless it is there, or another process makes it."""
-    if ARCHIVE.exists():
-        return
-    new = ARCHIVE.with_suffix(".new")
-    try:
-        lock = ARCHIVE.with_suffix(".lock").open("w")
-    except PermissionError:
-        return  # not this user's environment
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return
-        if not ARCHIVE.exists():
-            command = [sys.executable, "-m", __name__, str(new)]
-            subprocess.run(command, cwd=_HOME, check=True, capture_output=True, timeout=_SECONDS)
-            new.rename(ARCHIVE)
+def make_spark_classes() -> None:
+    """Make SPARK_CLASSES; see make_archive."""
+    make_archive(SPARK_CLASSES, __name__)
 
 
 def use(session: "SparkSession", directory: Path) -> None:
@@ -62,8 +41,9 @@ def use(session: "SparkSession", directory: Path) -> None:
 def main(file: str) -> None:
     from pyspark.sql import SparkSession
 
+    options = " ".join([*QUICK, f"-XX:ArchiveClassesAtExit={file}"])
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    session = builder.config("spark.driver.extraJavaOptions", f"{QUICK} -XX:ArchiveClassesAtExit={file}").getOrCreate()
+    session = builder.config("spark.driver.extraJavaOptions", options).getOrCreate()
     gateway = session.sparkContext._gateway
     with tempfile.TemporaryDirectory() as directory:
         use(session, Path(directory))

@@ -3,6 +3,7 @@ own."""
 
 import importlib.util
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -11,15 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.conftest import missing
-from tests.support.spark.class_archive import ARCHIVE, QUICK, make_archive
+from tests.support.class_archives import QUICK, mapping
+from tests.support.spark.class_archive import SPARK_CLASSES, make_spark_classes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HOME = Path(__file__).parents[3]
 
-JAVA = f'{QUICK} "-XX:SharedArchiveFile={ARCHIVE}" -Xlog:disable'
-"""With the archive of classes, if there is one; the JVM would print that there is none."""
+JAVA = shlex.join([*QUICK, *mapping(SPARK_CLASSES)])
 
 SETTINGS = {
     "spark.driver.extraJavaOptions": JAVA,
@@ -38,7 +39,7 @@ def require_spark() -> None:
     """Skip the test where there is no Spark, or fail where it must be."""
     if importlib.util.find_spec("pyspark") is None or shutil.which("java") is None:
         missing("Spark", "it needs Java 17 and dualwrite[spark]")
-    make_archive()
+    make_spark_classes()
 
 
 @contextmanager
