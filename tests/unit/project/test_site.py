@@ -47,16 +47,17 @@ def test_the_figures_beside_other_ways_are_those_of_the_page_of_performance() ->
 
 
 def test_what_is_said_of_the_figures_beside_other_ways_is_true() -> None:
-    """The page says: half the rate of the naive pair, a third of an outbox's, whose reader waits twice as long."""
+    """The page says: less than half the rate of the naive pair, a third to two fifths of an outbox's, whose reader
+    waits three times as long."""
     page = (DOCS / "alternatives.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (.+?) \| ([\d,.]+) \| ([\d,.]+) \| ([\d.]+) \| ([\d.]+) \|$", page, re.MULTILINE)
     figures = {name: [float(cell.replace(",", "")) for cell in cells] for name, *cells in rows}
     assert figures.keys() == {"dualwrite, native", "naive pair", "Kafka transaction", "outbox"}
     ours, naive, outbox = (figures[name] for name in ("dualwrite, native", "naive pair", "outbox"))
     for threads in (0, 1):
-        assert 0.4 < ours[threads] / naive[threads] < 0.7
-        assert 0.25 < ours[threads] / outbox[threads] < 0.45
-    assert outbox[2] / ours[2] > 2
+        assert 0.35 < ours[threads] / naive[threads] < 0.5
+        assert 0.3 < ours[threads] / outbox[threads] < 0.41
+    assert outbox[2] / ours[2] > 2.9
 
 
 @pytest.fixture
