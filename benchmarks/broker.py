@@ -1,6 +1,6 @@
 """The bundled broker side by side with Apache Kafka: the same clients, in alternating rounds of one run.
 
-    python -m benchmarks.broker [--figures transactions native-transactions throughput latency start restart]
+    python -m benchmarks.broker [--figures transactions native-transactions throughput guarantees latency start restart]
                                 [--durabilities os fsync] [--beside kafka|kfake]
                                 [--rounds 5] [--warm-up 2] [--seconds 5] [--megabytes 200]
                                 [--restart-mebibytes 1024] [--producers 1 4 16] [--loaded-megabytes 100]

@@ -20,7 +20,16 @@ LIBRDKAFKA, NATIVE = "librdkafka", "native"
 AnyProducer = Producer | TwoPhaseProducer
 
 _QUIET = {"log_level": 4}  # warnings
+_AT_ONCE = {"linger.ms": 0}
 _BATCH = 5000
+_BULK = {
+    "linger.ms": 5,
+    "batch.size": 1_000_000,
+    "queue.buffering.max.messages": 1_000_000,
+    "queue.buffering.max.kbytes": 256 * 1024,
+}
+_ABORTED = 10
+"""Of the transactions in bulk, one in so many is aborted."""
 _WARM_UP = 3
 """Transactions of each producer before the first that is timed."""
 _FLUSH_SECONDS = 120.0
@@ -67,17 +76,15 @@ def transactions(
     return work
 
 
-def produce(bootstrap: str, topic: str, total: int, size: int) -> TaskInput:
+def produce(bootstrap: str, topic: str, total: int, size: int, idempotent: bool = False) -> TaskInput:
     """``total`` bytes in records of ``size``, all of them acknowledged at the end."""
     failures: list[str] = []
     producer = Producer(
         {
+            **_BULK,
             "bootstrap.servers": bootstrap,
-            "linger.ms": 5,
-            "batch.size": 1_000_000,
-            "queue.buffering.max.messages": 1_000_000,
-            "queue.buffering.max.kbytes": 256 * 1024,
             "delivery.report.only.error": True,
+            "enable.idempotence": idempotent,
         }
     )
 
@@ -100,13 +107,40 @@ def produce(bootstrap: str, topic: str, total: int, size: int) -> TaskInput:
     return work
 
 
-def consume(bootstrap: str, topic: str, total: int, size: int) -> TaskInput:
+def produce_in_transactions(bootstrap: str, topic: str, total: int, size: int) -> TaskInput:
+    """``total`` bytes in records of ``size``, in transactions of many records; some are aborted when all their records
+    are written."""
+    producer = _transactional_producer(bootstrap, topic, _BULK)
+    _transaction(producer, topic, b"0")
+
+    def work() -> Result:
+        left, committed, number = total // size, 0, 0
+        while left:
+            wanted = min(left, _BATCH)
+            producer.begin_transaction()
+            producer.produce_batch(topic, [{"value": b"v" * size} for _ in range(wanted)])
+            if producer.flush(_FLUSH_SECONDS):
+                raise RuntimeError("records were not delivered in time")
+            number += 1
+            if number % _ABORTED == 0:
+                producer.abort_transaction()
+            else:
+                producer.commit_transaction()
+                committed += wanted
+            left -= wanted
+        return {"bytes": total // size * size, "committed": committed * size}
+
+    return work
+
+
+def consume(bootstrap: str, topic: str, total: int, size: int, isolation: str = "read_committed") -> TaskInput:
     """``total`` bytes in records of ``size``, read from the beginning of partition 0."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
             "group.id": "benchmark",
             "enable.auto.commit": False,
+            "isolation.level": isolation,
             "queued.max.messages.kbytes": 128 * 1024,
             "queued.min.messages": 1_000_000,
             "fetch.queue.backoff.ms": 1,  # a full queue is to be the limit, and not a pause of a second after it
@@ -168,10 +202,8 @@ def end_to_end(bootstrap: str, topic: str, seconds: float, rate: float, transact
     return work
 
 
-def _transactional_producer(bootstrap: str, transactional_id: str) -> Producer:
-    producer = Producer(
-        {**_QUIET, "bootstrap.servers": bootstrap, "transactional.id": transactional_id, "linger.ms": 0}
-    )
+def _transactional_producer(bootstrap: str, transactional_id: str, more: Mapping[str, object] = _AT_ONCE) -> Producer:
+    producer = Producer({**_QUIET, **more, "bootstrap.servers": bootstrap, "transactional.id": transactional_id})
     producer.init_transactions(_PATIENCE_SECONDS)
     return producer
 
@@ -217,6 +249,7 @@ def _send(producer: Producer, topic: str, transactional: bool, value: bytes) -> 
 WORKLOADS: Mapping[str, Callable[..., TaskInput]] = {
     "transactions": transactions,
     "produce": produce,
+    "produce_in_transactions": produce_in_transactions,
     "consume": consume,
     "end_to_end": end_to_end,
 }

@@ -107,6 +107,26 @@ def throughput(contender: Contender, scale: Scale) -> Sample:
     return sample
 
 
+def guarantees(contender: Contender, scale: Scale) -> Sample:
+    """Records of 1 KB in bulk, with each guarantee of KIP-98 and without: what idempotence, transactions and
+    read_committed cost."""
+    work = {"topic": new_topic(contender), "total": scale.megabytes * MEGABYTE, "size": 1000}
+    sample: Sample = {}
+
+    def measure(name: str, workload: str, **settings: object) -> Result:
+        results, load = run_clients(contender, workload, [{**work, **settings}])
+        sample.update({f"{name}, MB/s": _megabytes_per_second(results), **load(name)})
+        return results[0]
+
+    measure("produce, plain", "produce")
+    measure("produce, idempotent", "produce", topic=new_topic(contender), idempotent=True)
+    topic = new_topic(contender)
+    written = measure("produce, in transactions", "produce_in_transactions", topic=topic)
+    measure("consume, read_uncommitted", "consume", topic=topic, isolation="read_uncommitted")
+    measure("consume, read_committed", "consume", topic=topic, total=written["committed"])
+    return sample
+
+
 def latency(contender: Contender, scale: Scale) -> Sample:
     """Single records end to end, 200 a second."""
     sample: Sample = {}
@@ -157,6 +177,7 @@ FIGURES: Mapping[str, Figure] = {
     "transactions": Figure(transactions, ("os", "fsync")),
     "native-transactions": Figure(native_transactions, ("os", "fsync"), is_usual=False),
     "throughput": Figure(throughput),
+    "guarantees": Figure(guarantees, is_usual=False),
     "latency": Figure(latency, ("os", "fsync")),
     "start": Figure(start, is_fresh=True),
     "restart": Figure(restart, is_fresh=True),

@@ -134,6 +134,19 @@ def test_a_senseless_option_is_refused_with_one_line(
 
 
 @pytest.mark.slow
+def test_the_cost_of_the_guarantees_is_measured(tmp_path: Path) -> None:
+    """Eleven transactions, of which the tenth is aborted: a read_committed reader gets fewer records."""
+    lines = measured(tmp_path, "--figures", "guarantees", "--durabilities", "os", "--megabytes=55")
+    assert [line for line in lines["guarantees os"] if line.endswith("MB/s")] == [
+        "produce, plain, MB/s",
+        "produce, idempotent, MB/s",
+        "produce, in transactions, MB/s",
+        "consume, read_uncommitted, MB/s",
+        "consume, read_committed, MB/s",
+    ]
+
+
+@pytest.mark.slow
 def test_every_figure_is_measured(tmp_path: Path) -> None:
     lines = measured(tmp_path)
     assert {name.split()[0] for name in lines} == {name for name, figure in FIGURES.items() if figure.is_usual}

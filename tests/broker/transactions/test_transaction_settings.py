@@ -42,6 +42,14 @@ def test_defaults_are_kafkas(name: str, default: str) -> None:
     assert SETTINGS[name].default == default
 
 
+def test_two_phase_commit_is_on_by_default(tmp_path: Path) -> None:
+    """In KIP-939 and in Apache Kafka it is off; docs/decisions/0004 says why it is on here."""
+    assert SETTINGS["transaction.two.phase.commit.enable"].default == "true"
+    assert BrokerOptions(tmp_path).transactions.two_phase_commit_enable
+    off = BrokerOptions(tmp_path, config={"transaction.two.phase.commit.enable": "false"})
+    assert not off.transactions.two_phase_commit_enable
+
+
 def test_the_rules_have_the_same_defaults_as_the_settings(tmp_path: Path) -> None:
     """Rules that are made without options, as tests do, are those of a broker without options."""
     options = BrokerOptions(tmp_path)

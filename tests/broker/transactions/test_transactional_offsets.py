@@ -103,6 +103,18 @@ def test_an_offset_is_pending_until_the_transaction_ends_and_then_valid_or_gone(
     assert committed(client, group, partition, version=version) == {partition: expected}
 
 
+@pytest.mark.parametrize("version", range(1, 7))
+def test_a_client_that_knows_no_unstable_offsets_gets_the_last_committed_one(client: RawClient, version: int) -> None:
+    """KIP-447's draft sends it COORDINATOR_LOAD_IN_PROGRESS; the final KIP, as Kafka, an answer as before."""
+    transactional_id, producer, group, partition = begun(client)
+    assert commit(client, group, {partition: 1}) == [NONE]
+    assert txn_commit(client, transactional_id, producer, group, {partition: 5}) == [NONE]
+    assert stable_errors(client, group, partition) == [UNSTABLE], "a client that knows them is told to ask again"
+    assert committed(client, group, partition, version=version)[partition][0] == 1
+    assert end(client, transactional_id, producer).error_code == NONE
+    assert committed(client, group, partition, version=version)[partition][0] == 5
+
+
 def test_all_partitions_of_a_group_can_be_asked_for_stably(client: RawClient) -> None:
     transactional_id, producer, group, partition = begun(client)
     other = (new_topic(client), 0)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch
 
 from dualwrite.ids import ProducerIdentity
-from dualwrite.records.batch import Record
+from dualwrite.records.batch import Record, iterate_records
 from dualwrite.records.control import Marker, build_marker, read_coordinator_epoch, read_marker
 from dualwrite.records.header import BatchFields, MalformedBatchError, peek_header
 from tests.support.strategies import placed, producers, timestamps
@@ -32,6 +32,13 @@ def test_kafka_python_sees_the_same_marker(marker: Marker) -> None:
     assert theirs.validate_crc()
     record = next(theirs)
     assert (record.commit, record.abort) == (marker is Marker.COMMIT, marker is Marker.ABORT)
+
+
+def test_an_abort_has_the_type_0_and_a_commit_the_type_1() -> None:
+    """KIP-98's text has them the other way round; released Kafka does not."""
+    for marker, key in ((Marker.ABORT, "0000 0000"), (Marker.COMMIT, "0000 0001")):
+        (record,) = iterate_records(build_marker(marker, PRODUCER, 1, 1000))
+        assert record.key == bytes.fromhex(key), "version 0, then the type"
 
 
 @pytest.mark.parametrize(

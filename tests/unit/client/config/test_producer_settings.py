@@ -175,6 +175,7 @@ def test_tokens_are_taken_from_the_callback_with_its_configuration() -> None:
         ({"acks": 1}, "acks 1: allowed: all or -1 only: a transaction is in every in-sync replica"),
         ({"enable.idempotence": "no"}, "enable.idempotence 'no': allowed: true only: transactions need it"),
         ({"max.in.flight": 6}, "max.in.flight 6: allowed: whole numbers, 1 to 5"),
+        ({"retries": 0}, "retries 0: allowed: whole numbers, 1 to 2147483647"),
         ({"partitioner": "murmur3"}, "partitioner 'murmur3': allowed: random, consistent, consistent_random, murmur2"),
         ({"compression.type": "brotli"}, "compression.type 'brotli': allowed: none, gzip, snappy, lz4, zstd, inherit"),
         ({"compression.type": "lz4", "compression.level": 9}, "compression.level 9: allowed with lz4: -1 to 0"),

@@ -322,6 +322,23 @@ def test_without_two_phase_commit_init_is_plain_and_times_out() -> None:
     assert driver.cluster.entry().timeout_ms == 5000  # type: ignore[union-attr]
 
 
+def test_a_transaction_without_two_phase_commit_is_prepared_and_completed_by_its_state() -> None:
+    """KIP-939 answers INVALID_TXN_STATE; docs/decisions/0022 says why this client does not."""
+    driver = SimulatedDriver(SimulatedCluster(), two_phase_commit=False, transaction_timeout_ms=5000)
+    driver.init()
+    for record, decided, ending in (
+        (b"a", True, TransactionResult.COMMITTED),
+        (b"b", False, TransactionResult.ABORTED),
+    ):
+        driver.begin(record)
+        state = driver.prepare()
+        assert state
+        with pytest.raises(InvalidTransactionStateError):
+            driver.begin(b"late")
+        assert driver.complete(state if decided else PreparedTxnState()) is ending
+    assert driver.cluster.logs[T0].committed() == [b"a"]
+
+
 def test_where_keeping_is_not_supported_init_is_plain() -> None:
     driver = ready()
     driver.begin(b"a")
