@@ -7,7 +7,8 @@ import pytest
 from dualwrite.wire.apis import ApiVersionsRequest
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.apache_kafka.cluster import KafkaCluster
-from tests.support.apache_kafka.process import free_ports, new_cluster_id
+from tests.support.apache_kafka.formatting import new_cluster_id
+from tests.support.apache_kafka.process import free_ports
 from tests.support.apache_kafka.single_node import ApacheKafka
 from tests.support.requests.calls import batch, produce
 from tests.support.requests.raw_client import RawClient

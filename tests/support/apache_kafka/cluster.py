@@ -7,7 +7,6 @@ everything goes on.
 
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +20,8 @@ from dualwrite.client.protocol.requests import TRANSACTION
 from dualwrite.wire.apis import FindCoordinatorRequest, Message, MetadataRequest
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.apache_kafka.class_archive import QUICK_SERVER, make_kafka_classes
-from tests.support.apache_kafka.process import START_SECONDS, KafkaProcess, free_ports, new_cluster_id
+from tests.support.apache_kafka.formatting import new_cluster_id
+from tests.support.apache_kafka.process import START_SECONDS, KafkaProcess, free_ports
 from tests.support.requests.calls import ask_for_topics, configs, unique, wanted_topic
 from tests.support.requests.raw_client import RawClient
 
@@ -128,9 +128,8 @@ class KafkaCluster:
         """Start every node, and wait until each is in sync and transactions have a coordinator."""
         make_kafka_classes()
         try:
-            with ThreadPoolExecutor() as pool:  # each is formatted first, by a JVM of its own
-                for started in [pool.submit(process.start, self._cluster_id) for process in self._processes]:
-                    started.result()
+            for process in self._processes:
+                process.start(self._cluster_id)
             self.live = set(self.nodes)
             self._until(self._views, lambda views: all(len(v.brokers) == len(self.nodes) for v in views), "all nodes")
             self.coordinator_of("warm-up")

@@ -1,15 +1,13 @@
 """One process of Apache Kafka, in any role of a cluster: formatted, started, killed, and its log."""
 
-import base64
 import random
 import socket
 import subprocess
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.support.apache_kafka.formatting import format_directory
 from tests.support.apache_kafka.jars import require_java, server_classpath
-from tests.support.class_archives import QUICK
 
 START_SECONDS = 60.0
 """How long a start may take before a test fails; it takes three seconds."""
@@ -47,13 +45,9 @@ class KafkaProcess:
         self.home.mkdir(parents=True, exist_ok=True)
         path = self.home / "server.properties"
         path.write_text("".join(f"{key}={value}\n" for key, value in self._settings.items()))
+        if not self.data_dir.exists():
+            format_directory(self.data_dir, cluster_id, self._settings, features)
         with (self.home / "server.log").open("ab") as log:
-            if not self.data_dir.exists():
-                form = ["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(path)]
-                for name, level in (features or {}).items():
-                    form += ["--feature", f"{name}={level}"]
-                command = [java, *QUICK, "-cp", classpath, *form]
-                assert subprocess.run(command, stdout=log, stderr=log).returncode == 0, self.log()
             command = [java, *self._jvm, _SERVER_LOG_LEVEL, "-cp", classpath, "kafka.Kafka", str(path)]
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -81,12 +75,6 @@ class KafkaProcess:
     def log(self) -> str:
         """Everything that the process said."""
         return (self.home / "server.log").read_text(errors="replace")
-
-
-def new_cluster_id() -> str:
-    """A new cluster id that never begins with "-": kafka-storage takes that for an option."""
-    first, *others = uuid.uuid4().bytes
-    return base64.urlsafe_b64encode(bytes([first & 0x7F, *others])).decode().rstrip("=")
 
 
 def free_ports(number: int) -> list[int]:

@@ -8,8 +8,9 @@ from types import TracebackType
 
 from dualwrite.wire.apis import ApiVersionsRequest, MetadataRequest
 from tests.support.apache_kafka.class_archive import QUICK_SERVER, make_kafka_classes
+from tests.support.apache_kafka.formatting import new_cluster_id
 from tests.support.apache_kafka.jars import config_tool_classpath, require_java, server_classpath, tools_classpath
-from tests.support.apache_kafka.process import START_SECONDS, KafkaProcess, free_ports, new_cluster_id
+from tests.support.apache_kafka.process import START_SECONDS, KafkaProcess, free_ports
 from tests.support.class_archives import QUICK
 from tests.support.requests.raw_client import RawClient
 
