@@ -1,12 +1,16 @@
 """What the console does when more browsers come than it serves: it refuses them, and serves the others."""
 
 import asyncio
+import socket
 from collections import Counter
+from time import monotonic
 
 import pytest
 
+from dualwrite.cli.console import MOST_CONNECTIONS
 from dualwrite.console.app import MOST_STREAMS, Console, console_app
 from tests.support.console.asgi import LiveReader, requested
+from tests.support.console.served import SECONDS, ConsoleProcess, console_of
 from tests.support.operations.places import OperationsSite
 
 FILE = "static/icon.svg"
@@ -52,3 +56,23 @@ def test_the_page_itself_is_served_however_many_pages_are_live(console: Console)
 
     asyncio.run(run())
     assert requested(console, "/" + FILE).status == 200
+
+
+def connected(console: ConsoleProcess) -> socket.socket:
+    """A connection that asks for nothing."""
+    host, port = console.url[len("http://") :].rstrip("/").split(":")
+    return socket.create_connection((host, int(port)), timeout=SECONDS)
+
+
+@pytest.mark.slow
+def test_256_connections_are_served_and_no_more(site: OperationsSite) -> None:
+    with console_of(site) as console:
+        idle = [connected(console) for _ in range(MOST_CONNECTIONS - 1)]
+        assert console.get(FILE).status == 200
+        idle.append(connected(console))
+        assert console.get(FILE).status == 503
+        for connection in idle:
+            connection.close()
+        limit = monotonic() + SECONDS
+        while console.get(FILE).status == 503:
+            assert monotonic() < limit
