@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dualwrite.coordinator.rules.recovery_decision import Outcome
     from dualwrite.coordinator.sql.dialects.unit_transactions import TransactionEndedError
     from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome
-    from dualwrite.coordinator.steps.observers import Observer, UnitObserver
+    from dualwrite.coordinator.steps.observers import Observer, OffsetsObserver, UnitObserver
     from dualwrite.coordinator.unit.late_binding import transactional
     from dualwrite.coordinator.unit.transaction import Transaction
     from dualwrite.errors import (
@@ -89,6 +89,7 @@ __all__ = [
     "NativeProducer",
     "NoFreeSlotError",
     "Observer",
+    "OffsetsObserver",
     "Outcome",
     "OutgoingRecord",
     "PrepareFailedError",
@@ -123,6 +124,7 @@ _ELSEWHERE = {
     "NativeProducer": "dualwrite.coordinator.kafka.native",
     "Outcome": "dualwrite.coordinator.rules.recovery_decision",
     "Observer": "dualwrite.coordinator.steps.observers",
+    "OffsetsObserver": "dualwrite.coordinator.steps.observers",
     "OutgoingRecord": "dualwrite.records.outgoing",
     "PreparedTxnState": "dualwrite.ids",
     "transactional": "dualwrite.coordinator.unit.late_binding",

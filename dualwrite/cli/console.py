@@ -111,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
                 server_header=False,
                 ws="none",
                 proxy_headers=False,  # a client could name another address, and guess passwords from each
-                limit_concurrency=MOST_CONNECTIONS,
+                limit_concurrency=MOST_CONNECTIONS + 1,  # uvicorn refuses the one that reaches it
             )
             Server(settings).run(sockets=[listener])
     return 0

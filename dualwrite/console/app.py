@@ -78,6 +78,24 @@ class ConsoleSettings:
     actions: bool = False
 
 
+class _LivePage(StreamingResponse):
+    """The events of one live page.
+
+    :param ended: called once the page is gone, whether it has got an event or not.
+    """
+
+    def __init__(self, events: AsyncIterator[str], ended: Callable[[], None]) -> None:
+        super().__init__(events, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+        self._ended = ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._ended()
+
+
 class Console:
     """The console's ASGI application; :func:`console_app` makes it."""
 
@@ -91,6 +109,7 @@ class Console:
         self._planned = PlannedActions()
         self._dual_writes = tuple(dual_writes)
         self._units = UnitLog()
+        self._live_pages = 0
         self._sampled: deque[tuple[int, int]] = deque(maxlen=SECONDS_KEPT)
         for dual_write in self._dual_writes:
             dual_write.add_observer(self._units)
@@ -151,9 +170,13 @@ class Console:
         )
 
     async def _events(self, request: Request) -> Response:
-        if self.watch.subscribers >= MOST_STREAMS:
+        if self._live_pages >= MOST_STREAMS:
             return PlainTextResponse("too many pages are open\n", 503)
-        return StreamingResponse(self._stream(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+        self._live_pages += 1  # here, and not once the first event is asked for: many requests may come at once
+        return _LivePage(self._stream(), self._page_ended)
+
+    def _page_ended(self) -> None:
+        self._live_pages -= 1
 
     async def _stream(self) -> AsyncIterator[str]:
         """The sections that have changed since they were last sent here."""

@@ -1,10 +1,10 @@
 """The units of work of the process that the console is mounted in: how many in each second, how long they took, and the
-steps of some of them. An observer of DualWrites collects it, whether a page is open or not.
+steps and consumers' offsets of some of them. An observer of DualWrites collects it, whether a page is open or not.
 """
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Protocol
@@ -12,6 +12,7 @@ from typing import Protocol
 from dualwrite.coordinator.rules.machine import Result, Step
 from dualwrite.coordinator.slots.slot import Counters
 from dualwrite.coordinator.steps.observers import Observer
+from dualwrite.ids import TopicPartition
 
 SECONDS_KEPT = 300
 """How far back the plots go."""
@@ -20,6 +21,9 @@ MOST_SAMPLES = 200
 """The most durations that are kept of one second; with more units, those of its beginning stand for all."""
 
 MOST_TIMELINES = 200
+
+MOST_POSITIONS = 20
+"""The most partitions of one timeline whose offsets are kept; the others are counted."""
 
 WAIT = "wait for a slot"
 PRODUCE = "produce: the block's own code"
@@ -59,17 +63,34 @@ class TimelineStep:
 
 
 @dataclass(frozen=True, slots=True)
+class TimelineOffsets:
+    """The offsets of a consumer group that a unit of work commits.
+
+    :param in_database: True if they are in the database, False if they are in the Kafka transaction.
+    :param positions: partitions, each with the offset of the next record to read.
+    """
+
+    group_id: str
+    in_database: bool
+    positions: tuple[tuple[TopicPartition, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Timeline:
     """A unit of work that is over.
 
     :param transactional_id: its slot; empty if it never got one.
     :param ended_as: how it ended.
+    :param offsets: of consumer groups; of MOST_POSITIONS partitions at most.
+    :param more_positions: the number of further partitions.
     """
 
     transactional_id: str
     ended_as: str
     seconds: float
     steps: tuple[TimelineStep, ...]
+    offsets: tuple[TimelineOffsets, ...] = ()
+    more_positions: int = 0
 
     @property
     def is_good(self) -> bool:
@@ -143,7 +164,7 @@ class UnitLog:
 
 
 class ObservedUnit:
-    """One unit of work under observation; see UnitObserver."""
+    """One unit of work under observation; see UnitObserver and OffsetsObserver."""
 
     def __init__(self, log: UnitLog, clock: Callable[[], float]) -> None:
         self._log = log
@@ -151,6 +172,7 @@ class ObservedUnit:
         self._began = self._last = clock()
         self._name = ""
         self._steps: list[TimelineStep] = []
+        self._offsets: dict[tuple[str, bool], dict[TopicPartition, int]] = {}
 
     def slot_taken(self, transactional_id: str) -> None:
         """The wait is over."""
@@ -168,15 +190,34 @@ class ObservedUnit:
         """A step has ended."""
         self._until_now(_NAMES.get(step, step.value), "" if error is None else type(error).__name__)
 
+    def offsets_added(self, group_id: str, offsets: Mapping[TopicPartition, int], in_database: bool) -> None:
+        """Of several calls for one partition the last one counts."""
+        self._offsets.setdefault((group_id, in_database), {}).update(offsets)
+
     def ended(self, result: Result | None, error: BaseException | None) -> None:
         """The unit is over."""
         seconds = self._clock() - self._began
-        self._log.add(Timeline(self._name, _ENDS.get(result, "in doubt"), seconds, tuple(self._steps)))
+        offsets, more = _first_positions(self._offsets)
+        self._log.add(Timeline(self._name, _ENDS.get(result, "in doubt"), seconds, tuple(self._steps), offsets, more))
 
     def _until_now(self, name: str, failed: str = "") -> None:
         now = self._clock()
         self._steps.append(TimelineStep(name, self._last - self._began, now - self._began, failed))
         self._last = now
+
+
+def _first_positions(
+    offsets: Mapping[tuple[str, bool], Mapping[TopicPartition, int]],
+) -> tuple[tuple[TimelineOffsets, ...], int]:
+    """The offsets of MOST_POSITIONS partitions at most, and the number of the others."""
+    groups: list[TimelineOffsets] = []
+    room = MOST_POSITIONS
+    for (group_id, in_database), positions in offsets.items():
+        first = tuple(sorted(positions.items()))[:room]
+        if first:
+            groups.append(TimelineOffsets(group_id, in_database, first))
+        room -= len(first)
+    return tuple(groups), sum(map(len, offsets.values())) - (MOST_POSITIONS - room)
 
 
 def percentile(durations: Sequence[float], share: float) -> float | None:

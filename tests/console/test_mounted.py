@@ -1,17 +1,23 @@
 """The console inside of an application's own ASGI app, with that process's units of work."""
 
+import asyncio
 import re
 
 import pytest
-from sqlalchemy import create_engine
+from confluent_kafka import Consumer
+from sqlalchemy import create_engine, insert
 from sqlalchemy.ext.asyncio import create_async_engine
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from dualwrite.console.app import Console, console_app
+from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.errors import ConfigurationError
-from tests.support.console.asgi import basic, requested
+from tests.support.console.asgi import SECONDS, LiveReader, answered, basic, requested, scope_of
+from tests.support.coordinator.aio.async_dual_writes import async_url
+from tests.support.coordinator.consumed_topics import reading
+from tests.support.coordinator.event_table import events
 from tests.support.operations.places import OperationsSite
 
 PASSWORD = "correct horse battery"
@@ -92,4 +98,61 @@ def test_without_dual_writes_there_are_no_plots(site: OperationsSite) -> None:
     page = requested(console).body
     assert "0 in doubt" in page or "looking" in page
     assert "<svg" not in page
+    site.engine.dispose()
+
+
+def test_units_of_an_async_dual_write_are_shown_live_in_its_own_event_loop(site: OperationsSite) -> None:
+    async def run() -> None:
+        engine = create_async_engine(async_url(site.url, "aiosqlite"))
+        async with AsyncDualWrite(engine, site.broker.client_config, application=site.application) as dual_write:
+            console = console_app(
+                site.engine,
+                site.broker.client_config,
+                application=site.application,
+                anonymous=True,
+                dual_writes=[dual_write],
+            )
+            app = Starlette(routes=[Mount("/console", console)])
+            live = LiveReader(app, "/console/events")
+            await live.shows("None has ended yet.")
+            for value in ("one", "two"):
+                async with dual_write.transaction() as tx:
+                    await tx.execute(insert(events).values(value=value))
+                    await tx.produce(site.topic, value=value)
+            await live.shows(f"the newest: {site.slot()}, committed after ")
+            page = (await answered(app, scope_of("/console/"))).body
+            assert "the slowest of the last 2: " in page or page.count("<h3>") == 1
+            assert "<td>complete in Kafka</td>" in page
+            await live.leave()
+        await engine.dispose()
+
+    asyncio.run(run())
+    assert site.visible() == site.stored() == ["one", "two"]
+
+
+def read_one(consumer: Consumer) -> None:
+    """Poll the next record."""
+    (message,) = consumer.consume(1, timeout=SECONDS)
+    assert message.error() is None
+
+
+@pytest.mark.parametrize("in_database", [False, True], ids=["send_offsets", "store_offsets"])
+def test_a_timeline_says_which_offsets_of_which_group_the_unit_commits(site: OperationsSite, in_database: bool) -> None:
+    source, group = site.broker.create_topic(), f"readers-of-{site.application}"
+    for value in ("a", "b"):
+        with site.dual_write().transaction() as tx:
+            tx.produce(source, value=value)
+    dual_write = site.dual_write()
+    console = console_app(site.engine, site.broker.client_config, anonymous=True, dual_writes=[dual_write])
+    seek = dual_write.seek_to_stored if in_database else dual_write.seek_to_committed
+    with reading(site.broker.bootstrap_servers, group) as consumer:
+        consumer.subscribe([source], on_assign=seek)
+        read_one(consumer)
+        with dual_write.transaction() as tx:
+            if in_database:
+                tx.store_offsets(consumer)
+            else:
+                tx.send_offsets(consumer)
+    place = "in the database" if in_database else "in the Kafka transaction"
+    assert f"offsets of group {group}, {place}: {source}-0 at 1</p>" in requested(console).body
     site.engine.dispose()

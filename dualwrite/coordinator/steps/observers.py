@@ -4,10 +4,11 @@ Without an observer, a unit of work costs one additional test per step.
 """
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 from dualwrite.coordinator.rules.machine import Result, Step
+from dualwrite.ids import TopicPartition
 
 _LOG = logging.getLogger("dualwrite")
 
@@ -33,6 +34,19 @@ class UnitObserver(Protocol):
 
         :param result: how it ended; None if it never got a slot, or was given up in the middle.
         :param error: the first error that prevented its success, if any.
+        """
+
+
+@runtime_checkable
+class OffsetsObserver(Protocol):
+    """A UnitObserver that has this method, too, is also called for consumers' offsets."""
+
+    def offsets_added(self, group_id: str, offsets: Mapping[TopicPartition, int], in_database: bool) -> None:
+        """The unit of work has got offsets of a consumer group, which are committed if the unit is.
+
+        :param offsets: by partition, the offset of the next record to read. Of several calls for one partition the
+            last one counts.
+        :param in_database: True for ``tx.store_offsets``, False for ``tx.send_offsets``.
         """
 
 
@@ -69,6 +83,12 @@ class UnitObservers:
         """``step`` has ended; see UnitObserver."""
         for unit in self._units:
             self._safely(unit.step_ended, step, error)
+
+    def offsets_added(self, group_id: str, offsets: Mapping[TopicPartition, int], *, in_database: bool) -> None:
+        """The unit of work has got offsets of a consumer group; see OffsetsObserver."""
+        for unit in self._units:
+            if isinstance(unit, OffsetsObserver):
+                self._safely(unit.offsets_added, group_id, offsets, in_database)
 
     def ended(self, result: Result | None, error: BaseException | None) -> None:
         """The unit of work is over; see UnitObserver."""

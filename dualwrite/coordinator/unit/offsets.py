@@ -78,6 +78,8 @@ class UnitOffsets:
                     f"group {member.group_id!r} has given this consumer's partitions to another member ({error.name}): "
                     "the unit of work is rolled back; call seek_to_committed(consumer), and poll again"
                 ) from error
+            if driver.watch is not None:
+                driver.watch.offsets_added(member.group_id, offsets_of(positions), in_database=False)
 
     def store(self, driver: UnitDriver, consumer: KafkaConsumer, offsets: Iterable[Any] | None) -> None:
         """See Transaction.store_offsets."""
@@ -104,6 +106,8 @@ class UnitOffsets:
                     if (epoch := _leader_epoch(position)) is not None
                 }
                 self._consuming.table.move(connection, group, moves, epochs, cluster_id)
+            if driver.watch is not None:
+                driver.watch.offsets_added(group, places, in_database=True)
         self._stored.update({(group, move.partition): move.offset for move in moves})
 
     def ended(self, result: Result | None) -> None:

@@ -11,7 +11,7 @@ from dualwrite.console.acting import ActionPlan
 from dualwrite.console.lag import HeldPartition, LagLook, WaitingGroup
 from dualwrite.console.plots import plot
 from dualwrite.console.rendering import HOME, Templates, event
-from dualwrite.console.units import Timeline, TimelineStep
+from dualwrite.console.units import Timeline, TimelineOffsets, TimelineStep
 from dualwrite.console.watching import LookAnswer
 from dualwrite.coordinator.recovery.forecast import Forecast
 from dualwrite.coordinator.rules.recovery_decision import Outcome
@@ -22,8 +22,8 @@ from dualwrite.operations.spark_runs import OpenRun
 from tests.support.console.views import MOMENT, answers, kafka_view, outcome_record, shown, view_of
 
 SECTIONS = ("sentence", "needs", "slots")
-TEXTS = ("value", "aria-label")
-"""Attributes that are text."""
+TEXTS = ("value", "aria-label", "id")
+"""Attributes that are text, or a name that only the page itself uses."""
 ATTACKS = [
     "<script>alert(1)</script>",
     "'><img src=x onerror=alert(1)>",
@@ -62,6 +62,8 @@ def rendered(attack: str) -> str:
     held = HeldPartition(TopicPartition(attack, 0), 7, 3, 10, attack, MOMENT, (WaitingGroup(attack, 2),))
     lag = LookAnswer(LagLook((held, replace(held, holder=None, since=None, groups=())), (attack,)), reason=attack)
     step = TimelineStep(attack, 0.0, 1.0, attack)
+    offsets = TimelineOffsets(attack, False, ((TopicPartition(attack, 0), 5),))
+    timeline = Timeline(attack, attack, 0.0, (step,), (offsets, replace(offsets, in_database=True)), 3)
     templates = Templates()
     return "".join(
         [
@@ -76,7 +78,7 @@ def rendered(attack: str) -> str:
                 token="token",
                 by=attack,
             ),
-            templates.render("units", timelines=[(attack, Timeline(attack, attack, 0.0, (step,)))]),
+            templates.render("units", timelines=[(attack, timeline)]),
             templates.render("plots", plots=[plot(attack, attack, [(attack, [1.0])])]),
             templates.render("done", title=attack, lines=(attack,), is_bad=True),
         ]
@@ -97,6 +99,19 @@ def test_what_a_browser_would_obey_or_hide_is_shown_with_escapes(attack: str) ->
     text = rendered(attack)
     assert not {"\u202e", "\x00", "\x1b", "\r"} & set(text)
     assert "49" not in text.replace("149", "")
+
+
+def test_a_timeline_names_each_groups_offsets_and_counts_those_that_are_not_kept() -> None:
+    first, second = (TopicPartition("t", number) for number in range(2))
+    offsets = (TimelineOffsets("g", False, ((first, 3), (second, 7))), TimelineOffsets("h", True, ((first, 1),)))
+    timeline = Timeline("a-0", "committed", 0.1, (), offsets, 4)
+    text = Templates().render("units", timelines=[("the newest", timeline)])
+    assert "offsets of group g, in the Kafka transaction: t-0 at 3, t-1 at 7</p>" in text
+    assert "offsets of group h, in the database: t-0 at 1</p>" in text
+    assert "and of 4 more partitions</p>" in text
+    without = Templates().render("units", timelines=[("the newest", replace(timeline, offsets=(), more_positions=0))])
+    assert "offsets" not in without
+    assert "more partitions" not in without
 
 
 def test_an_event_cannot_be_forged_by_a_message() -> None:

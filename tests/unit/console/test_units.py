@@ -4,6 +4,7 @@ import pytest
 
 from dualwrite.console.plots import HEIGHT, WIDTH, plot, plots_of, rounded_up
 from dualwrite.console.units import (
+    MOST_POSITIONS,
     MOST_SAMPLES,
     MOST_TIMELINES,
     PRODUCE,
@@ -11,10 +12,12 @@ from dualwrite.console.units import (
     WAIT,
     SecondOfUnits,
     Timeline,
+    TimelineOffsets,
     UnitLog,
     percentile,
 )
 from dualwrite.coordinator.rules.machine import Result, Step
+from dualwrite.ids import TopicPartition
 
 
 class SteppedSeconds:
@@ -92,6 +95,34 @@ def test_a_failed_step_has_the_name_of_its_error_and_no_message(log: UnitLog) ->
 def test_an_end_is_named(log: UnitLog, result: Result | None, ended_as: str) -> None:
     log.unit_began().ended(result, None)
     assert [shown.ended_as for _, shown in log.shown()] == [ended_as]
+
+
+def test_a_timeline_has_the_last_offsets_of_each_group_in_the_order_of_partitions(log: UnitLog) -> None:
+    unit = log.unit_began()
+    unit.offsets_added("g", {TopicPartition("t", 1): 5, TopicPartition("t", 0): 2}, False)
+    unit.offsets_added("g", {TopicPartition("t", 0): 3}, False)
+    unit.offsets_added("g", {TopicPartition("t", 0): 9}, True)
+    unit.ended(Result.SUCCEEDED, None)
+    ((_, shown),) = log.shown()
+    assert shown.offsets == (
+        TimelineOffsets("g", False, ((TopicPartition("t", 0), 3), (TopicPartition("t", 1), 5))),
+        TimelineOffsets("g", True, ((TopicPartition("t", 0), 9),)),
+    )
+    assert shown.more_positions == 0
+
+
+def test_of_many_partitions_some_offsets_are_kept_and_the_others_counted(log: UnitLog) -> None:
+    unit = log.unit_began()
+    unit.offsets_added("first", {TopicPartition("t", number): 1 for number in range(MOST_POSITIONS - 1)}, False)
+    for group in ("second", "third"):
+        unit.offsets_added(group, {TopicPartition("t", number): 1 for number in range(3)}, False)
+    unit.ended(Result.SUCCEEDED, None)
+    ((_, shown),) = log.shown()
+    assert [(group.group_id, len(group.positions)) for group in shown.offsets] == [
+        ("first", MOST_POSITIONS - 1),
+        ("second", 1),
+    ]
+    assert shown.more_positions == 5
 
 
 def test_the_newest_the_slowest_and_the_newest_that_failed_are_shown_once_each(log: UnitLog) -> None:
