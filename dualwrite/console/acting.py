@@ -156,7 +156,7 @@ class ActionDesk:
                 f"{planned.targets[0]}: nothing was done: it is not the transaction that was shown any more, or the "
                 "database has decided on it meanwhile: look again"
             )
-        view = terminate(self._place.engine, self._place.kafka, planned.targets[0])
+        view = terminate(self._place.engine, self._place.kafka, planned.targets[0], by=by)
         meaning = termination_meaning(view, self._place.engine)
         return ActionResult((f"{planned.targets[0]}: aborted {described(view)}. {meaning}",), contradicts(view))
 

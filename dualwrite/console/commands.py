@@ -30,9 +30,9 @@ class Commands:
         """End what dead owners left, as the database decided."""
         return self._about("resolve", transactional_ids[:MOST_TARGETS], self._two_phase)
 
-    def terminate(self, transactional_id: str) -> str:
+    def terminate(self, transactional_id: str, by: str = "NAME") -> str:
         """Abort a transaction in Kafka, regardless of the decision."""
-        return self._about("terminate", [transactional_id])
+        return self._about("terminate", [transactional_id], f" --by {quote(by)}")
 
     def acknowledge(self, numbers: Sequence[int], by: str = "NAME") -> str:
         """Record that an operator has dealt with heuristic outcomes."""

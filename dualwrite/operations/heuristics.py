@@ -13,16 +13,19 @@ from dualwrite.coordinator.sql.tables import kafka_transaction_outcome as table
 from dualwrite.ids import PreparedTxnState
 
 _TERMINATED = (
-    "an operator terminated it in Kafka: its rows are in the database, and read_committed consumers will not see its "
-    "records"
+    "{by} terminated it in Kafka: its rows are in the database, and read_committed consumers will not see its records"
 )
 
 
 class HeuristicRecords:
-    """The rows of ``kafka_transaction_outcome``."""
+    """The rows of ``kafka_transaction_outcome``.
 
-    def __init__(self, engine: Engine) -> None:
+    :param by: the operator, for the detail of a row; None if the name is not known.
+    """
+
+    def __init__(self, engine: Engine, by: str | None = None) -> None:
         self._engine = engine
+        self._detail = _TERMINATED.format(by=by or "an operator")
         self._store = SqlDecisionStore(engine)
         self._database = database_of(engine.dialect)
 
@@ -37,7 +40,7 @@ class HeuristicRecords:
         with self._store.transaction(commit=True) as connection, clear_errors(self._engine):
             self._store.store(connection, lease, PreparedTxnState())
             number = insert_outcome(
-                connection, lease.transactional_id, state, Outcome.HEURISTIC_ABORT, _TERMINATED, self._database.now()
+                connection, lease.transactional_id, state, Outcome.HEURISTIC_ABORT, self._detail, self._database.now()
             )
         lease.memory.committed()
         return number

@@ -19,6 +19,7 @@ from dualwrite.coordinator.rules.slot_rules import Candidate
 from dualwrite.coordinator.slots.lease_registry import LeaseRegistry
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.lease_store import SqlLeases
+from dualwrite.coordinator.sql.outcome_store import require_name
 from dualwrite.errors import InvalidTransactionStateError, KafkaRefusedError
 from dualwrite.operations.copies import require_no_copy
 from dualwrite.operations.heuristics import HeuristicRecords
@@ -52,23 +53,29 @@ def contradicts(view: TransactionView) -> bool:
     return view.verdict is RecoveryDecision.COMMIT
 
 
-def terminate(engine: Engine | None, kafka: Mapping[str, Any], transactional_id: str) -> TransactionView:
+def terminate(
+    engine: Engine | None, kafka: Mapping[str, Any], transactional_id: str, *, by: str | None = None
+) -> TransactionView:
     """Abort the open transaction of ``transactional_id`` in Kafka, regardless of the database's decision. Return its
     former view.
 
     If the database had decided to commit, the outcome is recorded in the table ``kafka_transaction_outcome``.
 
+    :param by: the operator's name for that record: 1 to 255 printable characters; None if it is not known.
+    :raises InputError: as :func:`foresee`; also if ``by`` is not a name.
     :raises InvalidTransactionStateError: as :func:`foresee`; also if another process takes the slot at the same time.
     :raises LeaseLostError: if another process has taken the slot meanwhile, and so has aborted the transaction.
     :raises KafkaUnavailableError: if Kafka does not answer. The transaction may still be open; recovery, or another
         call, aborts it.
     """
+    if by is not None:
+        require_name(by, "terminated by")
     with inspector(kafka) as cluster:
         view = _foreseen(engine, kafka, cluster, transactional_id)
         if engine is None or view.row is None:
             _abort(cluster, transactional_id)
             return view
-        return _terminate_slot(engine, cluster, view, view.row)
+        return _terminate_slot(engine, cluster, view, view.row, by)
 
 
 def _foreseen(
@@ -94,7 +101,9 @@ def _foreseen(
     return view
 
 
-def _terminate_slot(engine: Engine, cluster: Inspector, view: TransactionView, row: RowView) -> TransactionView:
+def _terminate_slot(
+    engine: Engine, cluster: Inspector, view: TransactionView, row: RowView, by: str | None
+) -> TransactionView:
     """Terminate under the slot's lease, so that its former owner can no longer commit, and no process recovers it
     meanwhile."""
     name = view.transactional_id
@@ -109,7 +118,7 @@ def _terminate_slot(engine: Engine, cluster: Inspector, view: TransactionView, r
     try:
         with store.locked(lease) as locked_row:  # waits for the owner's database transaction in progress
             decided = replace(view, row=replace(row, state=locked_row.state))
-        records = HeuristicRecords(engine)
+        records = HeuristicRecords(engine, by)
         recorded = records.add_abort(lease, decided.row_state) if contradicts(decided) else None
         try:
             with store.locked(lease):  # under the lock no unit begins, which this would abort too

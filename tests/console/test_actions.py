@@ -61,6 +61,7 @@ def test_terminating_warns_of_the_decision_and_the_outcome_is_acknowledged_by_na
     assert f"{site.slot()}: aborted" in done.body
     assert site.visible() == []
     assert [kind for _, _, kind in site.outcomes()] == ["heuristic abort"]
+    assert outcomes(site.engine)[0].detail.startswith("Ann terminated it in Kafka: ")
     assert "1 heuristic abort" in console.until("sentence", lambda text: "heuristic" in text)
     planned = console.post("plan", form_of(console.page(), "acknowledge"))
     assert "corrects nothing itself" in planned.body

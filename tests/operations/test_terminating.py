@@ -7,6 +7,7 @@ from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.protocol.requests import InitializedProducer
 from dualwrite.coordinator.rules.lease import Lease, LeaseLostError
 from dualwrite.coordinator.rules.recovery_decision import Outcome
+from dualwrite.coordinator.sql.outcome_store import outcomes
 from dualwrite.errors import (
     DatabaseBusyError,
     InvalidTransactionStateError,
@@ -51,6 +52,25 @@ def test_terminating_a_committed_transaction_is_a_heuristic_abort(any_place: Ope
     any_place.write("two")  # the slot is free and usable
     assert any_place.visible() == ["two"]
     assert len(any_place.outcomes()) == 1, "recovery has found it as well"
+
+
+def test_the_operators_name_is_in_the_record(site: OperationsSite) -> None:
+    for number, words in enumerate(((), ("--by", "Ann O'Hara"))):
+        site.leave(f"value {number}")
+        result = site.run("transactions", "terminate", site.slot(), "--yes", *words)
+        assert result.code == 1
+        (outcome,) = outcomes(site.engine)[number:]
+        assert outcome.detail.startswith(f"{words[1] if words else 'an operator'} terminated it in Kafka: ")
+
+
+@pytest.mark.parametrize("by", ["", " ", "a\nb", "x" * 256], ids=["empty", "blank", "two lines", "long"])
+def test_what_is_no_name_is_refused_before_anything_is_done(site: OperationsSite, by: str) -> None:
+    site.leave("one")
+    before = site.rows(), site.described()
+    result = site.run("transactions", "terminate", site.slot(), "--yes", "--by", by)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("dualwrite: terminated by ")
+    assert (site.rows(), site.described(), site.outcomes()) == (*before, [])
 
 
 def test_json_tells_whether_the_decision_is_contradicted(site: OperationsSite) -> None:

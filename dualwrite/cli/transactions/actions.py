@@ -65,6 +65,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         actions, "terminate", _terminate, "abort a transaction in Kafka, EVEN IF it was decided to commit"
     )
     terminating.add_argument("transactional_id", metavar="ID", help="this transactional id")
+    terminating.add_argument(
+        "--by", metavar="NAME", help="the operator's name, for the record if the database has decided to commit"
+    )
     for subparser in (listing, describing, resolving, acknowledging, terminating):
         subparser.add_argument("--json", action="store_true", help="for programs")
     for subparser in (resolving, terminating):
@@ -169,7 +172,7 @@ def _terminated(engine: Engine | None, config: dict[str, Any], arguments: argpar
         meaning = f"{termination_meaning(view, engine)}{instead}"
         line = f"{name}: would ABORT {described(view)}, regardless of the decision. {meaning}"
     else:
-        view = terminate(engine, config, name)
+        view = terminate(engine, config, name, by=arguments.by)
         line = f"{name}: aborted {described(view)}. {termination_meaning(view, engine)}"
     is_known = engine is not None and view.row is not None
     document = {

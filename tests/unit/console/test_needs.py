@@ -134,6 +134,7 @@ def test_a_command_line_is_quoted_and_has_no_password() -> None:
     assert words[6:10] == ["--bootstrap-servers", "kafka:9092", "--command-config", "FILE"]
     assert shlex.split(commands().terminate("-x"))[-2:] == ["--", "-x"]
     assert shlex.split(commands().acknowledge([1], by="Ann O'Hara"))[3:6] == ["1", "--by", "Ann O'Hara"]
+    assert shlex.split(commands().terminate("a-1", by="Ann O'Hara"))[3:7] == ["a-1", "--yes", "--by", "Ann O'Hara"]
 
 
 def test_the_doctor_s_failures_need_a_person_but_not_those_that_the_page_shows_live() -> None:
