@@ -54,6 +54,7 @@ class Task:
     module: str = "tests.support.crash.application"
     """That is run: async_application has tasks for threads."""
     completion: str = "await"
+    application: str = "crash"
     lingers: bool = False
     """Says "idle" at the end and goes on holding its slots until its stdin ends."""
 
@@ -137,7 +138,7 @@ def run(task: Task, engine: Engine) -> None:
     if task.timeout_ms:
         config |= {"transaction.timeout.ms": task.timeout_ms, "delivery.timeout.ms": min(5000, task.timeout_ms)}
         options |= {"two_phase": "resume", "replay": task.replay}
-    with DualWrite(engine, config, application="crash", **options) as dual_write:
+    with DualWrite(engine, config, application=task.application, **options) as dual_write:
         children = fork(task, dual_write) if task.children else []
         others = [
             threading.Thread(target=run_units, args=(task, dual_write, task.seed + number))
