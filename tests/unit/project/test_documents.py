@@ -38,3 +38,19 @@ def test_the_lock_names_no_index() -> None:
     locks = list((HOME / "requirements").glob("*.txt"))
     assert len(locks) == 3
     assert not any("://" in lock.read_text(encoding="utf-8") for lock in locks)
+
+
+def test_every_screenshot_is_small_and_shown_light_and_dark_with_its_text() -> None:
+    page = (HOME / "docs" / "console.md").read_text(encoding="utf-8")
+    shown = re.findall(
+        r'<source media="\(prefers-color-scheme: dark\)" srcset="screenshots/(\w+)-dark\.webp">\n'
+        r'  <img src="screenshots/(\w+)-light\.webp" alt="[^"]{40,}">',
+        page,
+    )
+    assert len(shown) == page.count("<picture>") == 3
+    assert all(dark == light for dark, light in shown)
+    files = {path.name: path.read_bytes() for path in (HOME / "docs" / "screenshots").iterdir()}
+    assert sorted(files) == sorted(f"{name}-{scheme}.webp" for name, _ in shown for scheme in ("light", "dark"))
+    for content in files.values():
+        assert content[:4] + content[8:12] == b"RIFFWEBP"
+        assert len(content) < 100_000
