@@ -23,6 +23,7 @@ from mkdocs.structure.pages import Page
 from drawing.files import RECIPE_PAGE, outdated, undrawn
 from drawing.moments_page import with_diagram
 from dualwrite.cli.main import VERBS, parser_for
+from site_tabs import with_tabs
 
 _OF_THE_ROOT = {
     "README.md": "index.md",
@@ -87,15 +88,20 @@ def _parsers(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Ar
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Let links to such files lead to their pages, and let a reader of the recipe choose the moment of a crash.
+    """Let links to such files lead to their pages, make tabs, and let a reader of the recipe choose the moment of a
+    crash.
 
-    :raises PluginError: if the page has a diagram's source, which a browser would show as text.
+    :raises PluginError: if the page has a diagram's source, which a browser would show as text, or malformed tabs.
     """
     if undrawn(markdown):
         raise PluginError(f"{page.file.src_uri} has a diagram that is not drawn: draw it in docs/drawing")
     source = PurePosixPath("docs", page.file.src_uri)
     text = markdown if page.file.generated_by else _linked(markdown, source)
     _MARKDOWN[page.file.src_uri] = text
+    try:
+        text = with_tabs(text)
+    except ValueError as error:
+        raise PluginError(f"{page.file.src_uri}: {error}") from None
     return with_diagram(text) if source == PurePosixPath(RECIPE_PAGE) else text
 
 

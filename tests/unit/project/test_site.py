@@ -2,6 +2,7 @@
 
 import re
 import runpy
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -121,3 +122,30 @@ def test_links_to_sources_lead_to_their_generated_pages() -> None:
     assert page_of("examples/orders.py") == "examples/orders.md"
     assert page_of("docs/reference/states.md") == "reference/states.md"
     assert page_of("tests/conftest.py") is None
+
+
+@pytest.fixture
+def with_tabs() -> Callable[[str], str]:
+    function: Callable[[str], str] = runpy.run_path(str(DOCS / "site_tabs.py"))["with_tabs"]
+    return function
+
+
+def test_parts_with_a_label_in_bold_become_tabs_on_the_site(with_tabs: Callable[[str], str]) -> None:
+    group = "<!-- tabs -->\n**A b**\n\n```sql\nx\n\ny\n```\n\n**C**\n\nMore.\n\n<!-- end of tabs -->\n"
+    tabs = '=== "A b"\n\n    ```sql\n    x\n\n    y\n    ```\n\n=== "C"\n\n    More.\n\n'
+    assert with_tabs(f"Before.\n\n{group}\nBetween.\n\n{group}") == f"Before.\n\n{tabs}\nBetween.\n\n{tabs}"
+    assert with_tabs("**A**\n\nNo tabs.\n") == "**A**\n\nNo tabs.\n"
+
+
+@pytest.mark.parametrize("inside", ["", "**A**\n\nx\n", "x\n\n**A**\n\nx\n\n**B**\n\nx\n"], ids=["none", "one", "text"])
+def test_malformed_tabs_fail_the_build(with_tabs: Callable[[str], str], inside: str) -> None:
+    with pytest.raises(ValueError, match="tabs need two labels"):
+        with_tabs(f"<!-- tabs -->\n{inside}<!-- end of tabs -->\n")
+
+
+def test_every_group_of_tabs_ends(with_tabs: Callable[[str], str]) -> None:
+    pages = {path.name: path.read_text(encoding="utf-8") for path in DOCS.rglob("*.md")}
+    grouped = {name: text.count("<!-- tabs -->") for name, text in pages.items() if "tabs -->" in text}
+    assert sum(grouped.values()) >= 3
+    for name in grouped:
+        assert "tabs -->" not in with_tabs(pages[name])
