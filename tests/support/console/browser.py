@@ -7,13 +7,13 @@ import base64
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 from selenium.common.exceptions import StaleElementReferenceException, TimeoutException
 from selenium.webdriver import ActionChains, Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
 SECONDS = 60
@@ -25,6 +25,11 @@ SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 MISSING = "no browser: it is in Debian's packages chromium and chromium-driver"
 _WORDS = ("--headless=new", "--disable-dev-shm-usage", "--disable-background-networking", "--no-first-run")
 _MOST_TABS = 60
+_FOCUSED_LABEL = """
+const focused = document.activeElement;
+if (focused === null || focused === document.body) return null;
+return focused.ariaLabel ?? (focused.labels?.[0] ?? focused).innerText.trim();
+"""
 _MARGIN = 12
 _QUALITY = 85
 
@@ -87,8 +92,10 @@ class Browser:
 
     def text(self, selector: str = "body") -> str:
         """The visible text of the first element of ``selector``; empty if there is none."""
-        found = self.driver.find_elements(By.CSS_SELECTOR, selector)
-        return found[0].text if found else ""
+        while True:
+            found = self.driver.find_elements(By.CSS_SELECTOR, selector)
+            with suppress(StaleElementReferenceException):  # the page has just replaced it
+                return found[0].text if found else ""
 
     def until(self, selector: str, text: str) -> str:
         """Wait until the first element of ``selector`` shows ``text``; return all its text."""
@@ -113,7 +120,15 @@ class Browser:
 
     def click(self, label: str) -> None:
         """Click the first button or link whose text begins with ``label``."""
-        self._labelled(label).click()
+
+        def is_clicked() -> bool:
+            controls = self.driver.find_elements(By.CSS_SELECTOR, "button, a")
+            found = [control for control in controls if control.text.startswith(label)]
+            for control in found[:1]:
+                control.click()
+            return bool(found)
+
+        self.wait(is_clicked, f"no button and no link is labelled {label!r}")
 
     def fill(self, name: str, text: str) -> None:
         """Type ``text`` into the field ``name``, in place of what it has."""
@@ -138,15 +153,11 @@ class Browser:
         """Press Tab again and again, and yield the label of what has the focus then; until the page has none."""
         for _ in range(_MOST_TABS):
             self.press(Keys.TAB)
-            focused = self.driver.switch_to.active_element
-            if focused.tag_name == "body":
+            label = self.run(_FOCUSED_LABEL)
+            if label is None:
                 return
-            yield self.label_of(focused)
+            yield label
         raise AssertionError("Tab never leaves the page")
-
-    def label_of(self, element: WebElement) -> str:
-        """The name that assistive technology says of ``element``."""
-        return element.accessible_name
 
     def focused_target(self) -> str:
         """The target of the form whose button has the focus; empty if none has it."""
@@ -172,9 +183,3 @@ class Browser:
         words = {"format": "webp", "quality": _QUALITY, "clip": clip, "captureBeyondViewport": True}
         taken = self.driver.execute_cdp_cmd("Page.captureScreenshot", words)
         return base64.b64decode(taken["data"])
-
-    def _labelled(self, label: str) -> WebElement:
-        controls = self.driver.find_elements(By.CSS_SELECTOR, "button, a")
-        found = [control for control in controls if control.text.startswith(label)]
-        assert found, f"no button and no link is labelled {label!r}: {[control.text for control in controls]}"
-        return found[0]
