@@ -1,7 +1,5 @@
 """Several processes share one application: none disturbs another, and no death or pause tears a unit of work."""
 
-import os
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -12,6 +10,7 @@ import pytest
 
 from tests.support.coordinator.event_table import expire_leases, slot_rows
 from tests.support.crash.world import CrashWorld
+from tests.support.frozen import freeze, thaw
 
 pytestmark = pytest.mark.crash
 
@@ -98,11 +97,11 @@ def pause_past_the_lease(world: CrashWorld, step: str) -> None:
     unit = 0 if step.startswith("RECOVER") else 2
     with world.running(replace(world.task, units=3, pause_step=step, pause_unit=unit)) as zombie:
         zombie.until("paused")
-        os.kill(zombie.process.pid, signal.SIGSTOP)
+        freeze(zombie.process.pid)
         if step == "RECOVER_TAKE_OVER" or step in STEPS[5:9]:  # the row is not locked
             expire_leases(world.engine)
         assert world.run(replace(world.task, units=2, seed=7)) == 0
-        os.kill(zombie.process.pid, signal.SIGCONT)
+        thaw(zombie.process.pid)
     assert world.judge() == [], step
 
 

@@ -56,11 +56,7 @@ def test_terminating_a_committed_transaction_is_a_heuristic_abort(any_place: Ope
 
 def test_the_operators_name_is_in_the_record(site: OperationsSite) -> None:
     for number, words in enumerate(((), ("--by", "Ann O'Hara"))):
-<<<<<<< HEAD
-        site.leave("one")
-=======
         site.leave(f"value {number}")
->>>>>>> face
         result = site.run("transactions", "terminate", site.slot(), "--yes", *words)
         assert result.code == 1
         (outcome,) = outcomes(site.engine)[number:]

@@ -1,7 +1,5 @@
 """The broker for tests: topics of a test's own, what is visible in them, and the same address after a crash."""
 
-import os
-import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from dualwrite.errors import ConfigurationError, KafkaRefusedError, KafkaUnavailableError
 from dualwrite.testing.kafka import KafkaBroker
+from tests.support.frozen import freeze, thaw
 from tests.support.waiting import eventually
 
 
@@ -144,9 +143,9 @@ def test_after_a_crash_it_has_everything_at_the_same_address(shared: KafkaBroker
 def test_a_broker_that_does_not_answer_is_unavailable(shared: KafkaBroker) -> None:
     topic = shared.create_topic()
     assert shared.pid is not None
-    os.kill(shared.pid, signal.SIGSTOP)
+    freeze(shared.pid)
     try:
         with pytest.raises(KafkaUnavailableError):
             shared.read(topic, timeout=0.3)
     finally:
-        os.kill(shared.pid, signal.SIGCONT)
+        thaw(shared.pid)

@@ -25,6 +25,7 @@ from dualwrite.wire.apis import (
     ListTransactionsRequest,
 )
 from dualwrite.wire.error_codes import ErrorCode
+from tests.support.frozen import freeze, thaw
 from tests.support.requests import acl_calls, admin_calls, calls
 from tests.support.requests.admin_calls import BROKER, TOPIC
 from tests.support.requests.group_calls import joined_member
@@ -154,17 +155,10 @@ class BusyClient:
         self._thread.join()
 
 
-def is_frozen(pid: int) -> bool:
-    """True if no thread of the process runs."""
-    states = [path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
-    return set(states) == {"T"}
-
-
 def freeze_and_copy(pid: int, source: Path, copy: Path) -> None:
-    os.kill(pid, signal.SIGSTOP)
-    eventually(lambda: is_frozen(pid), bool)
+    freeze(pid)
     shutil.copytree(source, copy)
-    os.kill(pid, signal.SIGCONT)
+    thaw(pid)
 
 
 def follow_the_page(pid: int, source: Path, copy: Path) -> None:

@@ -4,7 +4,6 @@ import asyncio
 import errno
 import json
 import os
-import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from dualwrite.broker.metrics import health as module
 from dualwrite.broker.metrics.health import BrokerStage, Checks, DiskProbe, Health
 from dualwrite.broker.metrics.http import MetricsServer
+from tests.support.frozen import freeze, thaw
 from tests.support.monitoring.measured import MeasuredBroker, fetch, measured_broker
 from tests.support.requests.calls import metadata
 from tests.support.requests.raw_client import RawClient
@@ -205,8 +205,8 @@ def test_a_stopped_process_is_not_healthy(tmp_path: Path) -> None:
     """SIGSTOP stops every thread, so that the probe gets no answer at all."""
     with measured_broker(tmp_path) as broker:
         assert broker.probe("/healthz")[0] == 200
-        broker.process.send_signal(signal.SIGSTOP)
+        freeze(broker.process.pid)
         with pytest.raises(OSError, match="timed out"):
             fetch(broker.url.removesuffix("/metrics") + "/healthz", seconds=0.2)
-        broker.process.send_signal(signal.SIGCONT)
+        thaw(broker.process.pid)
         assert broker.probe("/healthz")[0] == 200

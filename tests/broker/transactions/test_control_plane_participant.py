@@ -3,7 +3,6 @@
 Every test ends with the same oracle: a read_committed consumer sees what the database decided, once.
 """
 
-import os
 import signal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import FencedError, InvalidTransactionStateError, KafkaUnavailableError, PrepareFailedError
 from dualwrite.ids import OngoingTransaction, PreparedTxnState
 from dualwrite.records.outgoing import OutgoingRecord
+from tests.support.frozen import freeze, thaw
 from tests.support.peer_clients.kafka_helpers import create_topic, fresh_name, visible
 
 Producer = LibrdkafkaProducer | NativeProducer
@@ -349,13 +349,13 @@ def test_a_broker_that_falls_silent_is_given_up_in_time_and_recovery_finds_the_o
     application.write(participant, b"a")
     application.decide(participant)
     assert broker.pid is not None
-    os.kill(broker.pid, signal.SIGSTOP)
+    freeze(broker.pid)
     try:
         with pytest.raises(KafkaUnavailableError, match=application.name):
             participant.commit_transaction()
         participant.close()
     finally:
-        os.kill(broker.pid, signal.SIGCONT)
+        thaw(broker.pid)
     assert application.recover() in (Outcome.COMMITTED, Outcome.NOTHING)  # the late EndTxn may have arrived first
     both_or_neither(application, [b"a"])
 

@@ -16,6 +16,7 @@ from dualwrite.errors import DatabaseUnavailableError, InDoubtError
 from tests.support.coordinator.event_table import events, slot_rows
 from tests.support.coordinator.silent_database import KNOWN_TOTAL, LIMIT, SilentDatabaseWorld, error_of, world
 from tests.support.coordinator.usual_unit import write, write_unit
+from tests.support.frozen import freeze
 from tests.support.servers.mariadb import MariaDB
 from tests.support.servers.postgresql import PostgreSQL
 from tests.support.servers.silent_proxy import COMMIT
@@ -173,7 +174,7 @@ class Backend:
 
     def freeze(self, step: str) -> None:
         if self.process and step == self.step:
-            os.kill(self.process, signal.SIGSTOP)
+            freeze(self.process)
             self.step = ""
 
     def go_on(self) -> None:
@@ -249,12 +250,12 @@ def test_a_server_that_is_frozen_at_commit_ends_the_unit_in_doubt(own_mariadb: M
     process = own_mariadb.process
     armed: list[str] = []
 
-    def freeze(step: str) -> None:
+    def at_step(step: str) -> None:
         if step in armed:
             armed.clear()
-            os.kill(process, signal.SIGSTOP)
+            freeze(process)
 
-    dual_write = world.dual_write(on_step=freeze)
+    dual_write = world.dual_write(on_step=at_step)
     try:
         write_unit(dual_write, "before")
         armed.append("COMMIT_DATABASE")
