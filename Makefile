@@ -26,7 +26,8 @@ help:
 	@echo "make spark-demo the same by Spark, in a stream to PostgreSQL and a topic, all of it killed (FLIGHTS=$(FLIGHTS))"
 	@echo "make test       all tests but the slow ones (some minutes)"
 	@echo "make slow       the slow tests: more crashes, clients and databases (half an hour)"
-	@echo "make fuzz       random requests and damaged files until something is found (SECONDS=$(SECONDS))"
+	@echo "make fuzz       random input of every kind and damaged files until something is found (SECONDS=$(SECONDS));"
+	@echo "                GUIDED=batches, states or inputs: guided by coverage (needs atheris)"
 	@echo "make compare    what a unit of work costs, beside the naive pair and the commit AGAINST=$(AGAINST)"
 	@echo "make benchmarks every figure of the documentation, as one report in benchmark-report/ (hours, on an idle machine)"
 	@echo "make check      ruff, mypy, the layering test and the tests of single modules"
@@ -58,7 +59,7 @@ slow: $(READY)
 	$(BIN)/python -m pytest -m slow $(PARALLEL) $(PYTEST)
 
 fuzz: $(READY)
-	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
+	$(BIN)/python -m tests.fuzz$(if $(GUIDED),.guided $(GUIDED)) --seconds $(SECONDS)
 
 # A clone may lack the commit: then beside the naive pair alone.
 compare: $(READY)

@@ -35,6 +35,9 @@ UNKNOWN_START = -1
 
 _LONGEST_TOPIC_IN_ANCHOR = 198
 _LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_NUMBER = "(0|[1-9][0-9]{0,18})"
+_STATE = re.compile(f"{_NUMBER}:{_NUMBER}(?::([^:]+):{_NUMBER}:{_NUMBER})?")
+_MAX_INT, _MAX_LONG = 2**31 - 1, 2**63 - 1
 _LEGAL_TRANSACTIONAL_ID = re.compile(r"[^\x00-\x1f\x7f]{1,255}")
 
 
@@ -264,18 +267,20 @@ def _differ(one: int, other: int) -> bool:
 def _parsed(text: str) -> tuple[ProducerIdentity, Anchor | None]:
     if not text:
         return NO_PRODUCER, None
-    parts = text.split(":")
-    try:
-        if len(parts) not in (2, 5):
-            raise ValueError(text)
-        producer = ProducerIdentity(int(parts[0]), int(parts[1]))
-        if producer.producer_id < 0 or not 0 <= producer.epoch <= MAX_PRODUCER_EPOCH:
-            raise ValueError(text)
-        return producer, Anchor(parts[2], int(parts[3]), int(parts[4])) if len(parts) == 5 else None
-    except ValueError:
-        raise ConfigurationError(
-            f"prepared transaction state {text!r}: expected producerId:epoch[:topic:partition:offset]"
-        ) from None
+    match = _STATE.fullmatch(text)
+    if match is not None:
+        producer = ProducerIdentity(int(match[1]), int(match[2]))
+        anchor = Anchor(match[3], int(match[4]), int(match[5])) if match[3] else None
+        if _is_in_range(producer, anchor):
+            return producer, anchor
+    raise ConfigurationError(f"prepared transaction state {text!r}: expected producerId:epoch[:topic:partition:offset]")
+
+
+def _is_in_range(producer: ProducerIdentity, anchor: Anchor | None) -> bool:
+    """True if Kafka's types can hold every number."""
+    if producer.producer_id > _MAX_LONG or producer.epoch > MAX_PRODUCER_EPOCH:
+        return False
+    return anchor is None or (anchor.partition <= _MAX_INT and anchor.offset <= _MAX_LONG)
 
 
 def require_prepared_state(state: object) -> PreparedTxnState:

@@ -4,7 +4,7 @@ import argparse
 
 from dualwrite.cli.cluster import add_cluster, add_two_phase, cluster_config
 from dualwrite.cli.database import add_database, database
-from dualwrite.cli.printing import print_json
+from dualwrite.cli.printing import print_json, printable
 from dualwrite.errors import InputError
 from dualwrite.operations.doctor import examine
 from dualwrite.operations.findings import Finding, Level, worst
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _line(finding: Finding) -> str:
     advice = f" -> {finding.advice}" if finding.advice else ""
-    return f"{finding.level.value:<8} {finding.check}: {' '.join(finding.message.split())}{advice}"
+    return printable(f"{finding.level.value:<8} {finding.check}: {' '.join(finding.message.split())}{advice}")
 
 
 def _as_json(finding: Finding) -> dict[str, object]:

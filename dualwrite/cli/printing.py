@@ -13,11 +13,11 @@ from dualwrite.operations.phrases import since as since
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table. Each column is as wide as its longest text."""
-    widths = [max(len(row[column]) for row in (heads, *rows)) for column in range(len(heads))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (heads, *rows)
-    ]
+    """The lines of a table. Each column is as wide as its longest text. Cells that another program wrote may have any
+    letters, which are shown with escapes."""
+    lines = [[printable(cell) for cell in row] for row in (heads, *rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
 
 
 def print_either(document: Any, lines: Iterable[str], *, is_json: bool) -> None:

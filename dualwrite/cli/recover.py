@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from dualwrite.cli.cluster import add_cluster, add_two_phase, cluster_config, require_cluster
 from dualwrite.cli.database import add_database, database
-from dualwrite.cli.printing import complain, counted, print_json
+from dualwrite.cli.printing import complain, counted, print_json, printable
 from dualwrite.cli.transactions.output import heuristic_count
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import ForeignClusterError
@@ -44,11 +44,11 @@ def run(arguments: argparse.Namespace) -> int:
         print_json({"outcomes": done.outcomes, "errors": errors, "in_use": done.in_use, "missed": done.missed})
         return 1 if done.is_bad else 0
     for text in results({name: found for name, found in done.outcomes.items() if found is not Outcome.NOTHING}):
-        print(text)
+        print(printable(text))
     for name in done.missed:
-        print(f"{name}: not recovered: {IS_LOCKED.detail}")
+        print(printable(f"{name}: not recovered: {IS_LOCKED.detail}"))
     for name, reason in done.in_use.items():
-        print(f"{name}: not touched: {reason}")
+        print(printable(f"{name}: not touched: {reason}"))
     ended = sum(outcome in (Outcome.COMMITTED, Outcome.ABORTED) for outcome in done.outcomes.values())
     print(
         f"{counted(len(done.outcomes), 'slot')} checked; {counted(ended, 'transaction')} ended"

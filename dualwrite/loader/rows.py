@@ -27,6 +27,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIME = re.compile(r"([0-9]{2}:[0-9]{2})(:[0-9]{2})?(?:\.([0-9]{1,6}))?")
 _ZONE = re.compile(r"(Z|z|[+-][0-9]{2}:?[0-9]{2})$")
+_TOO_DEEP = "JSON that is nested too deeply"
 _BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 
@@ -121,7 +122,10 @@ def encode_value(row: Row) -> bytes:
 
     :raises ValueError: if a text is not valid Unicode.
     """
-    return json.dumps(row, default=_as_text, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    try:
+        return json.dumps(row, default=_as_text, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
 
 
 def encode_key(value: Any) -> bytes | None:
@@ -290,7 +294,10 @@ def _uuid(value: Any) -> UUID:
 
 
 def _json(value: str) -> Any:
-    return json.loads(value)
+    try:
+        return json.loads(value)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
 
 
 def _as_it_is(value: Any) -> Any:

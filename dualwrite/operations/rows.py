@@ -1,7 +1,8 @@
 """The state table's rows for an operator: those of one application, or all."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 from sqlalchemy import Engine, select
 from sqlalchemy.exc import DBAPIError
@@ -13,6 +14,7 @@ from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
 from dualwrite.coordinator.sql.outcome_store import in_utc
 from dualwrite.coordinator.sql.own_tables import ours
+from dualwrite.coordinator.sql.row_types import moment_of, require_types
 from dualwrite.coordinator.sql.state_row import is_of, state_of
 from dualwrite.coordinator.sql.tables import UNRECOVERED
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
@@ -36,19 +38,24 @@ def state_rows(
     :param transactional_ids: only these; None for all.
     :param cluster_id: the Kafka cluster in use, if known. A slot with open work in another cluster is then FOREIGN.
     :raises DatabaseNotReadyError: if there is no state table.
-    :raises ConfigurationError: if a row contains an invalid state. The message names the row.
+    :raises ConfigurationError: if a row contains an invalid state, or a value of another type than its column. The
+        message names the row.
     """
-    remaining = database_of(engine.dialect).seconds_until(table.c.lease_expires_at).label("remaining")
-    query = select(table, remaining).order_by(table.c.transactional_id)
+    database = database_of(engine.dialect)
+    remaining = database.seconds_until(table.c.lease_expires_at).label("remaining")
+    moment = database.exact_column(table.c.updated_at).label("updated_at")
+    columns = [column for column in table.columns if column not in (table.c.updated_at, table.c.lease_expires_at)]
+    query = select(*columns, moment, remaining).order_by(table.c.transactional_id)
     if application is not None:
         query = query.where(table.c.transactional_id.startswith(f"{application}-", autoescape=True))
     if transactional_ids is not None:
         query = query.where(table.c.transactional_id.in_(transactional_ids))
     with engine.connect() as connection, clear_errors(engine):
-        records = connection.execute(query, execution_options=ours(connection)).all()
+        records: Sequence[Any] = connection.execute(query, execution_options=ours(connection)).all()
     observer = replace(OBSERVER, cluster_id=cluster_id)
     rows = {}
     for row in records:
+        require_types(row)
         name = row.transactional_id
         number = slot_number(name.rpartition("-")[0] if application is None else application, name)
         if number is None and application is not None:
@@ -61,7 +68,7 @@ def state_rows(
         except ConfigurationError as error:
             raise ConfigurationError(f"row {name!r} of {table.name}: {error}") from None
         is_new = row.outcome == UNRECOVERED
-        rows[name] = RowView(slot, observer.status(slot), state, in_utc(row.updated_at), is_new)
+        rows[name] = RowView(slot, observer.status(slot), state, in_utc(moment_of(row, "updated_at")), is_new)
     return rows
 
 

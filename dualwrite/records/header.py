@@ -152,11 +152,13 @@ def peek_extent(buffer: bytes | bytearray | memoryview, position: int = 0) -> tu
     """Base offset, last offset and size in bytes of the batch at ``position``, which was checked before. Faster than
     :func:`peek_header`.
 
-    :raises MalformedBatchError: if fewer than 27 bytes are left.
+    :raises MalformedBatchError: if fewer than 27 bytes are left, or the length is impossible.
     """
     if len(buffer) - position < _EXTENT.size:
         raise MalformedBatchError(f"{len(buffer) - position} bytes where a batch header should be")
     base_offset, batch_length, last_offset_delta = _EXTENT.unpack_from(buffer, position)
+    if batch_length < _HEADER_LENGTH:
+        raise MalformedBatchError("impossible length in a batch header")
     return base_offset, base_offset + last_offset_delta, batch_length + _PREFIX_SIZE
 
 

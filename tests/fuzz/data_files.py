@@ -9,7 +9,7 @@ from pathlib import Path
 from dualwrite.broker.core.commands import AddPartitions, EndTransaction, InitProducerId
 from dualwrite.broker.core.offsets import CommitOffsets, CommittedPosition
 from dualwrite.broker.facts.transactions import TransactionVersion
-from dualwrite.broker.log.layout import CLEANED_BEFORE, CLEANER_OFFSET, LOG, SNAPSHOT, write_mark
+from dualwrite.broker.log.layout import CLEANED_BEFORE, CLEANER_OFFSET, write_mark
 from dualwrite.broker.log.settings import LogSettings
 from dualwrite.errors import CorruptLogError
 from dualwrite.ids import TopicPartition
@@ -24,9 +24,6 @@ from tests.support.broker.simulated import DATA_DIR, TOPIC, Rooms, append, run
 from tests.support.requests.calls import fetch_request, only_partition
 
 SLOWEST_SECONDS = 30.0
-PROTECTED = (LOG, SNAPSHOT)
-"""The kinds of files with checksums. Notes and Kafka's indexes have none: a changed number may be a valid one."""
-
 READ_ERRORS = (ErrorCode.NONE, ErrorCode.CORRUPT_MESSAGE, ErrorCode.OFFSET_OUT_OF_RANGE)
 
 Found = dict[tuple[str, int], bytes | None]
@@ -172,9 +169,8 @@ def _records(place: str, header: BatchHeader, batch: memoryview) -> Found:
 
 
 def _compare(found: Found, original: Found, kind: str) -> None:
-    """No value may be wrong. If the damaged file has checksums, none may be missing without a sign. Offsets have no
-    checksum, as in Kafka."""
+    """No value may be wrong, and none may be missing without a sign."""
     values, known = set(found.values()), set(original.values())
     assert values <= known | {None}, f"{sorted(values - known - {None})} appeared after damage to {kind}"
-    if kind in PROTECTED and None not in values:
+    if None not in values:
         assert values == known, f"{sorted(known - values)[:5]} are missing after damage to {kind}"

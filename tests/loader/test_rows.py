@@ -389,3 +389,16 @@ def test_every_decimal_comes_through_to_the_last_digit(number: Decimal) -> None:
     held = typed(Numeric(30, 6), str(number))
     assert held == number
     assert held.as_tuple().exponent == -6
+
+
+def test_json_that_is_nested_too_deeply_is_refused_with_its_line() -> None:
+    with pytest.raises(InputError, match=r"f\.csv, line 3: column 'x': JSON that is nested too deeply"):
+        typer_for(JSON()).row(InputRow(3, {"x": "[" * 100_000}))
+
+
+def test_a_row_that_is_nested_too_deeply_for_a_message_is_refused() -> None:
+    nested: list[object] = []
+    for _ in range(100_000):
+        nested = [nested]
+    with pytest.raises(ValueError, match="nested too deeply"):
+        encode_value({"x": nested})

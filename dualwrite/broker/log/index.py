@@ -11,10 +11,10 @@ disk, offsets are relative to the segment's base offset.
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
+from dualwrite.broker.log.index_checksums import IndexSums, checked_index, read_sums
 from dualwrite.broker.log.layout import OFFSET_INDEX, TIME_INDEX
 from dualwrite.ports import File, Files
 
@@ -23,10 +23,6 @@ OFFSET_ENTRY = struct.Struct(">ii")
 TIME_ENTRY = struct.Struct(">qi")
 _INT = struct.Struct(">i")
 _LONG = struct.Struct(">q")
-
-
-class DamagedIndexError(ValueError):
-    """A file is missing, or is not an index of its segment. The caller must rebuild it from the segment."""
 
 
 class Column(Protocol):
@@ -122,38 +118,38 @@ class StoredIndex(Index):
 
     def __init__(self, files: Files, log: Path, base_offset: int) -> None:
         self._files = files
+        self._log = log
         self._offset_index = log.with_suffix(OFFSET_INDEX)
         self._time_index = log.with_suffix(TIME_INDEX)
         self._base = base_offset
+        self._sums: IndexSums | None = None
 
-    def check(self, whole: bool) -> None:
-        """Check that both files exist and, if ``whole``, end with a complete entry.
+    def check(self) -> None:
+        """Check both files. Entries that a crash has left behind the checked ones are not used.
 
-        :raises DamagedIndexError: if not.
+        :raises DamagedIndexError: if a file is missing or damaged.
         """
-        for path, entry in ((self._offset_index, OFFSET_ENTRY), (self._time_index, TIME_ENTRY)):
-            try:
-                size = self._files.reader(path).size()
-            except FileNotFoundError:
-                raise DamagedIndexError(f"{path.name} is missing") from None
-            if whole and size % entry.size:
-                raise DamagedIndexError(f"{path.name} has {size} bytes, not a whole number of entries")
+        sums = read_sums(self._files, self._log)
+        for path in (self._offset_index, self._time_index):
+            checked_index(self._files, path, sums[path.suffix])
+        self._sums = sums
 
     def loaded(self, before: int) -> GrowingIndex:
-        """The entries of batches that end before the offset ``before``, in memory. A crash may have damaged later
-        entries."""
-        index, last = GrowingIndex(), -1
-        for relative, position in _entries(self._files.reader(self._offset_index), OFFSET_ENTRY):
-            if not last < relative < before - self._base:
+        """The entries of batches that end before the offset ``before``, in memory.
+
+        :raises DamagedIndexError: as :meth:`check`.
+        """
+        index, sums = GrowingIndex(), read_sums(self._files, self._log)
+        content = checked_index(self._files, self._offset_index, sums[OFFSET_INDEX])
+        for relative, position in OFFSET_ENTRY.iter_unpack(content):
+            if relative >= before - self._base:
                 break
             index.add(self._base + relative, position)
-            last = relative
-        last = -1
-        for time, relative in _entries(self._files.reader(self._time_index), TIME_ENTRY):
-            if not last < relative < before - self._base:
+        content = checked_index(self._files, self._time_index, sums[TIME_INDEX])
+        for time, relative in TIME_ENTRY.iter_unpack(content):
+            if relative >= before - self._base:
                 break
             index.add_time(time, self._base + relative)
-            last = relative
         return index
 
     # The look-ups of ``Index`` use attributes; here each attribute opens the file again.
@@ -161,39 +157,39 @@ class StoredIndex(Index):
     @property
     def offsets(self) -> Column:  # type: ignore[override]
         """Last offsets of the indexed batches."""
-        return _StoredColumn(self._files.reader(self._offset_index), OFFSET_ENTRY.size, 0, _INT, self._base)
+        return self._column(self._offset_index, OFFSET_ENTRY.size, 0, _INT, self._base)
 
     @property
     def positions(self) -> Column:  # type: ignore[override]
         """The positions of the indexed batches."""
-        return _StoredColumn(self._files.reader(self._offset_index), OFFSET_ENTRY.size, _INT.size, _INT, 0)
+        return self._column(self._offset_index, OFFSET_ENTRY.size, _INT.size, _INT, 0)
 
     @property
     def times(self) -> Column:  # type: ignore[override]
         """The timestamps of the time index."""
-        return _StoredColumn(self._files.reader(self._time_index), TIME_ENTRY.size, 0, _LONG, 0)
+        return self._column(self._time_index, TIME_ENTRY.size, 0, _LONG, 0)
 
     @property
     def time_offsets(self) -> Column:  # type: ignore[override]
         """For each timestamp of the time index, the last offset of its batch."""
-        return _StoredColumn(self._files.reader(self._time_index), TIME_ENTRY.size, _LONG.size, _INT, self._base)
+        return self._column(self._time_index, TIME_ENTRY.size, _LONG.size, _INT, self._base)
 
-
-def _entries(file: File, layout: struct.Struct) -> Iterator[tuple[int, int]]:
-    size = file.size()
-    return layout.iter_unpack(file.read(0, size - size % layout.size))
+    def _column(self, path: Path, entry_size: int, at: int, field: struct.Struct, base: int) -> Column:
+        file = self._files.reader(path)
+        size = file.size() if self._sums is None else self._sums[path.suffix].size
+        return _StoredColumn(file, size // entry_size, entry_size, at, field, base)
 
 
 class _StoredColumn:
-    """One field of all entries of a file."""
+    """One field of the first ``count`` entries of a file."""
 
-    def __init__(self, file: File, entry_size: int, at: int, field: struct.Struct, base: int) -> None:
+    def __init__(self, file: File, count: int, entry_size: int, at: int, field: struct.Struct, base: int) -> None:
         self._file = file
         self._entry_size = entry_size
         self._at = at
         self._field = field
         self._base = base
-        self._count = file.size() // entry_size
+        self._count = count
 
     def __len__(self) -> int:
         return self._count

@@ -1,13 +1,20 @@
 """The names of a log's files, and the notes beside them: one number each, changed atomically.
 
 ``00000000000000000042.log`` is a segment; ``.index``, ``.timeindex`` and ``.txnindex`` belong to it; ``.snapshot`` is
-the partition's state at that offset. These are Kafka's names. Notes are this broker's own (Kafka has one file of each
-kind for all partitions): ``recovery-point``, ``log-start-offset``, ``cleaned-before``, ``cleaner-offset``.
+the partition's state at that offset. These are Kafka's names. ``.checksums`` is this broker's own: the checksums of the
+three indexes. So are the notes (Kafka has one file of each kind for all partitions): ``recovery-point``,
+``log-start-offset``, ``cleaned-before``, ``cleaner-offset``.
+
+A note holds its number and a checksum, such as ``42 crc32c 2e7d3dcb``: one flipped bit in a bare number is another
+number. An operator may write a bare number, as an error message of the broker may advise. No flipped bit and no
+truncation makes a bare number out of a note with a checksum.
 """
 
 import re
 from collections.abc import Iterable
 from pathlib import Path
+
+import crc32c
 
 from dualwrite.errors import CorruptLogError
 from dualwrite.ports import Files
@@ -17,7 +24,10 @@ OFFSET_INDEX = ".index"
 TIME_INDEX = ".timeindex"
 TRANSACTION_INDEX = ".txnindex"
 SNAPSHOT = ".snapshot"
+CHECKSUMS = ".checksums"
 INDEXES = (OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX)
+BESIDE_SEGMENT = (*INDEXES, CHECKSUMS)
+"""The suffixes of the files that come and go with a segment."""
 
 RECOVERY_POINT = "recovery-point"
 LOG_START_OFFSET = "log-start-offset"
@@ -35,6 +45,7 @@ _WITHOUT = {
 UNFINISHED = ".tmp"
 """The suffix of a file that is still being written, until it is renamed."""
 _STEM = re.compile(r"\d{20}")
+_NOTE = re.compile(rb"(\d{1,19})(?: crc32c ([0-9a-f]{8}))?\n")
 
 
 def name_at(offset: int, suffix: str) -> str:
@@ -68,23 +79,31 @@ def belongs_to_log(name: str) -> bool:
 def read_mark(files: Files, path: Path) -> int:
     """The number in the note at ``path``, 0 if there is no such file.
 
-    :raises CorruptLogError: if the file does not hold one number. A crash cannot cause that, and the number must not be
-        guessed: without the start offset, deleted records would come back.
+    :raises CorruptLogError: if the file does not hold one number, or its checksum is wrong. A crash cannot cause that,
+        and the number must not be guessed: without the start offset, deleted records would come back.
     """
     if path.name not in files.list(path.parent):
         return 0
     file = files.reader(path)
     text = file.read(0, file.size())
-    if not re.fullmatch(rb"\d{1,19}\n", text):
+    note = _NOTE.fullmatch(text)
+    if note is None:
         raise CorruptLogError(
             f"{path}: damaged, not one number and a line feed. Restore it, or remove it: {_WITHOUT[path.name]}"
         )
-    return int(text)
+    if note[2] is not None and note[2] != _checksum(note[1]):
+        raise CorruptLogError(f"{path}: damaged, wrong checksum. Restore it, or remove it: {_WITHOUT[path.name]}")
+    return int(note[1])
 
 
 def write_mark(files: Files, path: Path, number: int) -> None:
     """Write ``number`` to the note at ``path``, durably. A crash leaves the old number or the new one."""
-    replace_file(files, path, b"%d\n" % number)
+    digits = b"%d" % number
+    replace_file(files, path, b"%s crc32c %s\n" % (digits, _checksum(digits)))
+
+
+def _checksum(digits: bytes) -> bytes:
+    return b"%08x" % crc32c.crc32c(digits)
 
 
 def replace_file(files: Files, path: Path, content: bytes) -> None:

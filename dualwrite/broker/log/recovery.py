@@ -14,11 +14,11 @@ from itertools import pairwise
 from pathlib import Path
 
 from dualwrite.broker.facts.producer_snapshot import ProducerSnapshot, decode_snapshot
-from dualwrite.broker.facts.transaction_index import IndexedTransaction, decode_aborted
-from dualwrite.broker.log.index import DamagedIndexError
+from dualwrite.broker.facts.transaction_index import IndexedTransaction, decode_aborted, encode_aborted
+from dualwrite.broker.log.index_checksums import DamagedIndexError, IndexSum, checked_index, read_sums
 from dualwrite.broker.log.layout import (
+    BESIDE_SEGMENT,
     CLEANED_BEFORE,
-    INDEXES,
     LOG,
     LOG_START_OFFSET,
     RECOVERY_POINT,
@@ -62,7 +62,7 @@ class LogRecovery:
         self._settings = settings
         self._on_batch = on_batch
         self._on_snapshot = on_snapshot
-        self._stored_aborted: dict[int, int] = {}
+        self._stored_aborted: dict[int, IndexSum] = {}
 
     def run(self) -> None:
         """Open every segment, the last one for appends.
@@ -95,7 +95,7 @@ class LogRecovery:
     def _remove_leftovers(self, bases: Sequence[int]) -> None:
         """Remove segments below the log's start that a crash left, and indexes without a segment."""
         names = self._files.list(self._directory)
-        for suffix in (*INDEXES, LOG):
+        for suffix in (*BESIDE_SEGMENT, LOG):
             for leftover in set(offsets_of(names, suffix)).difference(bases):
                 self._files.remove(self._directory / name_at(leftover, suffix))
 
@@ -124,16 +124,16 @@ class LogRecovery:
 
     def _aborted(self, base_offset: int, before: int) -> list[IndexedTransaction]:
         name = name_at(base_offset, TRANSACTION_INDEX)
+        known = read_sums(self._files, self._path(base_offset))[TRANSACTION_INDEX]
+        content = checked_index(self._files, self._directory / name, known)
         try:
-            aborted = decode_aborted(self._content(name))
-        except FileNotFoundError:
-            raise ValueError(f"{name} is missing") from None
+            aborted = decode_aborted(content)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
         aborted = [transaction for transaction in aborted if transaction.last_offset < before]
         if aborted and aborted[0].last_offset < base_offset:
             raise ValueError(f"{name} belongs to another segment")
-        self._stored_aborted[base_offset] = len(aborted)
+        self._stored_aborted[base_offset] = IndexSum().extended(encode_aborted(aborted))
         return aborted
 
     def _content(self, name: str) -> bytes:
@@ -142,6 +142,7 @@ class LogRecovery:
 
     def _open_earlier(self, base_offset: int, following: int) -> None:
         segment = self._open_segment(base_offset, following)
+        self._check_size(segment)
         if not segment.is_stored:
             report_from = max(base_offset, self.replayed_from)
             try:
@@ -151,9 +152,20 @@ class LogRecovery:
         if not segment.next_offset <= following <= max(segment.next_offset, self.cleaned_before):
             raise CorruptLogError(
                 f"{self._path(following)}: begins at offset {following}, but the segment before it ends at"
-                f" {segment.next_offset}"
+                f" {segment.next_offset} ({segment.path})"
             )
         segment.seal(following)
+
+    def _check_size(self, segment: Segment) -> None:
+        """Refuse an earlier segment that has become shorter. Its end may be the end of a batch, and a gap may be
+        allowed behind it."""
+        try:
+            least = read_sums(self._files, segment.path)[LOG].size
+        except DamagedIndexError:
+            return
+        size = self._files.reader(segment.path).size()
+        if size < least:
+            raise CorruptLogError(f"{segment.path}: {size} bytes instead of {least}; later segments follow it")
 
     def _open_last(self, base_offset: int) -> None:
         segment = self._open_segment(base_offset, None)
@@ -179,7 +191,7 @@ class LogRecovery:
 
     def _open_segment(self, base_offset: int, following: int | None) -> Segment:
         """The opened segment. The index has its batches below the snapshot, if it is sound."""
-        segment = Segment(self._files, self._path(base_offset), base_offset)
+        segment = Segment(self._files, self._path(base_offset), base_offset, self.cleaned_before)
         if base_offset < self.replayed_from:
             is_known = following is not None and following <= self.replayed_from
             bound = following if is_known and following is not None else self.replayed_from
@@ -188,9 +200,8 @@ class LogRecovery:
             except DamagedIndexError as error:
                 self.repairs.append(f"{segment.path.name}: {error}")
                 segment.close()
-                segment = Segment(self._files, self._path(base_offset), base_offset)
-        offsets, times, _ = segment.stored
-        segment.stored = (offsets, times, self._stored_aborted.get(base_offset, 0))
+                segment = Segment(self._files, self._path(base_offset), base_offset, self.cleaned_before)
+        segment.stored = {**segment.stored, TRANSACTION_INDEX: self._stored_aborted.get(base_offset, IndexSum())}
         self.segments.append(segment)
         return segment
 
@@ -201,6 +212,6 @@ class LogRecovery:
 def remove_segment(files: Files, directory: Path, base_offset: int) -> None:
     """Remove the files of a segment below the log start offset."""
     names = files.list(directory)
-    for suffix in (*INDEXES, LOG):
+    for suffix in (*BESIDE_SEGMENT, LOG):
         if name_at(base_offset, suffix) in names:
             files.remove(directory / name_at(base_offset, suffix))

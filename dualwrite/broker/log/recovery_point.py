@@ -9,9 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dualwrite.broker.facts.transaction_index import ENTRY_SIZE, IndexedTransaction, encode_aborted
+from dualwrite.broker.facts.transaction_index import IndexedTransaction, encode_aborted
 from dualwrite.broker.log.index import OFFSET_ENTRY, TIME_ENTRY
+from dualwrite.broker.log.index_checksums import IndexSum, encode_sums
 from dualwrite.broker.log.layout import (
+    CHECKSUMS,
+    LOG,
     OFFSET_INDEX,
     RECOVERY_POINT,
     SNAPSHOT,
@@ -52,15 +55,16 @@ class PendingIndexes:
         """:param aborted: the aborted transactions with a marker in ``segment`` that its file does not contain yet."""
         self._segment = segment
         self._is_sealed = segment.is_sealed
-        offsets, times, transactions = segment.stored
-        index = segment.growing_index
-        base_offset = segment.base_offset
-        self._entries = (
-            IndexEntries(OFFSET_INDEX, offsets * OFFSET_ENTRY.size, index.offset_entries(offsets, base_offset)),
-            IndexEntries(TIME_INDEX, times * TIME_ENTRY.size, index.time_entries(times, base_offset)),
-            IndexEntries(TRANSACTION_INDEX, transactions * ENTRY_SIZE, encode_aborted(aborted)),
-        )
-        segment.stored = (len(index.offsets), len(index.times), transactions + len(aborted))
+        stored, index, base_offset = segment.stored, segment.growing_index, segment.base_offset
+        added = {
+            OFFSET_INDEX: index.offset_entries(stored[OFFSET_INDEX].size // OFFSET_ENTRY.size, base_offset),
+            TIME_INDEX: index.time_entries(stored[TIME_INDEX].size // TIME_ENTRY.size, base_offset),
+            TRANSACTION_INDEX: encode_aborted(aborted),
+        }
+        self._entries = [IndexEntries(suffix, stored[suffix].size, data) for suffix, data in added.items()]
+        self._sums = {suffix: stored[suffix].extended(data) for suffix, data in added.items()}
+        self._sums[LOG] = IndexSum(segment.size)
+        segment.stored = self._sums
 
     def write(self, files: Files, ending: str = "") -> None:
         """Write the entries to disk. The names of empty files still need a sync of the directory.
@@ -69,6 +73,12 @@ class PendingIndexes:
         """
         for entries in self._entries:
             entries.write(files, self._segment.path.with_suffix(entries.suffix + ending))
+        # Last: the checksums are those of the beginnings of the indexes, which may already have more entries.
+        path, content = self._segment.path.with_suffix(CHECKSUMS + ending), encode_sums(self._sums)
+        file = files.open(path)
+        if file.read(0, file.size()) != content:
+            replace_file(files, path, content)
+        file.close()
         if self._is_sealed:
             self._segment.read_index_from_disk()
 

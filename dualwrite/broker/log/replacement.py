@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dualwrite.broker.facts.transaction_index import IndexedTransaction
-from dualwrite.broker.log.layout import INDEXES, LOG, UNFINISHED, name_at, offsets_of
+from dualwrite.broker.log.layout import BESIDE_SEGMENT, LOG, UNFINISHED, name_at, offsets_of
 from dualwrite.broker.log.recovery_point import PendingIndexes
 from dualwrite.broker.log.segment import Segment
 from dualwrite.broker.log.settings import LogSettings
@@ -39,7 +39,7 @@ class Replacement:
         self.control_offsets: set[int] = set()
         """The offsets of the transaction markers that the new segment has."""
         path = directory / name_at(self.base_offset, CLEANED)
-        self.segment = Segment(files, path, self.base_offset)
+        self.segment = Segment(files, path, self.base_offset, gaps_before=self.end_offset)
         self.segment.cut_tail()  # remove the content of an earlier file, if any
 
     @property
@@ -99,9 +99,9 @@ def _complete(files: Files, directory: Path, swap: str) -> None:
     assert match is not None
     base, end = int(match[1]), int(match[2])
     names = files.list(directory)
-    for suffix in (*INDEXES, LOG):
+    for suffix in (*BESIDE_SEGMENT, LOG):
         _remove(files, directory, [offset for offset in offsets_of(names, suffix) if base < offset < end], suffix)
-    for suffix in INDEXES:
+    for suffix in BESIDE_SEGMENT:
         if name_at(base, suffix) + CLEANED in names:
             files.rename(directory / (name_at(base, suffix) + CLEANED), name_at(base, suffix))
     files.sync_directory(directory)  # an old segment's index must never be taken for the new one's

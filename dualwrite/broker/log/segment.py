@@ -8,15 +8,17 @@ import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from dualwrite.broker.log.batch_checks import check_batches, checked_batches
 from dualwrite.broker.log.index import (
     NO_TIMESTAMP,
     OFFSET_ENTRY,
     TIME_ENTRY,
-    DamagedIndexError,
     GrowingIndex,
     Index,
     StoredIndex,
 )
+from dualwrite.broker.log.index_checksums import NO_SUMS, DamagedIndexError, IndexSum
+from dualwrite.broker.log.layout import OFFSET_INDEX, TIME_INDEX
 from dualwrite.broker.log.settings import LogSettings
 from dualwrite.ports import File, Files
 from dualwrite.records.compression import batch_body
@@ -46,7 +48,7 @@ class DamagedSegmentError(ValueError):
 class Segment:
     """The batches from ``base_offset`` up to but not including ``next_offset``. Only :meth:`sync` is thread-safe."""
 
-    def __init__(self, files: Files, path: Path, base_offset: int) -> None:
+    def __init__(self, files: Files, path: Path, base_offset: int, gaps_before: int = 0) -> None:
         self.path = path
         self.base_offset = base_offset
         self.next_offset = base_offset
@@ -59,11 +61,13 @@ class Segment:
         """The index that :meth:`append` adds to."""
         self.index: Index = self.growing_index
         """The index that look-ups use."""
-        self.stored = (0, 0, 0)
-        """The numbers of entries that the files have at least: of offsets, times and aborted transactions."""
+        self.stored = NO_SUMS
+        """The sums of the entries that the index files have at least."""
         self.is_planned = False
         """True if it is sealed, and a planned recovery point will complete its index files."""
         self._max_timestamp_offset = base_offset
+        self._gaps_before = gaps_before
+        self._unchecked_bytes = 0
         self._files = files
         self._file: File | None = files.open(self.path)
 
@@ -81,16 +85,19 @@ class Segment:
             :meth:`recover` of a new object.
         """
         stored = StoredIndex(self._files, self.path, self.base_offset)
-        stored.check(whole=is_sealed)
         if is_sealed:
+            stored.check()
             self.index = stored
         else:
-            self.index = self.growing_index = stored.loaded(bound)
-            self.stored = (len(self.index.offsets), len(self.index.times), 0)
+            index = self.index = self.growing_index = stored.loaded(bound)
+            offsets, times = index.offset_entries(0, self.base_offset), index.time_entries(0, self.base_offset)
+            added = {OFFSET_INDEX: IndexSum().extended(offsets), TIME_INDEX: IndexSum().extended(times)}
+            self.stored = {**NO_SUMS, **added}
         try:
             self._walk_to(bound, settings.index_interval_bytes)
         except (MalformedBatchError, struct.error) as error:
             raise DamagedIndexError(f"the index of {self.path.name} leads nowhere: {error}") from None
+        self._unchecked_bytes = self.size
 
     def _walk_to(self, bound: int, interval: int) -> None:
         index, window = self.index, _Window(self._reader(), _LOOKUP_CHUNK)
@@ -172,6 +179,8 @@ class Segment:
                     raise DamagedSegmentError(f"at byte {self.size}: wrong checksum of the batch")
                 body = bytes(batch) if header.is_control else None
             self._add(header, settings)
+            if not verify:
+                self._unchecked_bytes = self.size
             if header.base_offset >= report_from:
                 on_batch(header, body)
 
@@ -219,11 +228,17 @@ class Segment:
 
     def read(self, offset: int, max_bytes: int, before: int, at_least_one: bool) -> bytes:
         """As :meth:`~dualwrite.broker.log.partition_log.PartitionLog.read`, within this segment."""
-        start = self._position_of(offset)
-        stop = self._position_of(before)
-        if stop - start > max_bytes:
-            stop = self._last_boundary(start, start + max_bytes, at_least_one)
-        return self._reader().read(start, stop - start) if stop > start else b""
+        try:
+            start = self._position_of(offset)
+            stop = self._position_of(before)
+            if stop - start > max_bytes:
+                stop = self._last_boundary(start, start + max_bytes, at_least_one)
+            batches = self._reader().read(start, stop - start) if stop > start else b""
+            if batches and start < self._unchecked_bytes:
+                self._check(start, batches, offset)
+        except MalformedBatchError as error:
+            raise self._named(error) from None
+        return batches
 
     def offset_for_timestamp(self, timestamp: int, start: int, before: int) -> tuple[int, int] | None:
         """As :meth:`~dualwrite.broker.log.partition_log.PartitionLog.offset_for_timestamp`, within this segment and
@@ -276,9 +291,15 @@ class Segment:
         meanwhile.
 
         :raises FileNotFoundError: if the segment was removed before.
+        :raises MalformedBatchError: at a damaged batch. A cleaner would give its content a new checksum.
         """
-        window = _Window(self._reader(), _SCAN_CHUNK)
-        position, end = 0, self.size
+        try:
+            yield from checked_batches(self._whole_batches(), self._gaps_before)
+        except MalformedBatchError as error:
+            raise self._named(error) from None
+
+    def _whole_batches(self) -> Iterator[tuple[BatchHeader, bytes]]:
+        window, position, end = _Window(self._reader(), _SCAN_CHUNK), 0, self.size
         while position < end:
             header = peek_header(*window.view(position, HEADER_SIZE))
             buffer, start = window.view(position, header.size)
@@ -333,8 +354,10 @@ class Segment:
         while position < self.size:
             _, last_offset, size = peek_extent(*window.view(position, HEADER_SIZE))
             if last_offset >= offset:
-                break
+                return position
             position += size
+        if position > self.size or offset >= self._gaps_before:
+            raise MalformedBatchError(f"no batch with offset {offset}")
         return position
 
     def _begins_before(self, offset: int, position: int, window: "_Window") -> bool:
@@ -361,9 +384,26 @@ class Segment:
     def _headers_from(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
         window = _Window(self._reader(), _LOOKUP_CHUNK)
         while position < self.size:
-            header = peek_header(*window.view(position, HEADER_SIZE))
+            try:
+                header = peek_header(*window.view(position, HEADER_SIZE))
+                if position < self._unchecked_bytes:
+                    buffer, start = window.view(position, header.size)
+                    self._check(position, buffer[start : start + header.size], header.base_offset)
+            except MalformedBatchError as error:
+                raise self._named(error) from None
             yield position, header
             position += header.size
+
+    def _named(self, error: MalformedBatchError) -> MalformedBatchError:
+        """``error`` with the file's name."""
+        return MalformedBatchError(f"{self.path}: {error}")
+
+    def _check(self, position: int, batches: bytes, offset: int) -> None:
+        """Check ``batches``, which were read at ``position`` for a reader of ``offset``."""
+        end, following = position + len(batches), self.next_offset
+        if end < self.size:
+            following = peek_header(self._reader().read(end, HEADER_SIZE)).base_offset
+        check_batches(batches, offset, following, self._gaps_before)
 
     def _first_record(self, position: int, header: BatchHeader, timestamp: int, start: int) -> tuple[int, int] | None:
         """Timestamp and offset of the batch's first record at or after ``timestamp`` and offset ``start``. If the

@@ -92,8 +92,8 @@ def refuse_later_format(data_dir: Path) -> None:
     version = int(text)
     if version > FORMAT_VERSION:
         raise ConfigurationError(
-            f"data directory {data_dir} was written by a later release of dualwrite, in format {version}, and this "
-            f"release knows format {FORMAT_VERSION}: start the later release"
+            f"{path}: data directory {data_dir} was written by a later release of dualwrite, in format {version}, and "
+            f"this release knows format {FORMAT_VERSION}: start the later release"
         )
 
 

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from dualwrite.cli.cluster import cluster_config, require_cluster
 from dualwrite.cli.database import database
-from dualwrite.cli.printing import as_json_text, complain, counted, table
+from dualwrite.cli.printing import as_json_text, complain, counted, printable, table
 from dualwrite.cli.transactions.output import HEADS, as_json, line
 from dualwrite.coordinator.rules.slot_rules import named
 from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome, outcomes
@@ -105,7 +105,7 @@ def _look(arguments: argparse.Namespace) -> tuple[str, int]:
             "obstacle": obstacle or None,
         }
         return as_json_text(document, is_line=arguments.watch is not None), code
-    return "\n".join(_lines(views, obstacle, found, nothing)), code
+    return "\n".join(map(printable, _lines(views, obstacle, found, nothing))), code
 
 
 def _lines(

@@ -9,9 +9,12 @@ older state. The release after that one reads the first form, in which ``topic~i
 and ignores the second form.
 """
 
+import re
+
 from dualwrite.ids import UNKNOWN_START, Anchor, PreparedTxnState
 
 _LONGEST = 255
+_MOMENT = re.compile(r"[0-9]{1,18}")
 _ID_LENGTH = 22
 """The length of a topic id: 16 bytes in base 64. Anything else after a ~ is longer (Anchor.of)."""
 
@@ -39,7 +42,7 @@ def with_evidence(state: PreparedTxnState, text: str) -> PreparedTxnState:
         named, _, start = told.partition("@")
         if named != str(state.producer):
             return state
-        started_ms = int(start) if start.isdecimal() else UNKNOWN_START
+        started_ms = int(start) if _MOMENT.fullmatch(start) else UNKNOWN_START
         return PreparedTxnState(state.producer, state.anchor, started_ms=started_ms, topic_id=topic_id)
     seen = PreparedTxnState(text)
     if seen.producer != state.producer or seen.anchor is None:

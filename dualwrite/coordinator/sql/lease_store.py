@@ -30,6 +30,7 @@ from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
 from dualwrite.coordinator.sql.fencing import is_under_token
 from dualwrite.coordinator.sql.identity_rows import keep_up_to_date, read_identity
 from dualwrite.coordinator.sql.own_tables import ours
+from dualwrite.coordinator.sql.row_types import require_types
 from dualwrite.coordinator.sql.state_row import ROW_COLUMNS, is_of, row_seen, state_of
 from dualwrite.coordinator.sql.tables import UNRECOVERED
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
@@ -76,6 +77,7 @@ class SqlLeases:
             stored_rows = connection.execute(statement, execution_options=ours(connection)).all()
         rows, row_identities = [], []
         for row in stored_rows:
+            require_types(row)
             row_application = application_of(row.transactional_id) if name is None else name
             number = None if row_application is None else slot_number(row_application, row.transactional_id)
             if number is not None:

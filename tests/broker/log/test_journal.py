@@ -103,7 +103,9 @@ def test_a_wrong_checksum_in_an_earlier_segment_is_refused() -> None:
     segment = files.open(DIRECTORY / "00000000000000000000.log")
     segment.truncate(0)
     segment.append(damaged)
-    with pytest.raises(CorruptLogError, match="__transaction_state-0: wrong checksum of the batch at offset 0"):
+    with pytest.raises(
+        CorruptLogError, match=r"state-0/00000000000000000000\.log: wrong checksum of the batch at offset 0"
+    ):
         journal(files)
 
 

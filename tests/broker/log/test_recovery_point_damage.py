@@ -144,5 +144,5 @@ def test_the_whole_log_of_a_real_disk_is_noted(tmp_path: Path) -> None:
     for _ in range(10):
         add(log, Record(None, b"x" * 50))
     log.checkpoint()
-    assert (tmp_path / "t-0" / "recovery-point").read_text() == "10\n"
+    assert (tmp_path / "t-0" / "recovery-point").read_text() == "10 crc32c 926eb497\n"
     assert len(list((tmp_path / "t-0").glob("*.log"))) > 1

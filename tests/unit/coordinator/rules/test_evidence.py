@@ -54,3 +54,9 @@ def test_rows_of_the_former_release_are_read(state: PreparedTxnState, text: str)
 def test_the_former_release_reads_a_topic_that_it_cannot_find() -> None:
     state = PreparedTxnState(ProducerIdentity(1, 2), first_record=Anchor("t", 0, 5), topic_id=TOPIC_ID)
     assert PreparedTxnState(evidence(state) or "").anchor == Anchor(f"t~{TOPIC_ID}", 0, 5)
+
+
+@pytest.mark.parametrize("start", ["9" * 5000, "\u0663", "-5", "1.5"])
+def test_a_start_time_that_is_no_number_is_unknown(start: str) -> None:
+    state = PreparedTxnState(ProducerIdentity(4000, 7), Anchor("orders", 3, 12))
+    assert with_evidence(state, f"4000:7@{start}").started_ms == UNKNOWN_START

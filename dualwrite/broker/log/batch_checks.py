@@ -1,0 +1,56 @@
+"""Checks of batches that an earlier process wrote, when they are read: a start reads only the ends of old segments.
+
+A batch's checksum covers neither its offset nor its leader epoch. So a batch must begin where the batch before it ends.
+Below ``cleaned-before`` a cleaner may have left gaps, and there a batch need only begin later.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from dualwrite.records.header import BatchHeader, MalformedBatchError, checksum_matches, iterate_batches
+
+BatchT = TypeVar("BatchT", bytes, memoryview)
+
+LEADER_EPOCH = 0
+"""The leader epoch of every partition and batch: the one node has led each partition since its creation."""
+
+
+def checked_batches(
+    batches: Iterable[tuple[BatchHeader, BatchT]], gaps_before: int
+) -> Iterator[tuple[BatchHeader, BatchT]]:
+    """``batches``, consecutive ones of a segment, each after its check.
+
+    :param gaps_before: below this offset a cleaner may have left out batches.
+    :raises MalformedBatchError: at the first damaged batch.
+    """
+    expected = None
+    for header, batch in batches:
+        if not checksum_matches(header, batch):
+            raise MalformedBatchError(f"wrong checksum of the batch at offset {header.base_offset}")
+        if header.partition_leader_epoch != LEADER_EPOCH:
+            raise MalformedBatchError(f"leader epoch {header.partition_leader_epoch} at offset {header.base_offset}")
+        if expected is not None:
+            check_succession(expected, header.base_offset, gaps_before)
+        yield header, batch
+        expected = header.next_offset
+
+
+def check_batches(data: bytes, offset: int, following: int, gaps_before: int) -> None:
+    """Check the batches that ``data`` consists of, at least one.
+
+    :param offset: the first batch contains this offset or, below ``gaps_before``, begins behind it.
+    :param following: the offset where the next batch begins.
+    :raises MalformedBatchError: if one is damaged.
+    """
+    headers = [header for header, _ in checked_batches(iterate_batches(data), gaps_before)]
+    check_succession(min(offset, headers[0].base_offset), headers[0].base_offset, gaps_before)
+    check_succession(headers[-1].next_offset, following, gaps_before)
+
+
+def check_succession(expected: int, base_offset: int, gaps_before: int) -> None:
+    """Check that a batch that begins at ``base_offset`` can follow the offset before ``expected``.
+
+    :raises MalformedBatchError: if it cannot.
+    """
+    if not expected <= base_offset <= max(expected, gaps_before):
+        raise MalformedBatchError(f"a batch begins at offset {base_offset} instead of {expected}")

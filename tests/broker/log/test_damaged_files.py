@@ -1,0 +1,269 @@
+"""Damage that a start or a reader used to take for sound data: in notes, indexes and old batches."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from dualwrite.broker.log.batch_checks import check_batches, checked_batches
+from dualwrite.broker.log.cleaner import CleaningPlan, clean
+from dualwrite.broker.log.index_checksums import (
+    NO_SUMS,
+    DamagedIndexError,
+    IndexSum,
+    checked_index,
+    encode_sums,
+    read_sums,
+)
+from dualwrite.broker.log.layout import (
+    CHECKSUMS,
+    INDEXES,
+    LOG,
+    LOG_START_OFFSET,
+    OFFSET_INDEX,
+    TIME_INDEX,
+    TRANSACTION_INDEX,
+    name_at,
+    offsets_of,
+    read_mark,
+    write_mark,
+)
+from dualwrite.broker.log.settings import LogSettings
+from dualwrite.errors import CorruptLogError
+from dualwrite.ids import ProducerIdentity
+from dualwrite.records.control import Marker
+from dualwrite.records.header import MalformedBatchError, iterate_batches, place_batch
+from dualwrite.testing.files import MemoryFiles
+from tests.support.broker.log_histories import LogHistory, known, opened_with_state
+from tests.support.broker.logs import DIRECTORY, add_each, opened
+from tests.support.broker.logs import whole as whole_log
+
+NOTE = DIRECTORY / LOG_START_OFFSET
+SEGMENT = DIRECTORY / name_at(0, LOG)
+A = ProducerIdentity(1, 0)
+
+
+def rewrite(files: MemoryFiles, path: Path, content: bytes) -> None:
+    file = files.open(path)
+    file.truncate(0)
+    file.append(content)
+    file.sync()
+
+
+def content_of(files: MemoryFiles, path: Path) -> bytes:
+    file = files.reader(path)
+    return file.read(0, file.size())
+
+
+def flipped(content: bytes, bit: int) -> bytes:
+    damaged = bytearray(content)
+    damaged[bit // 8] ^= 1 << bit % 8
+    return bytes(damaged)
+
+
+# --- notes
+
+
+@pytest.mark.parametrize("number", [0, 5, 42, 2**63 - 1])
+def test_every_flipped_bit_and_every_truncation_of_a_note_is_refused(number: int) -> None:
+    files = MemoryFiles()
+    files.make_directory(DIRECTORY)
+    write_mark(files, NOTE, number)
+    content = content_of(files, NOTE)
+    assert read_mark(files, NOTE) == number
+    damages = [flipped(content, bit) for bit in range(len(content) * 8)]
+    for damaged in (*damages, *(content[:length] for length in range(len(content)))):
+        rewrite(files, NOTE, damaged)
+        with pytest.raises(CorruptLogError, match=r"log-start-offset: damaged, .*remove it: deleted records"):
+            read_mark(files, NOTE)
+
+
+def test_a_note_that_an_operator_has_written_needs_no_checksum() -> None:
+    files = MemoryFiles()
+    files.make_directory(DIRECTORY)
+    rewrite(files, NOTE, b"42\n")
+    assert read_mark(files, NOTE) == 42
+
+
+def test_a_damaged_start_offset_removes_no_segment() -> None:
+    """A bare number with one flipped bit was another number, and the start removed what was below it."""
+    files = MemoryFiles()
+    log = opened(files, segment_bytes=160)
+    add_each(log, [1000] * 12)
+    log.truncate_before(1)
+    log.checkpoint()
+    segments = offsets_of(files.list(DIRECTORY), LOG)
+    rewrite(files, NOTE, content_of(files, NOTE).replace(b"1 ", b"9 ", 1))
+    with pytest.raises(CorruptLogError, match="log-start-offset: damaged, wrong checksum"):
+        opened(files)
+    assert offsets_of(files.list(DIRECTORY), LOG) == segments
+
+
+# --- indexes
+
+
+def with_aborted(files: MemoryFiles) -> LogHistory:
+    """Aborted transactions in several segments, and a recovery point at the end."""
+    history = LogHistory(files, random.Random(1), LogSettings(segment_bytes=600, index_interval_bytes=100))
+    for _ in range(8):
+        history.write(A, transactional=True)
+        history.end(A, Marker.ABORT)
+    history.take_point()
+    return history
+
+
+@pytest.mark.parametrize("suffix", [*INDEXES, CHECKSUMS])
+def test_a_flipped_bit_in_an_index_is_noticed_and_the_index_is_rebuilt(suffix: str) -> None:
+    files = MemoryFiles()
+    expected = known(with_aborted(files).state)
+    contents = {name: content_of(files, DIRECTORY / name) for name in files.list(DIRECTORY) if name.endswith(suffix)}
+    rng = random.Random(3)
+    for name, content in contents.items():
+        for bit in rng.sample(range(len(content) * 8), min(12, len(content) * 8)):
+            rewrite(files, DIRECTORY / name, flipped(content, bit))
+            again = files.power_cut(random.Random(0))
+            log, state = opened_with_state(again)
+            assert known(state) == expected, f"bit {bit} of {name}"
+            assert log.repairs, f"bit {bit} of {name} was not noticed"
+            repaired = LogHistory(again, random.Random(1))
+            repaired.take_point()
+            assert not opened_with_state(again)[0].repairs
+        rewrite(files, DIRECTORY / name, content)
+    assert len(contents) > 2
+
+
+@pytest.mark.parametrize("suffix", [*INDEXES, CHECKSUMS])
+def test_an_index_of_any_shorter_length_is_noticed(suffix: str) -> None:
+    files = MemoryFiles()
+    expected = known(with_aborted(files).state)
+    name = min(name for name in files.list(DIRECTORY) if name.endswith(suffix))
+    content = content_of(files, DIRECTORY / name)
+    for length in range(0, len(content), 3):
+        rewrite(files, DIRECTORY / name, content[:length])
+        log, state = opened_with_state(files.power_cut(random.Random(0)))
+        assert known(state) == expected
+        assert log.repairs, f"{name} with {length} bytes was not noticed"
+
+
+def test_checksums_are_those_of_the_beginnings_of_the_indexes() -> None:
+    files = MemoryFiles()
+    files.make_directory(DIRECTORY)
+    sums = {**NO_SUMS, TIME_INDEX: IndexSum().extended(b"time"), OFFSET_INDEX: IndexSum().extended(b"off")}
+    rewrite(files, SEGMENT.with_suffix(CHECKSUMS), encode_sums(sums))
+    rewrite(files, SEGMENT.with_suffix(TIME_INDEX), b"time and more")
+    assert read_sums(files, SEGMENT) == sums
+    assert checked_index(files, SEGMENT.with_suffix(TIME_INDEX), sums[TIME_INDEX]) == b"time"
+    assert sums[OFFSET_INDEX].extended(b"set") == IndexSum().extended(b"offset")
+    rewrite(files, SEGMENT.with_suffix(OFFSET_INDEX), b"oft")
+    with pytest.raises(DamagedIndexError, match=r"\.index has a wrong checksum"):
+        checked_index(files, SEGMENT.with_suffix(OFFSET_INDEX), sums[OFFSET_INDEX])
+    with pytest.raises(DamagedIndexError, match=r"\.txnindex is missing"):
+        checked_index(files, SEGMENT.with_suffix(TRANSACTION_INDEX), sums[TRANSACTION_INDEX])
+
+
+# --- batches below the ends of old segments
+
+
+def old_log(files: MemoryFiles, batches: int = 12) -> bytes:
+    """The bytes of the first segment of a log that a start reads only at its end; each batch has one record."""
+    history = LogHistory(files, random.Random(1), LogSettings(index_interval_bytes=150))
+    for _ in range(batches):
+        history.write()
+    history.take_point()
+    return content_of(files, SEGMENT)
+
+
+@pytest.mark.parametrize("field", [0, 7, 8, 11, 12, 15, 16, 17, 20, 22, 26, 34, 42, 50, 56, 60, 65])
+def test_a_damaged_batch_is_refused_to_its_reader_and_others_are_read(field: int) -> None:
+    """An offset and a leader epoch have no checksum in Kafka's format."""
+    files = MemoryFiles()
+    whole = old_log(files)
+    starts = [0]
+    for header, _ in iterate_batches(whole):
+        starts.append(starts[-1] + header.size)
+    rewrite(files, SEGMENT, flipped(whole, (starts[4] + field) * 8))
+    log, _ = opened_with_state(files)
+    with pytest.raises(MalformedBatchError, match=f"^{SEGMENT}: "):
+        whole_log(log)
+    assert log.read(0, 1, log.end_offset) == whole[: starts[1]]
+    assert log.read(11, 1, log.end_offset) == whole[starts[11] :]
+
+
+def test_a_cleaner_gives_damaged_content_no_new_checksum() -> None:
+    files = MemoryFiles()
+    history = LogHistory(files, random.Random(1), LogSettings(segment_bytes=600))
+    for _ in range(20):
+        history.write()
+    history.take_point()
+    rewrite(files, SEGMENT, flipped(content_of(files, SEGMENT), 70 * 8))
+    log, _ = opened_with_state(files)
+    sources = log.sealed_segments()
+    plan = CleaningPlan(sources, 0, log.end_offset, 0, 0, 1 << 20, 1 << 20)
+    with pytest.raises(MalformedBatchError, match=f"{SEGMENT}: wrong checksum of the batch at offset 0"):
+        clean(plan, log.begin_replacement, lambda: None)
+    assert not [name for name in files.list(DIRECTORY) if name.endswith(".cleaned")]
+
+
+def test_a_compacted_segment_that_ends_earlier_is_refused() -> None:
+    """Behind a compacted segment a gap is normal: without its size, whole batches could go at its end."""
+    files = MemoryFiles()
+    history = LogHistory(files, random.Random(1), LogSettings(segment_bytes=600))
+    for _ in range(20):
+        history.write()
+    replacement = history.log.begin_replacement(history.log.sealed_segments()[:2])
+    for source in replacement.old:
+        for _, batch in source.batches():
+            replacement.append(batch)
+    replacement.finish()
+    assert history.log.replace(replacement)
+    history.take_point()
+    content = content_of(files, SEGMENT)
+    *_, (last, _) = iterate_batches(content)
+    rewrite(files, SEGMENT, content[: -last.size])
+    with pytest.raises(CorruptLogError, match=f"{SEGMENT}: {len(content) - last.size} bytes instead of {len(content)}"):
+        opened_with_state(files)
+
+
+def test_a_reader_behind_a_batch_of_a_wrong_length_is_refused_and_does_not_wait() -> None:
+    files = MemoryFiles()
+    whole = old_log(files)
+    starts = [0]
+    for header, _ in iterate_batches(whole):
+        starts.append(starts[-1] + header.size)
+    rewrite(files, SEGMENT, flipped(whole, (starts[4] + 9) * 8))
+    log, _ = opened_with_state(files)
+    with pytest.raises(MalformedBatchError, match=f"^{SEGMENT}: "):
+        log.read(5, 1, log.end_offset)
+
+
+def moved(batch: bytes, base_offset: int, leader_epoch: int = 0) -> bytes:
+    placed = bytearray(batch)
+    place_batch(placed, base_offset, leader_epoch)
+    return bytes(placed)
+
+
+def test_an_offset_must_follow_the_one_before_except_where_a_cleaner_was() -> None:
+    batches = [bytes(batch) for _, batch in iterate_batches(old_log(MemoryFiles(), 3))]
+    data = b"".join(batches)
+    check_batches(data, 0, 3, 0)
+    gap = b"".join((batches[0], moved(batches[1], 5), moved(batches[2], 6)))
+    check_batches(gap, 0, 7, gaps_before=7)
+    for wrong, offset, following, gaps_before in (
+        (gap, 0, 7, 0),
+        (gap, 0, 7, 4),
+        (data, 0, 4, 0),
+        (data, 0, 2, 10),
+        (moved(batches[0], 1), 0, 2, 0),
+        (moved(batches[0], 0, leader_epoch=1), 0, 1, 0),
+    ):
+        with pytest.raises(MalformedBatchError, match=r"a batch begins at offset|leader epoch 1"):
+            check_batches(wrong, offset, following, gaps_before)
+
+
+def test_batches_are_checked_one_by_one() -> None:
+    data = old_log(MemoryFiles(), 3)
+    damaged = flipped(data, (len(data) - 1) * 8)
+    checked = checked_batches(iterate_batches(damaged), 0)
+    assert [next(checked)[0].base_offset for _ in range(2)] == [0, 1]
+    with pytest.raises(MalformedBatchError, match="wrong checksum of the batch at offset 2"):
+        next(checked)
