@@ -18,7 +18,12 @@ from tests.support.distributions import HOME, Distributions, distributions, run
 
 RESOLUTIONS = {"lowest": "lowest-direct", "base": "lowest-direct", "highest": "highest"}
 COPIED = ("tests", "benchmarks", "docs", "examples", "requirements", "CHANGELOG.md", "README.md", "pyproject.toml")
-ABOUT_THE_CHECKOUT = ("tests/unit/project", "tests/distribution", "tests/plugin/test_installed.py")
+ABOUT_THE_CHECKOUT = (
+    "tests/unit/project",
+    "tests/distribution",
+    "tests/examples/test_packaging.py",
+    "tests/plugin/test_installed.py",
+)
 ABOVE_THE_BASE = (
     "tests/coordinator/aio",  # the extra asyncio, and AIOConsumer
     "tests/examples",  # the extra examples

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, Producer
 
+from tests.support.apache_kafka.jars import require_java
 from tests.support.class_archives import QUICK, archive, make_archive, mapping
 
 KAFKA_CLASSES = archive("kafka")
@@ -17,7 +18,8 @@ QUICK_SERVER = (*QUICK, *mapping(KAFKA_CLASSES))
 
 
 def make_kafka_classes() -> None:
-    """Make KAFKA_CLASSES; see make_archive."""
+    """Make KAFKA_CLASSES; see make_archive. Without a JVM the test is skipped; see require_java."""
+    require_java()
     make_archive(KAFKA_CLASSES, __name__)
 
 
