@@ -19,15 +19,17 @@ def requiring(*requirements: str) -> Distributions:
     return built
 
 
-def test_the_base_is_what_no_extra_brings_at_its_lower_bound() -> None:
+def test_the_base_is_what_no_extra_brings_at_its_lower_bound_with_what_tests_need_of_it() -> None:
     built = requiring(
         "alembic>=1.18",
         "sqlalchemy<2.2,>=2.0.40",
         "kafka-python<3.1,>=3.0.12; python_version > '3.9'",
         "sqlalchemy[asyncio]<2.2,>=2.0.58; extra == 'asyncio'",
+        "kafka-python[zstd,lz4]; extra == 'test'",
         "uvloop>=0.21; (sys_platform != 'win32') and extra == 'broker'",
     )
-    assert versions.lowest_of_the_base(built) == ["alembic==1.18", "sqlalchemy==2.0.40", "kafka-python==3.0.12"]
+    lowest = ["alembic==1.18", "sqlalchemy[asyncio]==2.0.40", "kafka-python[lz4,zstd]==3.0.12"]
+    assert versions.lowest_of_the_base(built) == lowest
 
 
 def test_the_tests_are_copied_without_the_package(tmp_path: Path) -> None:
