@@ -21,6 +21,9 @@ from tests.matrix.page import page_of
 from tests.matrix.runs import Goal, MatrixRun, Share
 from tests.matrix.summary import is_sound, read_logs, summarised, total
 
+_SHARE = "import sys; from tests.matrix.__main__ import main; sys.exit(main())"
+"""Of ``python -c``: with ``-m`` each forked process would import this module again, which takes longer than its death."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, or write the page of a former run; the exit code."""
@@ -70,7 +73,7 @@ def run_all(options: argparse.Namespace) -> int:
     for former in directory.glob("runs-*.jsonl"):
         former.unlink()
     began, started_at = time.monotonic(), time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    command = [sys.executable, "-m", "tests.matrix", "--kills", str(options.kills), "--seconds", str(options.seconds)]
+    command = [sys.executable, "-c", _SHARE, "--kills", str(options.kills), "--seconds", str(options.seconds)]
     command += ["--seed", str(options.seed), "--directory", str(directory)]
     command += ["--only", *options.only] if options.only else []
     processes = []
