@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.matrix.cells import Cell, all_cells
-from tests.matrix.context import context_of
+from tests.matrix.context import context_of, processor_seconds
 from tests.matrix.page import page_of
 from tests.matrix.runs import Goal, MatrixRun, Share
 from tests.matrix.summary import is_sound, read_logs, summarised, total
 
 _SHARE = "import sys; from tests.matrix.__main__ import main; sys.exit(main())"
-"""Of ``python -c``: with ``-m`` each forked process would import this module again, which takes longer than its death."""
+"""For ``python -c``: with ``-m`` each forked process would import this module again, which costs more than its death."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -64,6 +64,7 @@ def run_share(cells: Sequence[Cell], options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="dw-matrix-") as directory:
         run = MatrixRun(cells, options.seed, Share(number, of), Path(directory), log)
         run.run(Goal(-(-options.kills // of), options.seconds))
+        run.write({"processor_seconds": processor_seconds()})
 
 
 def run_all(options: argparse.Namespace) -> int:
@@ -84,7 +85,7 @@ def run_all(options: argparse.Namespace) -> int:
     summary = summarised(read_logs(directory.glob("runs-*.jsonl")))
     summary["ended"] = [f"process {number} ended with {code}" for number, code in enumerate(codes) if code]
     minutes = (time.monotonic() - began) / 60
-    summary["context"] = context_of(options, started_at, minutes, total(summary)["deaths"])
+    summary["context"] = context_of(options, started_at, minutes, summary)
     (directory / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     (directory / "summary.md").write_text(page_of(summary), encoding="utf-8")
     counts = total(summary)

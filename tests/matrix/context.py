@@ -6,31 +6,37 @@ import shlex
 import sqlite3
 import subprocess
 from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 import sqlalchemy
 
 from dualwrite.version import __version__
+from tests.matrix.summary import total
 from tests.support.apache_kafka.jars import KAFKA_VERSION
 from tests.support.servers.mariadb import find_program
-from tests.support.servers.postgresql import find_binaries
+from tests.support.servers.postgresql import children, fields, find_binaries
 
 HOME = Path(__file__).parents[2]
 
 
-def context_of(options: Namespace, started_at: str, minutes: float, kills: int) -> dict[str, str]:
+def context_of(options: Namespace, started_at: str, minutes: float, summary: Mapping[str, Any]) -> dict[str, str]:
     """What the page says of a run.
 
     :param options: of the command line.
     :param minutes: that it has taken.
     """
+    kills, processor = total(summary)["deaths"], summary["processor_seconds"]
     only = f" --only {shlex.join(options.only)}" if options.only else ""
     command = f"python -m tests.matrix --kills {options.kills} --seconds {options.seconds:g} --seed {options.seed}"
     return {
         "begun": started_at,
         "minutes": f"{minutes:.1f}, {kills / max(minutes, 0.01):,.0f} kills per minute",
         "command": f"`{command} --processes {options.processes}{only}`",
+        "processor time": f"{processor:,.0f} s, {1000 * processor / max(kills, 1):,.0f} ms for each kill, with all "
+        "that the run does beside: other faults, recovery, comparisons, brokers, the start of servers",
         "seed": str(options.seed),
         **machine_and_versions(),
     }
@@ -43,6 +49,13 @@ def machine_and_versions() -> dict[str, str]:
         "machine": f"{os.cpu_count()} processors, {platform.machine()}, {platform.system()} {platform.release()}",
         "versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
     }
+
+
+def processor_seconds() -> float:
+    """The processor time of this process and its children; without PostgreSQL, which is no child of its client."""
+    own = os.getpid()
+    ticks = sum(int(fields(process)[index]) for process in children(own) for index in range(11, 15))
+    return round(sum(os.times()[:4]) + ticks / os.sysconf("SC_CLK_TCK"), 2)
 
 
 def commit() -> str:

@@ -94,10 +94,10 @@ class MatrixRun:
                 is_enough = goal.runs and number >= goal.runs
                 if is_enough or self._deaths >= goal.kills or time.monotonic() > end:
                     break
-                self._write(self._line(number, cell))
+                self.write(self._line(number, cell))
             for place in self._places.made():
                 if place.key.arrangement is Arrangement.ALONE:
-                    self._write({"audit": place.key.name, **asdict(place.audit())})
+                    self.write({"audit": place.key.name, **asdict(place.audit())})
         finally:
             self.close()
 
@@ -156,7 +156,8 @@ class MatrixRun:
             self._neighbours[strike.place] = Neighbour(strike.place)
         return kill_beside_neighbour(strike, self._neighbours[strike.place])
 
-    def _write(self, line: dict[str, Any]) -> None:
+    def write(self, line: dict[str, Any]) -> None:
+        """Add ``line`` to the log."""
         with self._log.open("a", encoding="utf-8") as log:
             log.write(json.dumps(line) + "\n")
 

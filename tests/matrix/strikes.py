@@ -26,7 +26,8 @@ class Struck:
     :param faults: that struck at the named step.
     :param deaths: processes that were killed, among them those whose death only prepared the fault.
     :param missed: attempts in which the application did not come to the step.
-    :param faults_by_place: for cuts, how often each byte was the first that did not arrive.
+    :param unsynced_bytes: that the broker's files had when its power was cut.
+    :param problems: what is wrong beside what both sides have.
     """
 
     faults: int = 0

@@ -34,12 +34,16 @@ def read_logs(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
 
 
 def summarised(lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The counts of each combination of the axes, the steps, the audits, and each divergence and error in words."""
+    """The counts of each combination of the axes, the steps, the audits, the processor time; each divergence and error."""
     groups: dict[tuple[str, ...], dict[str, int]] = {}
     steps: dict[str, int] = {}
     audits = {"places": 0, "rows": 0, "records": 0, "divergences": 0}
     findings: list[str] = []
+    processor = 0.0
     for line in lines:
+        if "processor_seconds" in line:
+            processor += line["processor_seconds"]
+            continue
         if "audit" in line:
             audits["places"] += 1
             audits["rows"] += line["rows"]
@@ -57,6 +61,7 @@ def summarised(lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         "groups": [{**dict(zip(AXES, key, strict=True)), **groups[key]} for key in sorted(groups)],
         "steps": dict(sorted(steps.items())),
         "audits": audits,
+        "processor_seconds": round(processor, 1),
         "findings": findings,
     }
 

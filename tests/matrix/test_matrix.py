@@ -76,7 +76,7 @@ def test_the_program_writes_a_line_for_each_run_a_summary_and_a_page(tmp_path: P
     limits = ["--kills", "8", "--processes", "1", "--directory", str(tmp_path)]
     assert main([*limits, *only, "mode=keep-prepared, bundled broker", "arrangement=one application"]) == 0
     lines = [json.loads(line) for line in (tmp_path / "runs-0.jsonl").read_text().splitlines()]
-    assert lines[-1]["audit"] == "sqlite_native_keep_prepared_plain_alone"
+    assert lines[-2]["audit"] == "sqlite_native_keep_prepared_plain_alone"
     assert sum(line.get("deaths", 0) for line in lines) >= 8
     assert json.loads((tmp_path / "summary.json").read_text())["context"]["seed"] == "1"
     page = tmp_path / "page.md"

@@ -29,12 +29,14 @@ def page(lines: list[dict[str, Any]]) -> str:
 
 
 def test_runs_of_one_combination_are_added_up() -> None:
-    summary = summarised([line(), line(faults=2, committed=0), line(OTHER), AUDIT])
+    times = [{"processor_seconds": 5.0}, {"processor_seconds": 2.5}]
+    summary = summarised([line(), line(faults=2, committed=0), line(OTHER), AUDIT, *times])
     (cut, killed) = sorted(summary["groups"], key=lambda group: group["kind"])[::-1]
     assert (killed["runs"], killed["faults"], killed["committed"]) == (2, 5, 1)
     assert (cut["runs"], cut["faults"]) == (1, 3)
     assert summary["steps"] == {"COMMIT_KAFKA": 3, "STORE_STATE": 5}
     assert total(summary)["deaths"] == 12
+    assert summary["processor_seconds"] == 7.5
     assert [(row["victim"], row["runs"]) for row in added_by(summary, ("victim",))] == [
         ("application", 2),
         ("broker", 1),
