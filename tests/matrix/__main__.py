@@ -22,7 +22,7 @@ from tests.matrix.runs import Goal, MatrixRun, Share
 from tests.matrix.summary import is_sound, read_logs, summarised, total
 
 _SHARE = "import sys; from tests.matrix.__main__ import main; sys.exit(main())"
-"""For ``python -c``: with ``-m`` each forked process would import this module again, which costs more than its death."""
+"""For ``python -c``. With ``-m`` each forked process would import this module again; that costs more than its death."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

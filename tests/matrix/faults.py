@@ -99,6 +99,7 @@ def cut_connection(strike: Strike) -> None:
             cutter.disarm()
             has_struck = cutter.struck.is_set()
             strike.struck.count(has_struck)
+            strike.struck.cuts += [f"{way.value} {after}"] * has_struck
             place.next_cuts[place_of_cut] = _next_cut(after) if has_struck else 0
             if paused_again:
                 application.go_on()

@@ -61,6 +61,7 @@ def page_of(summary: Mapping[str, Any]) -> str:
         *_table(added_by(_alone(summary), ("database", "producer", "mode")), ("database", "producer", "mode")),
         "## By step\n",
         *_steps(summary["steps"]),
+        *_cuts(summary["cuts"]),
         *_neighbours(summary),
         "## Every combination\n",
         *_table(added_by(_alone(summary), _ALL), _ALL),
@@ -116,6 +117,19 @@ def _table(rows: Sequence[Mapping[str, Any]], axes: Sequence[str]) -> Iterator[s
 def _steps(steps: Mapping[str, int]) -> Iterator[str]:
     yield "| step | faults |\n|---|--:|"
     yield from (f"| `{step}` | {count:,} |" for step, count in steps.items())
+    yield ""
+
+
+def _cuts(cuts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if not cuts:
+        return
+    yield "## Cuts\n"
+    yield "The first byte that did not arrive, counted from the beginning of the step on, in all runs together.\n"
+    yield "| connection to | step | direction | different bytes | at every byte below | last byte |"
+    yield "|---|---|---|--:|--:|--:|"
+    for each in cuts:
+        counts = " | ".join(f"{each[name]:,}" for name in ("bytes", "every", "last"))
+        yield f"| {each['victim']} | `{each['step']}` | {each['way']} | {counts} |"
     yield ""
 
 

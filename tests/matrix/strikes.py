@@ -27,6 +27,7 @@ class Struck:
     :param deaths: processes that were killed, among them those whose death only prepared the fault.
     :param missed: attempts in which the application did not come to the step.
     :param unsynced_bytes: that the broker's files had when its power was cut.
+    :param cuts: the direction and the first byte that did not arrive, as ``answers 17``.
     :param problems: what is wrong beside what both sides have.
     """
 
@@ -34,6 +35,7 @@ class Struck:
     deaths: int = 0
     missed: int = 0
     unsynced_bytes: int = 0
+    cuts: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     def count(self, has_struck: bool, deaths: int = 0) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,13 @@ def read_logs(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
 
 
 def summarised(lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The counts of each combination of the axes, the steps, the audits, the processor time; each divergence and error."""
+    """The counts of each combination of the axes, the steps, the cuts, the audits, the processor time; each finding."""
     groups: dict[tuple[str, ...], dict[str, int]] = {}
     steps: dict[str, int] = {}
     audits = {"places": 0, "rows": 0, "records": 0, "divergences": 0}
     findings: list[str] = []
     processor = 0.0
+    cuts = set[tuple[str, str, str, int]]()
     for line in lines:
         if "processor_seconds" in line:
             processor += line["processor_seconds"]
@@ -55,15 +57,38 @@ def summarised(lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         for name, value in _counts_of(line).items():
             group[name] += value
         steps[line["step"]] = steps.get(line["step"], 0) + line.get("faults", 0)
+        for cut in line.get("cuts", ()):
+            way, _, byte = cut.partition(" ")
+            cuts.add((line["victim"], line["step"], way, int(byte)))
         findings += [f"{line['run']} {line['step']}: {found}" for found in line.get("divergences", ())]
         findings += [f"{line['run']} {line['step']}: {line['error']}"] if "error" in line else []
     return {
         "groups": [{**dict(zip(AXES, key, strict=True)), **groups[key]} for key in sorted(groups)],
         "steps": dict(sorted(steps.items())),
+        "cuts": _cut_table(cuts),
         "audits": audits,
         "processor_seconds": round(processor, 1),
         "findings": findings,
     }
+
+
+def _cut_table(cuts: Iterable[tuple[str, str, str, int]]) -> list[dict[str, Any]]:
+    """For each connection, step and direction: how many different bytes were the first that did not arrive, the last of
+    them, and up to where there was a cut at every byte."""
+    bytes_of: dict[tuple[str, str, str], set[int]] = {}
+    for victim, step, way, byte in cuts:
+        bytes_of.setdefault((victim, step, way), set()).add(byte)
+    return [
+        {
+            "victim": victim,
+            "step": step,
+            "way": way,
+            "bytes": len(found),
+            "every": next(byte for byte in count() if byte not in found),
+            "last": max(found),
+        }
+        for (victim, step, way), found in sorted(bytes_of.items())
+    ]
 
 
 def _counts_of(line: Mapping[str, Any]) -> dict[str, int]:

@@ -63,6 +63,13 @@ def test_a_process_that_ended_badly_is_a_finding() -> None:
     assert not is_sound({**summarised([line()]), "ended": ["process 1 ended with 1"]})
 
 
+def test_cuts_are_told_by_connection_step_direction_and_byte() -> None:
+    lines = [line(OTHER, cuts=["answers 0", "answers 1", "requests 0"]), line(OTHER, cuts=["answers 1", "answers 3"])]
+    found = {each["way"]: (each["bytes"], each["every"], each["last"]) for each in summarised(lines)["cuts"]}
+    assert found == {"answers": (3, 2, 3), "requests": (1, 1, 0)}
+    assert "| broker | `COMMIT_KAFKA` | answers | 3 | 2 | 3 |" in page(lines)
+
+
 def test_a_skipped_run_counts_as_none() -> None:
     skipped = {"run": "r0.1.", **CELL.as_json(), "skipped": "MariaDB is not installed"}
     counts = total(summarised([skipped]))
