@@ -89,27 +89,32 @@ def cut_connection(strike: Strike) -> None:
         cutter = broker.cutter if isinstance(broker, CutBroker) else None
     assert cutter is not None
     with strike.start(threads=1, pause_unit=1, units=strike.times) as application:
-        while application.comes_to("paused"):
+        armed: tuple[Flowing, int] | None = None
+        while True:
+            has_come = application.comes_to("paused")
+            if armed is not None:
+                cutter.disarm()
+                _count_cut(strike, *armed, has_struck=cutter.struck.is_set())
+            if not has_come:
+                break
             way = strike.chance.choice(list(Flowing))
-            place_of_cut = (cell.victim.value, cell.step, way.value)
-            after = place.next_cuts.get(place_of_cut, 0)
-            cutter.arm(way, after)
+            armed = way, place.next_cuts.get((cell.victim.value, cell.step, way.value), 0)
+            cutter.arm(*armed)
             application.go_on()
-            paused_again = application.comes_to("paused")
-            cutter.disarm()
-            has_struck = cutter.struck.is_set()
-            strike.struck.count(has_struck)
-            strike.struck.cuts += [f"{way.value} {after}"] * has_struck
-            place.next_cuts[place_of_cut] = _next_cut(after) if has_struck else 0
-            if paused_again:
-                application.go_on()
         application.let_end()
         strike.struck.note(application)
     strike.recover()
 
 
+def _count_cut(strike: Strike, way: Flowing, after: int, *, has_struck: bool) -> None:
+    """All bytes were tried if there was no byte to be cut before."""
+    strike.struck.count(has_struck)
+    strike.struck.cuts += [f"{way.value} {after}"] * has_struck
+    place_of_cut = (strike.cell.victim.value, strike.cell.step, way.value)
+    strike.place.next_cuts[place_of_cut] = _next_cut(after) if has_struck else 0
+
+
 def _next_cut(after: int) -> int:
-    """All bytes were tried if no byte came there."""
     return after + 1 + max(0, after - _SMALL_STEPS) // 8
 
 

@@ -108,6 +108,7 @@ class Stage:
             bears_database_errors=True,
             rest_seconds=_REST_SECONDS,
         )
+        assert self._run(replace(self._task, units=1)) == 0  # the topics are made
         self._workers = [self._start(number) for number in range(workers)]
         self._stack.callback(self._end_workers)
         self._stopped: list[tuple[float, SoakWorker]] = []
@@ -145,14 +146,17 @@ class Stage:
     def end(self) -> int:
         """Kill every worker, and recover what they leave; the exit code of the recovery."""
         self._end_workers()
-        with replace(self._task, units=0).start() as process:
-            for _ in process.stdout:
-                pass
-            return process.wait()
+        return self._run(replace(self._task, units=0))
 
     def close(self) -> None:
         """Leave nothing running."""
         self._stack.close()
+
+    def _run(self, task: Task) -> int:
+        with task.start() as process:
+            for line in process.stdout:
+                self.said[line.partition(" ")[0].strip()] += 1
+            return process.wait()
 
     def _start(self, number: int) -> SoakWorker:
         return SoakWorker(replace(self._task, seed=self._chance.randrange(10**6), prefix=f"w{number}."), self.said)
