@@ -39,9 +39,11 @@ is not the end of its partition; a slot that is not free; a heuristic outcome on
 """
 _NEIGHBOURS = """## Side by side
 
-While one application dies, another is at work. Two databases under one application name end each other's transactions:
-[use one name for each](../workers.md). There a difference counts as a divergence unless a heuristic outcome is on
-record; *heuristic* is the number of those.
+While one application dies, another is at work. Two databases under one application name end each other's transactions,
+and two clusters say of each other's slots that their records may be missing: [use one name for each
+database and for each cluster](../workers.md#one-application-one-database-one-cluster). On two databases a difference
+counts as a divergence unless a heuristic outcome is on record; on two clusters rows and records must agree. *Heuristic*
+is the number of outcomes on record.
 """
 
 
