@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.matrix.cells import Cell, all_cells
-from tests.matrix.context import context_of, processor_seconds
+from tests.matrix.context import begun_context, processor_seconds, spent
 from tests.matrix.page import page_of
 from tests.matrix.runs import Goal, MatrixRun, Share
 from tests.matrix.summary import is_sound, read_logs, summarised, total
@@ -34,11 +34,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the order of cells and all choices (%(default)s)")
     parser.add_argument("--only", nargs="+", default=[], metavar="AXIS=VALUE", help="as database=sqlite kind=SIGKILL")
     parser.add_argument("--directory", type=Path, default=Path("build/matrix"), help="of what is written")
-    parser.add_argument("--page", type=Path, help="write the page of the run in --directory to this file, and no more")
+    parser.add_argument("--page", type=Path, help="write the page of former runs to this file, and no more")
+    parser.add_argument("--of", nargs="+", type=Path, metavar="DIRECTORY", help="the runs of --page, each with others")
     parser.add_argument("--share", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.page is not None:
-        write_page(options.directory, options.page)
+        write_page(options.of or [options.directory], options.page)
         return 0
     cells = chosen(options.only)
     if not cells:
@@ -73,7 +74,7 @@ def run_all(options: argparse.Namespace) -> int:
     directory.mkdir(parents=True, exist_ok=True)
     for former in directory.glob("runs-*.jsonl"):
         former.unlink()
-    began, started_at = time.monotonic(), time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    began, context = time.monotonic(), begun_context(options)
     command = [sys.executable, "-c", _SHARE, "--kills", str(options.kills), "--seconds", str(options.seconds)]
     command += ["--seed", str(options.seed), "--directory", str(directory)]
     command += ["--only", *options.only] if options.only else []
@@ -85,7 +86,7 @@ def run_all(options: argparse.Namespace) -> int:
     summary = summarised(read_logs(directory.glob("runs-*.jsonl")))
     summary["ended"] = [f"process {number} ended with {code}" for number, code in enumerate(codes) if code]
     minutes = (time.monotonic() - began) / 60
-    summary["context"] = context_of(options, started_at, minutes, summary)
+    summary["contexts"] = [{**context, **spent(minutes, summary)}]
     (directory / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     (directory / "summary.md").write_text(page_of(summary), encoding="utf-8")
     counts = total(summary)
@@ -96,9 +97,12 @@ def run_all(options: argparse.Namespace) -> int:
     return 0 if is_sound(summary) else 1
 
 
-def write_page(directory: Path, page: Path) -> None:
-    """Write the page of the run in ``directory``, and its summary beside it."""
-    summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
+def write_page(directories: Sequence[Path], page: Path) -> None:
+    """Write the page of the runs in ``directories``, and the summary of all beside it."""
+    summary = summarised(read_logs(log for directory in directories for log in directory.glob("runs-*.jsonl")))
+    former = [json.loads((each / "summary.json").read_text(encoding="utf-8")) for each in directories]
+    summary["contexts"] = [context for each in former for context in each["contexts"]]
+    summary["ended"] = [line for each in former for line in each["ended"]]
     page.write_text(page_of(summary), encoding="utf-8")
     page.with_suffix(".json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
 

@@ -5,6 +5,7 @@ import platform
 import shlex
 import sqlite3
 import subprocess
+import time
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,23 +23,32 @@ from tests.support.servers.postgresql import children, fields, find_binaries
 HOME = Path(__file__).parents[2]
 
 
-def context_of(options: Namespace, started_at: str, minutes: float, summary: Mapping[str, Any]) -> dict[str, str]:
-    """What the page says of a run.
+def begun_context(options: Namespace) -> dict[str, str]:
+    """What the page says of a run that begins now.
 
     :param options: of the command line.
-    :param minutes: that it has taken.
     """
-    kills, processor = total(summary)["deaths"], summary["processor_seconds"]
     only = f" --only {shlex.join(options.only)}" if options.only else ""
     command = f"python -m tests.matrix --kills {options.kills} --seconds {options.seconds:g} --seed {options.seed}"
     return {
-        "begun": started_at,
-        "minutes": f"{minutes:.1f}, {kills / max(minutes, 0.01):,.0f} kills per minute",
+        "begun": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "command": f"`{command} --processes {options.processes}{only}`",
-        "processor time": f"{processor:,.0f} s, {1000 * processor / max(kills, 1):,.0f} ms for each kill, with all "
-        "that the run does beside: other faults, recovery, comparisons, brokers, the start of servers",
         "seed": str(options.seed),
         **machine_and_versions(),
+    }
+
+
+def spent(minutes: float, summary: Mapping[str, Any]) -> dict[str, str]:
+    """What the page says of a run that has ended.
+
+    :param minutes: that it has taken.
+    """
+    kills, processor = total(summary)["deaths"], summary["processor_seconds"]
+    return {
+        "minutes": f"{minutes:.1f}",
+        "kills per minute": f"{kills / max(minutes, 0.01):,.0f}",
+        "processor time": f"{processor:,.0f} s, {1000 * processor / max(kills, 1):,.0f} ms for each kill, with all "
+        "that the run does beside: other faults, recovery, comparisons, brokers, the start of servers",
     }
 
 

@@ -50,12 +50,12 @@ is the number of outcomes on record.
 def page_of(summary: Mapping[str, Any]) -> str:
     """The page of a run.
 
-    :param summary: as :func:`tests.matrix.summary.summarised` has made it, with the run's ``context``.
+    :param summary: as :func:`tests.matrix.summary.summarised` has made it, with the ``contexts`` of its runs.
     """
     parts = [
         _TEXT,
         "## The run\n",
-        *_context(summary["context"]),
+        *_contexts(summary["contexts"]),
         *_totals(summary),
         "## By victim and kind\n",
         *_table(added_by(_alone(summary), ("victim", "kind")), ("victim", "kind")),
@@ -83,10 +83,10 @@ def _alone(summary: Mapping[str, Any]) -> dict[str, Any]:
     return {"groups": [each for each in summary["groups"] if each["arrangement"] == "one application"]}
 
 
-def _context(context: Mapping[str, Any]) -> Iterator[str]:
-    yield "| | |\n|---|---|"
-    for name, value in context.items():
-        yield f"| {name} | {value} |"
+def _contexts(contexts: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    yield f"| {'| ' * len(contexts)}|\n|---|{'---|' * len(contexts)}"
+    for name in contexts[0]:
+        yield f"| {name} | {' | '.join(context[name] for context in contexts)} |"
     yield ""
 
 

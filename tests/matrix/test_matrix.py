@@ -78,7 +78,7 @@ def test_the_program_writes_a_line_for_each_run_a_summary_and_a_page(tmp_path: P
     lines = [json.loads(line) for line in (tmp_path / "runs-0.jsonl").read_text().splitlines()]
     assert lines[-2]["audit"] == "sqlite_native_keep_prepared_plain_alone"
     assert sum(line.get("deaths", 0) for line in lines) >= 8
-    assert json.loads((tmp_path / "summary.json").read_text())["context"]["seed"] == "1"
+    assert json.loads((tmp_path / "summary.json").read_text())["contexts"][0]["seed"] == "1"
     page = tmp_path / "page.md"
-    assert main(["--directory", str(tmp_path), "--page", str(page)]) == 0
+    assert main(["--page", str(page), "--of", str(tmp_path)]) == 0
     assert page.read_text() == (tmp_path / "summary.md").read_text()

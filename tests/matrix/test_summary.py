@@ -25,7 +25,7 @@ AUDIT = {"audit": "sqlite_native", "rows": 100, "records": [100, 100], "divergen
 
 
 def page(lines: list[dict[str, Any]]) -> str:
-    return page_of({**summarised(lines), "context": {"seed": "1"}})
+    return page_of({**summarised(lines), "contexts": [{"seed": "1"}, {"seed": "2"}]})
 
 
 def test_runs_of_one_combination_are_added_up() -> None:
@@ -82,6 +82,7 @@ def test_the_page_has_the_counts_and_the_reasons() -> None:
     assert "**1,004 processes killed in 2 runs, 6 faults at the named step. 0 divergences, 0 errors" in text
     assert "| application | SIGKILL | 1 | 3 | 4 | 1 | 9 | 3 | 1 | 2 | 0 | 0 |" in text
     assert "| `STORE_STATE` | 3 |" in text
+    assert "| seed | 1 | 2 |" in text
     assert all(f"| {cells} | {reason} |" in text for cells, reason in NOT_RUN)
     assert "compared 100 rows with 200 records" in text
 
