@@ -9,7 +9,7 @@ import pytest
 from tests.support.crash.byte_cutter import ByteCutter, Flowing
 
 
-class EchoServer:
+class EchoingServer:
     """Sends back what comes, on any number of connections."""
 
     def __init__(self) -> None:
@@ -37,14 +37,14 @@ class EchoServer:
 
 
 @pytest.fixture
-def server() -> Iterator[EchoServer]:
-    made = EchoServer()
+def server() -> Iterator[EchoingServer]:
+    made = EchoingServer()
     yield made
     made.close()
 
 
 @pytest.fixture
-def cutter(server: EchoServer) -> Iterator[ByteCutter]:
+def cutter(server: EchoingServer) -> Iterator[ByteCutter]:
     made = ByteCutter(f"tcp://127.0.0.1:{server.port}")
     yield made
     made.close()
@@ -72,7 +72,7 @@ def test_everything_passes_until_it_is_armed(cutter: ByteCutter) -> None:
 
 
 @pytest.mark.parametrize("after", range(6))
-def test_a_request_is_cut_at_each_byte(cutter: ByteCutter, server: EchoServer, after: int) -> None:
+def test_a_request_is_cut_at_each_byte(cutter: ByteCutter, server: EchoingServer, after: int) -> None:
     cutter.arm(Flowing.REQUESTS, after)
     assert b"abcdef"[:after].startswith(ask(cutter, b"abcdef"))
     assert cutter.struck.wait(30)
@@ -81,7 +81,7 @@ def test_a_request_is_cut_at_each_byte(cutter: ByteCutter, server: EchoServer, a
 
 
 @pytest.mark.parametrize("after", range(6))
-def test_an_answer_is_cut_at_each_byte(cutter: ByteCutter, server: EchoServer, after: int) -> None:
+def test_an_answer_is_cut_at_each_byte(cutter: ByteCutter, server: EchoingServer, after: int) -> None:
     cutter.arm(Flowing.ANSWERS, after)
     assert ask(cutter, b"abcdef") == b"abcdef"[:after]
     assert cutter.struck.wait(30)

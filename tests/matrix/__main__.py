@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.matrix.cells import Cell, all_cells
 from tests.matrix.context import begun_context, processor_seconds, spent
 from tests.matrix.page import page_of
-from tests.matrix.runs import Goal, MatrixRun, Share
+from tests.matrix.runs import MatrixRun, RunGoal, Share
 from tests.matrix.summary import is_sound, read_logs, summarised, total
 
 _SHARE = "import sys; from tests.matrix.__main__ import main; sys.exit(main())"
@@ -64,7 +64,7 @@ def run_share(cells: Sequence[Cell], options: argparse.Namespace) -> None:
     log = options.directory / f"runs-{number}.jsonl"
     with tempfile.TemporaryDirectory(prefix="dw-matrix-") as directory:
         run = MatrixRun(cells, options.seed, Share(number, of), Path(directory), log)
-        run.run(Goal(-(-options.kills // of), options.seconds))
+        run.run(RunGoal(-(-options.kills // of), options.seconds))
         run.write({"processor_seconds": processor_seconds()})
 
 

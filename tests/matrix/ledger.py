@@ -18,7 +18,7 @@ _DEALT_WITH = "matrix"
 
 
 @dataclass
-class Verdict:
+class RunVerdict:
     """What one run has left on both sides.
 
     :param rows: in the database.
@@ -38,7 +38,7 @@ class Verdict:
     divergences: list[str] = field(default_factory=list)
 
 
-class Ledger:
+class PlaceLedger:
     """Reads two topics on, and the rows of new units.
 
     :param topics: the names of both.
@@ -99,12 +99,12 @@ def judge_run(
     told: CallerReports,
     read: tuple[list[Counter[Item]], list[str]],
     replayed_before: int = 0,
-) -> Verdict:
+) -> RunVerdict:
     """Compare both sides after a run.
 
     :param engines: of each database that has rows of the run.
     :param prefix: with which the names of the run's units begin.
-    :param read: what :meth:`Ledger.read_on` has returned.
+    :param read: what :meth:`PlaceLedger.read_on` has returned.
     :param replayed_before: what :func:`count_replayed` has returned before the run.
     """
     engines = list(engines)
@@ -113,7 +113,7 @@ def judge_run(
     units = {unit for unit, _ in rows}
     unanswered = told.begun - told.ok - told.no
     on_record = [outcome for engine in engines for outcome in outcomes(engine)]
-    return Verdict(
+    return RunVerdict(
         rows=len(rows),
         records=[counted.total() for counted in seen],
         units=len(told.begun),
@@ -147,7 +147,7 @@ def clear_record(engine: Engine) -> None:
         acknowledge(engine, outcome, by=_DEALT_WITH)
 
 
-def audit(engine: Engine, bootstrap_servers: str, topics: Sequence[str], told: CallerReports) -> Verdict:
+def audit(engine: Engine, bootstrap_servers: str, topics: Sequence[str], told: CallerReports) -> RunVerdict:
     """Compare all that both sides have, from the beginning."""
-    ledger = Ledger(bootstrap_servers, topics)
+    ledger = PlaceLedger(bootstrap_servers, topics)
     return judge_run([engine], "", told, ledger.read_on())

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from tests.matrix.cells import Arrangement
-from tests.matrix.ledger import Ledger, Verdict, clear_record, judge_run
+from tests.matrix.ledger import PlaceLedger, RunVerdict, clear_record, judge_run
 from tests.matrix.live import LiveApplication
 from tests.matrix.places import MatrixPlace
 from tests.matrix.strikes import LATEST_UNIT, Strike
@@ -40,14 +40,14 @@ class Neighbour:
         self.world = CrashWorld(directory, url, place.key.producer, broker)
         name = "other" if self._arrangement is Arrangement.TWO_APPLICATIONS else place.task.application
         self.world.task = replace(self.world.task, application=name, bears_database_errors=True)
-        self._ledger = Ledger(broker.bootstrap_servers, place.task.topics) if has_own_cluster else None
+        self._ledger = PlaceLedger(broker.bootstrap_servers, place.task.topics) if has_own_cluster else None
 
     def run(self, prefix: str, units: int, strike: Strike) -> LiveApplication:
         """Start it for so many units."""
         task = replace(self.world.task, prefix=prefix, units=units, seed=strike.chance.randrange(10**6))
         return LiveApplication(task, self.world.told)
 
-    def judge(self, prefix: str, other_prefix: str) -> Verdict:
+    def judge(self, prefix: str, other_prefix: str) -> RunVerdict:
         """Judge a run of both applications, whose units have these prefixes."""
         ours, theirs = self._place.told, self.world.told
         self._place.world.told, self.world.told = CallerReports(), CallerReports()
@@ -76,7 +76,7 @@ class Neighbour:
         self.world.close()
 
 
-def kill_beside_neighbour(strike: Strike, neighbour: Neighbour) -> Verdict:
+def kill_beside_neighbour(strike: Strike, neighbour: Neighbour) -> RunVerdict:
     """SIGKILL of one application at the step, while the other is at work; both recover."""
     prefix, other_prefix = f"{strike.prefix}a", f"{strike.prefix}b"
     for _ in range(strike.times):
@@ -97,9 +97,9 @@ def kill_beside_neighbour(strike: Strike, neighbour: Neighbour) -> Verdict:
     return neighbour.judge(prefix, other_prefix)
 
 
-def added(first: Verdict, second: Verdict) -> Verdict:
+def added(first: RunVerdict, second: RunVerdict) -> RunVerdict:
     """Both together."""
-    return Verdict(
+    return RunVerdict(
         rows=first.rows + second.rows,
         records=[one + other for one, other in zip(first.records, second.records, strict=True)],
         units=first.units + second.units,

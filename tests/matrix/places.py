@@ -8,7 +8,7 @@ from pathlib import Path
 from sqlalchemy import Engine
 
 from tests.matrix.cells import Arrangement, Cell, FaultKind, Mode
-from tests.matrix.ledger import Ledger, Verdict, audit, clear_record, count_replayed, judge_run
+from tests.matrix.ledger import PlaceLedger, RunVerdict, audit, clear_record, count_replayed, judge_run
 from tests.matrix.servers import ClusterAsBroker, MortalServer, Servers
 from tests.support.apache_kafka.process import free_ports
 from tests.support.crash.application import LEFT, LEFT_PARTITIONS, RIGHT, Task
@@ -122,7 +122,7 @@ class MatrixPlace:
             threads=1 if key.database == "sqlite" else THREADS,
             bears_database_errors=True,
         )
-        self.ledger = Ledger(self.broker.bootstrap_servers, topics)
+        self.ledger = PlaceLedger(self.broker.bootstrap_servers, topics)
         self.next_cuts: dict[tuple[str, ...], int] = {}
         """By what is cut, step and direction: after how many bytes the next cut is."""
         self._all_told = CallerReports()
@@ -155,7 +155,7 @@ class MatrixPlace:
         """Of the database itself."""
         return self.world.engine
 
-    def close_run(self, prefix: str) -> Verdict:
+    def close_run(self, prefix: str) -> RunVerdict:
         """Judge what has come since the last run, and begin anew. Nothing may run in the place."""
         self.engine.dispose()  # of connections to a server that was killed
         verdict = judge_run([self.engine], prefix, self.told, self.ledger.read_on(), self._replayed)
@@ -166,7 +166,7 @@ class MatrixPlace:
         self.world.told = CallerReports()
         return verdict
 
-    def audit(self) -> Verdict:
+    def audit(self) -> RunVerdict:
         """Compare everything that was ever written here."""
         self.engine.dispose()
         return audit(self.engine, self.broker.bootstrap_servers, self.task.topics, self._all_told)

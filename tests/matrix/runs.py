@@ -14,7 +14,7 @@ import pytest
 
 from tests.matrix.cells import Arrangement, Cell, FaultKind, Mode, Victim
 from tests.matrix.faults import cut_connection, fill_brokers_disk, fill_sqlites_disk, kill_worker, stop_worker
-from tests.matrix.ledger import Verdict
+from tests.matrix.ledger import RunVerdict
 from tests.matrix.neighbours import Neighbour, kill_beside_neighbour
 from tests.matrix.places import MatrixPlace, Places
 from tests.matrix.servers import MissingServerError
@@ -48,7 +48,7 @@ _TIMES_ON_KAFKA = {Victim.BROKER: 1, Victim.APPLICATION_AND_BROKER: 1}
 """A node of Apache Kafka takes seconds to come back in sync."""
 
 
-class Goal(NamedTuple):
+class RunGoal(NamedTuple):
     """When a run of many cells ends.
 
     :param kills: once so many processes were killed.
@@ -86,7 +86,7 @@ class MatrixRun:
         self._deaths = 0
         self._skipped = set[Cell]()
 
-    def run(self, goal: Goal) -> None:
+    def run(self, goal: RunGoal) -> None:
         """Run cells, round after round, until ``goal`` is reached; then audit every place."""
         end = time.monotonic() + goal.seconds
         try:
@@ -151,7 +151,7 @@ class MatrixRun:
         self._deaths += strike.struck.deaths
         return {**asdict(strike.struck), **_checked(verdict, strike)}
 
-    def _beside(self, strike: Strike) -> Verdict:
+    def _beside(self, strike: Strike) -> RunVerdict:
         if strike.place not in self._neighbours:
             self._neighbours[strike.place] = Neighbour(strike.place)
         return kill_beside_neighbour(strike, self._neighbours[strike.place])
@@ -162,7 +162,7 @@ class MatrixRun:
             log.write(json.dumps(line) + "\n")
 
 
-def _checked(verdict: Verdict, strike: Strike) -> dict[str, Any]:
+def _checked(verdict: RunVerdict, strike: Strike) -> dict[str, Any]:
     """The verdict, with the strike's own problems among the divergences."""
     verdict.divergences += strike.struck.problems
     return asdict(verdict)

@@ -20,7 +20,7 @@ UNITS_AFTER = 4
 
 
 @dataclass
-class Struck:
+class StruckCounts:
     """What a run of a cell has done.
 
     :param faults: that struck at the named step.
@@ -59,7 +59,7 @@ class Strike:
     prefix: str
     chance: random.Random
     times: int
-    struck: Struck = field(default_factory=Struck)
+    struck: StruckCounts = field(default_factory=StruckCounts)
 
     def task(self, **changes: Any) -> Task:
         """The application's task, which pauses at the step of the cell."""

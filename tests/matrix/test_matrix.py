@@ -11,7 +11,7 @@ import pytest
 from tests.matrix.__main__ import main
 from tests.matrix.cells import Cell, FaultKind, Mode, Victim
 from tests.matrix.places import Places
-from tests.matrix.runs import Goal, MatrixRun, Share
+from tests.matrix.runs import MatrixRun, RunGoal, Share
 from tests.matrix.strikes import Strike, kill_application
 from tests.matrix.summary import is_sound, read_logs, summarised, total
 
@@ -40,7 +40,7 @@ SOME = [
 def test_one_run_of_each_kind_of_fault_on_sqlite(tmp_path: Path) -> None:
     log = tmp_path / "runs-0.jsonl"
     run = MatrixRun(SOME, 7, Share(0, 1), tmp_path / "places", log)
-    run.run(Goal(10**6, 10**6, len(SOME)))
+    run.run(RunGoal(10**6, 10**6, len(SOME)))
     summary = summarised(read_logs([log]))
     assert is_sound(summary), summary["findings"]
     struck = {(group["victim"], group["kind"]): group["faults"] for group in summary["groups"]}

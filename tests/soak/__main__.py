@@ -22,7 +22,7 @@ from tests.soak.growth import Growth, growth_of
 from tests.soak.matching import Matching
 from tests.soak.plots import draw
 from tests.soak.samples import ALLOWANCES, sample
-from tests.soak.stage import Stage
+from tests.soak.stage import SoakStage
 
 SAMPLES = 900
 """At most so many: the time between two is a second or more."""
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def soak(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Run it; the samples, counts and anomalies."""
-    stage = Stage(directory, options.workers, options.seed)
+    stage = SoakStage(directory, options.workers, options.seed)
     matching = Matching(stage.bootstrap_servers, stage.engine)
     try:
         seconds, series = _watch(stage, matching, options)
@@ -73,10 +73,12 @@ def soak(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
         stage.close()
 
 
-def _watch(stage: Stage, matching: Matching, options: argparse.Namespace) -> tuple[list[float], dict[str, list[float]]]:
+def _watch(
+    stage: SoakStage, matching: Matching, options: argparse.Namespace
+) -> tuple[list[float], dict[str, list[float]]]:
     chance = random.Random(options.seed + 1)
     seconds: list[float] = []
-    series: dict[str, list[float]] = {name: [] for name in ALLOWANCES}
+    series: Series = {name: [] for name in ALLOWANCES}
     every = max(1.0, options.seconds / SAMPLES)
     began = time.monotonic()
     next_fault = next_sample = 0.0

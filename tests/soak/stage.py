@@ -70,7 +70,7 @@ class SoakWorker:
             self._said[line.partition(" ")[0].strip()] += 1
 
 
-class Stage:
+class SoakStage:
     """Everything that runs during the ``with`` block.
 
     :param workers: how many processes.
