@@ -194,7 +194,9 @@ class Places:
         if key not in self._places:
             self._made += 1
             self._places[key] = MatrixPlace(key, self._servers, self._directory / str(self._made), self._made)
-        return self._places[key]
+        place = self._places[key]
+        place.engine.dispose()  # another place may have killed the server meanwhile
+        return place
 
     def start_anew(self) -> None:
         """A run has failed in the middle, and left a place or a server as it is: the next cell gets new ones."""

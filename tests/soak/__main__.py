@@ -73,9 +73,11 @@ def soak(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
         stage.close()
 
 
-def _watch(
-    stage: SoakStage, matching: Matching, options: argparse.Namespace
-) -> tuple[list[float], dict[str, list[float]]]:
+Series = dict[str, list[float]]
+"""What was measured, by name."""
+
+
+def _watch(stage: SoakStage, matching: Matching, options: argparse.Namespace) -> tuple[list[float], Series]:
     chance = random.Random(options.seed + 1)
     seconds: list[float] = []
     series: Series = {name: [] for name in ALLOWANCES}
