@@ -8,12 +8,14 @@ cells, until so many processes were killed or the time is over. Writes ``runs-N.
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from tests.matrix.cells import Cell, all_cells
 from tests.matrix.context import begun_context, processor_seconds, spent
@@ -44,10 +46,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cells = chosen(options.only)
     if not cells:
         parser.error(f"no cell is {' '.join(options.only)}")
+    signal.signal(signal.SIGTERM, _end)
     if options.share is not None:
         run_share(cells, options)
         return 0
     return run_all(options)
+
+
+def _end(number: int, frame: object) -> NoReturn:
+    """End as by an error: what was started is stopped."""
+    raise SystemExit(128 + number)
 
 
 def chosen(only: Sequence[str]) -> list[Cell]:
@@ -82,7 +90,12 @@ def run_all(options: argparse.Namespace) -> int:
     for number in range(options.processes):
         with (directory / f"share-{number}.log").open("wb") as log:
             processes.append(subprocess.Popen([*command, "--share", f"{number}/{options.processes}"], stderr=log))
-    codes = [process.wait() for process in processes]
+    try:
+        codes = [process.wait() for process in processes]
+    finally:  # each ends what it has started
+        for process in processes:
+            process.terminate()
+            process.wait()
     summary = summarised(read_logs(directory.glob("runs-*.jsonl")))
     summary["ended"] = [f"process {number} ended with {code}" for number, code in enumerate(codes) if code]
     minutes = (time.monotonic() - began) / 60
