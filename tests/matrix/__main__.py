@@ -46,8 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cells = chosen(options.only)
     if not cells:
         parser.error(f"no cell is {' '.join(options.only)}")
-    signal.signal(signal.SIGTERM, _end)
     if options.share is not None:
+        signal.signal(signal.SIGTERM, _end)
         run_share(cells, options)
         return 0
     return run_all(options)
@@ -121,4 +121,5 @@ def write_page(directories: Sequence[Path], page: Path) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _end)
     sys.exit(main())
