@@ -55,6 +55,7 @@ def places(tmp_path: Path) -> Iterator[Places]:
     made.close()
 
 
+@pytest.mark.slow_cases
 @pytest.mark.parametrize("sabotage", ["", "keep-nothing"])
 def test_a_run_finds_a_recovery_that_keeps_nothing(places: Places, sabotage: str) -> None:
     chosen = cell("COMMIT_KAFKA", Victim.APPLICATION)
