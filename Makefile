@@ -6,6 +6,7 @@ PYTEST ?=
 # One more than the processors that it is meant for: tests wait for brokers and databases.
 WORKERS ?= 3
 SECONDS ?= 3600
+KILLS ?= 10000
 AGAINST ?= HEAD~1
 PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 VENV := .venv
@@ -19,7 +20,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -q install
 TMPDIR ?= $(shell [ -w /dev/shm ] && [ "$$(df -kP /dev/shm | awk 'NR == 2 { print $$4 }')" -ge 8388608 ] && echo /dev/shm)
 LOCK := uv pip compile -q --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-header
 
-.PHONY: help demo spark-demo test check lint slow fuzz compare benchmarks docs dist lowest base highest format lock clean
+.PHONY: help demo spark-demo test check lint slow fuzz matrix soak proof compare benchmarks docs dist lowest base highest format lock clean
 
 help:
 	@echo "make demo       load real flights into SQLite and a topic through kill -9, then compare (ROWS=$(ROWS))"
@@ -28,6 +29,9 @@ help:
 	@echo "make slow       the slow tests: more crashes, clients and databases (half an hour)"
 	@echo "make fuzz       random input of every kind and damaged files until something is found (SECONDS=$(SECONDS));"
 	@echo "                GUIDED=batches, states or inputs: guided by coverage (needs atheris)"
+	@echo "make matrix     the crash matrix with real processes, until KILLS=$(KILLS) of them were killed; in build/matrix/"
+	@echo "make soak       an hour of units of work under faults: nothing may grow (SECONDS=$(SECONDS)); in build/soak/"
+	@echo "make proof      the simulation, the matrix and the soak, shorter, as a bundle to be checked in build/proof/"
 	@echo "make compare    what a unit of work costs, beside the naive pair and the commit AGAINST=$(AGAINST)"
 	@echo "make benchmarks every figure of the documentation, as one report in benchmark-report/ (hours, on an idle machine)"
 	@echo "make check      ruff, mypy, the layering test and the tests of single modules"
@@ -48,7 +52,7 @@ demo: $(DEMO_READY)
 spark-demo: $(READY)
 	$(BIN)/python -m tests.spark.flights.demo --rows $(FLIGHTS)
 
-test slow lowest base highest: export TMPDIR := $(or $(TMPDIR),/tmp)
+test slow matrix soak proof lowest base highest: export TMPDIR := $(or $(TMPDIR),/tmp)
 
 test: $(READY)
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL) $(PYTEST)
@@ -60,6 +64,19 @@ slow: $(READY)
 
 fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz$(if $(GUIDED),.guided $(GUIDED)) --seconds $(SECONDS)
+
+matrix: $(READY)
+	$(BIN)/python -m tests.matrix --kills $(KILLS)
+
+soak: $(READY)
+	$(BIN)/python -m tests.soak --seconds $(SECONDS)
+
+# Short, unless the command line says otherwise: make proof KILLS=10000 SECONDS=3600.
+proof: KILLS = 500
+proof: SECONDS = 120
+proof: SEEDS ?= 5000
+proof: $(READY)
+	$(BIN)/python -m tests.proof --kills $(KILLS) --soak-seconds $(SECONDS) --seeds $(SEEDS)
 
 # A clone may lack the commit: then beside the naive pair alone.
 compare: $(READY)

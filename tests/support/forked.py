@@ -107,21 +107,26 @@ class Piped(Forked):
 class ForkedBroker(EmbeddedBroker):
     """An EmbeddedBroker that is forked."""
 
-    def _spawn(self, command: list[str], log: IO[bytes]) -> "_Broker":
-        return _Broker(command, log)
+    def _spawn(self, command: list[str], log: IO[bytes]) -> "BrokerProcess":
+        return BrokerProcess(command, log)
 
 
 class ForkedKafkaBroker(ForkedBroker, KafkaBroker):
     """A KafkaBroker that is forked."""
 
 
-class _Broker(Forked):
-    """``dualwrite broker``; as long as ``stdin`` is open, its stdin does not end."""
+class BrokerProcess(Forked):
+    """``dualwrite broker``; as long as ``stdin`` is open, its stdin does not end.
 
-    def __init__(self, command: list[str], log: IO[bytes]) -> None:
+    :param module: whose ``main`` runs it; one with an argument of its own gets a pair, with the command line first.
+    """
+
+    def __init__(self, command: list[str], log: IO[bytes], module: str = __name__, argument: Any = None) -> None:
         stdin, to_stdin = os.pipe()
         self.stdin = os.fdopen(to_stdin, "wb")
-        super().__init__(__name__, command[command.index("dualwrite") + 1 :], {0: stdin, 2: log.fileno()})
+        arguments = command[command.index("dualwrite") + 1 :]
+        given = arguments if argument is None else (arguments, argument)
+        super().__init__(module, given, {0: stdin, 2: log.fileno()})
         os.close(stdin)
 
 

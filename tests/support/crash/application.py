@@ -1,8 +1,8 @@
 """The application that gets killed: dual writes of random sizes over two topics, some of which fail on purpose.
 
 It says on stdout what its caller would know: ``ok ID`` after a unit of work, ``no ID`` if it was told that it was
-undone, ``doubt ID`` if it was told that nobody knows. ``started`` comes before all of that. Where it was asked to stop
-it says ``paused`` and waits to be killed.
+undone, ``doubt ID`` if it was told that nobody knows. ``started`` comes before all of that, and ``begun ID`` before
+each unit. Where it was asked to stop it says ``paused`` and waits to be killed; after a line on stdin it goes on.
 """
 
 import os
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, insert
+from sqlalchemy.exc import DBAPIError
 
 from dualwrite import DualWrite, DualWriteError, InDoubtError, PreparedTxnState
 from dualwrite.client.admin.control_plane import ControlPlane
@@ -57,6 +58,14 @@ class Task:
     application: str = "crash"
     lingers: bool = False
     """Says "idle" at the end and goes on holding its slots until its stdin ends."""
+    application: str = "crash"
+    topics: tuple[str, str] = (LEFT, RIGHT)
+    prefix: str = ""
+    """Of the names of its units, by which they can be told from others."""
+    bears_database_errors: bool = False
+    """Goes on if one of its own statements fails: the unit was undone then."""
+    rest_seconds: float = 0.0
+    """Between two units of one thread."""
 
     def start(self) -> Piped:
         """A process that does it."""
@@ -80,40 +89,50 @@ def pauses(task: Task) -> Callable[[str], None]:
         begun += step == "BEGIN_DATABASE"
         if step == task.pause_step and begun >= task.pause_unit:  # a unit may fail before it comes to that
             say("paused")
-            sys.stdin.read()
+            sys.stdin.readline()
 
     return on_step
 
 
-def write_unit(dual_write: DualWrite, unit: str, count: int, fails: bool) -> None:
+def new_unit(task: Task) -> str:
+    """The name of a unit, which is about to begin."""
+    unit = f"{task.prefix}{uuid.uuid4().hex}"[:32]
+    say(f"begun {unit}")
+    return unit
+
+
+def write_unit(task: Task, dual_write: DualWrite, unit: str, count: int, fails: bool) -> None:
+    left, right = task.topics
     with dual_write.transaction() as tx:
         for item in range(count):
             tx.execute(insert(items), {"unit": unit, "item": item})
-            tx.produce(LEFT, key=f"{unit}:{item}".encode(), partition=item % LEFT_PARTITIONS)
-            tx.produce(RIGHT, key=f"{unit}:{item}".encode())
+            tx.produce(left, key=f"{unit}:{item}".encode(), partition=item % LEFT_PARTITIONS)
+            tx.produce(right, key=f"{unit}:{item}".encode())
         if fails:
             raise OnPurposeError
 
 
 def run_units(task: Task, dual_write: DualWrite, seed: int) -> None:
     chance = random.Random(seed)
+    undoing = (OnPurposeError, DualWriteError, *([DBAPIError] if task.bears_database_errors else []))
     for _ in range(task.units):
-        unit = uuid.uuid4().hex
+        unit = new_unit(task)
         try:
-            write_unit(dual_write, unit, chance.randint(1, 30), chance.random() < 0.1)
+            write_unit(task, dual_write, unit, chance.randint(1, 30), chance.random() < 0.1)
             say(f"ok {unit}")
         except InDoubtError:
             say(f"doubt {unit}")
-        except (OnPurposeError, DualWriteError) as error:
+        except undoing as error:
             say(f"no {unit} {error}")
             if not isinstance(error, OnPurposeError):
                 time.sleep(0.05)  # the broker is down: no need to ask it a thousand times a second
+        time.sleep(task.rest_seconds)
 
 
 def fork(task: Task, dual_write: DualWrite) -> list[int]:
     """The children's process ids. Each uses what its parent made, and closes it as its own."""
-    unit = uuid.uuid4().hex
-    write_unit(dual_write, unit, 3, fails=False)
+    unit = new_unit(task)
+    write_unit(task, dual_write, unit, 3, fails=False)
     say(f"ok {unit}")
     children = []
     for number in range(task.children):

@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import uuid
 from typing import Any
 
 from sqlalchemy import insert, make_url
@@ -11,13 +10,12 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from dualwrite import AsyncDualWrite, DualWriteError, InDoubtError
 from dualwrite.client.librdkafka.connecting import CONNECT_AT_ONCE
 from tests.support.crash.application import (
-    LEFT,
     LEFT_PARTITIONS,
-    RIGHT,
     SABOTAGE,
     OnPurposeError,
     Task,
     items,
+    new_unit,
     pauses,
     say,
 )
@@ -25,12 +23,13 @@ from tests.support.crash.application import (
 DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg", "mysql": "mysql+aiomysql"}
 
 
-async def write_unit(dual_write: AsyncDualWrite, unit: str, count: int, fails: bool) -> None:
+async def write_unit(task: Task, dual_write: AsyncDualWrite, unit: str, count: int, fails: bool) -> None:
+    left, right = task.topics
     async with dual_write.transaction() as tx:
         for item in range(count):
             await tx.execute(insert(items), {"unit": unit, "item": item})
-            await tx.produce(LEFT, key=f"{unit}:{item}".encode(), partition=item % LEFT_PARTITIONS)
-            await tx.produce(RIGHT, key=f"{unit}:{item}".encode())
+            await tx.produce(left, key=f"{unit}:{item}".encode(), partition=item % LEFT_PARTITIONS)
+            await tx.produce(right, key=f"{unit}:{item}".encode())
         if fails:
             raise OnPurposeError
 
@@ -38,9 +37,9 @@ async def write_unit(dual_write: AsyncDualWrite, unit: str, count: int, fails: b
 async def run_units(task: Task, dual_write: AsyncDualWrite, seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(task.units):
-        unit = uuid.uuid4().hex
+        unit = new_unit(task)
         try:
-            await write_unit(dual_write, unit, chance.randint(1, 30), chance.random() < 0.1)
+            await write_unit(task, dual_write, unit, chance.randint(1, 30), chance.random() < 0.1)
             say(f"ok {unit}")
         except InDoubtError:
             say(f"doubt {unit}")
@@ -56,7 +55,7 @@ async def run(task: Task) -> None:
     say("started")
     config = {**CONNECT_AT_ONCE, "bootstrap.servers": task.bootstrap_servers, "delivery.timeout.ms": 5000}
     options: Any = {"producer": task.producer, "on_step": pauses(task), "lease_timeout": task.lease_timeout}
-    async with AsyncDualWrite(engine, config, application="crash", **options) as dual_write:
+    async with AsyncDualWrite(engine, config, application=task.application, **options) as dual_write:
         await asyncio.gather(*(run_units(task, dual_write, task.seed + number) for number in range(task.threads)))
         await dual_write.recover()
     await engine.dispose()

@@ -22,6 +22,7 @@ Item = tuple[str, int]
 class CallerReports:
     """What the application's callers were told."""
 
+    begun: set[str] = field(default_factory=set)
     ok: set[str] = field(default_factory=set)
     no: set[str] = field(default_factory=set)
     doubt: set[str] = field(default_factory=set)
@@ -31,7 +32,7 @@ class CallerReports:
         word, _, rest = line.strip().partition(" ")
         if word == "paused":
             self.paused = True
-        elif word in ("ok", "no", "doubt"):
+        elif word in ("begun", "ok", "no", "doubt"):
             getattr(self, word).add(rest.partition(" ")[0])
 
 

@@ -48,7 +48,7 @@ class CrashWorld:
         )
         self.broker.start()
         self.engine = create_engine(url)
-        items.create(self.engine)
+        items.create(self.engine, checkfirst=True)  # another world may have the same database
         upgrade(url)
         self.task = Task(url, self.broker.bootstrap_servers, producer=producer)
         self.told = CallerReports()

@@ -1,0 +1,143 @@
+"""``python -m tests.soak --seconds 3600``: units of work for an hour under faults, while everything stays flat.
+
+Worker processes of one application run units on the bundled broker and PostgreSQL. Every few seconds a worker is killed
+or stopped past its lease, all connections to the broker are cut, or a session of the database is ended. Rows are
+matched with records all the time. The broker and two workers live through it. Memory, open files and threads of these,
+the broker's data and the tables of dualwrite must not grow. Writes ``samples.json``, ``soak.svg`` and ``soak.md``.
+"""
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.matrix.context import machine_and_versions
+from tests.matrix.servers import MissingServerError
+from tests.soak.growth import Growth, growth_of
+from tests.soak.matching import Matching
+from tests.soak.plots import draw
+from tests.soak.samples import ALLOWANCES, sample
+from tests.soak.stage import SoakStage
+
+SAMPLES = 900
+"""At most so many: the time between two is a second or more."""
+FAULTS_SECONDS = (1.0, 5.0)
+"""Between two faults."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Soak; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=(__doc__ or "").partition("\n\n")[0])
+    parser.add_argument("--seconds", type=float, default=3600.0, help="how long (%(default)s)")
+    parser.add_argument("--workers", type=int, default=8, help="processes (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of the faults (%(default)s)")
+    parser.add_argument("--directory", type=Path, default=Path("build/soak"), help="of what is written")
+    options = parser.parse_args(arguments)
+    options.directory.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="dw-soak-") as directory:
+        try:
+            result = soak(Path(directory), options)
+        except MissingServerError as error:
+            print(error, file=sys.stderr)
+            return 2
+    return report(result, options)
+
+
+def soak(directory: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Run it; the samples, counts and anomalies."""
+    stage = SoakStage(directory, options.workers, options.seed)
+    matching = Matching(stage.bootstrap_servers, stage.engine)
+    try:
+        seconds, series = _watch(stage, matching, options)
+        code = stage.end()
+        matching.end()
+        return {
+            "seconds": seconds,
+            "series": series,
+            "faults": dict(stage.faults),
+            "told": dict(stage.said),
+            "matched": matching.matched,
+            "anomalies": [
+                *matching.anomalies,
+                *([f"recovery ended with {code}"] if code else []),
+                *([f"{stage.ended} workers have ended by themselves"] if stage.ended else []),
+            ],
+        }
+    finally:
+        matching.close()
+        stage.close()
+
+
+Series = dict[str, list[float]]
+"""What was measured, by name."""
+
+
+def _watch(stage: SoakStage, matching: Matching, options: argparse.Namespace) -> tuple[list[float], Series]:
+    chance = random.Random(options.seed + 1)
+    seconds: list[float] = []
+    series: Series = {name: [] for name in ALLOWANCES}
+    every = max(1.0, options.seconds / SAMPLES)
+    began = time.monotonic()
+    next_fault = next_sample = 0.0
+    while (now := time.monotonic() - began) < options.seconds:
+        stage.wake(now)
+        stage.replace_ended()
+        if now >= next_fault:
+            stage.strike(now)
+            next_fault = now + chance.uniform(*FAULTS_SECONDS)
+        if now >= next_sample and stage.broker.pid is not None:
+            matching.look()
+            measured = sample(stage.broker.pid, stage.broker.data_dir, stage.living, stage.engine)
+            seconds.append(now)
+            for name, value in measured.items():
+                series[name].append(value)
+            next_sample = now + every
+        time.sleep(0.1)
+    return seconds, series
+
+
+def report(result: dict[str, Any], options: argparse.Namespace) -> int:
+    """Write the files; the exit code."""
+    found = [growth_of(name, result["seconds"], values, ALLOWANCES[name]) for name, values in result["series"].items()]
+    directory: Path = options.directory
+    (directory / "samples.json").write_text(json.dumps(result) + "\n", encoding="utf-8")
+    has_picture = draw(directory / "soak.svg", result["seconds"], result["series"], found)
+    text = page_of(result, found, options, has_picture)
+    (directory / "soak.md").write_text(text, encoding="utf-8")
+    is_sound = not result["anomalies"] and all(growth.is_flat for growth in found)
+    print(
+        f"{options.seconds:g} s, {sum(result['faults'].values())} faults, {result['told'].get('ok', 0)} units, "
+        f"{result['matched']} rows matched, {len(result['anomalies'])} anomalies, "
+        f"growing: {', '.join(growth.name for growth in found if not growth.is_flat) or 'nothing'}: {directory}"
+    )
+    return 0 if is_sound else 1
+
+
+def page_of(result: dict[str, Any], found: Sequence[Growth], options: argparse.Namespace, has_picture: bool) -> str:
+    """The result in Markdown."""
+    command = f"python -m tests.soak --seconds {options.seconds:g} --workers {options.workers} --seed {options.seed}"
+    lines = ["# Soak\n", "| | |\n|---|---|", f"| command | `{command}` |"]
+    lines += [f"| {name} | {value} |" for name, value in machine_and_versions().items()]
+    lines += [f"| {name} | {count:,} |" for name, count in sorted(result["faults"].items())]
+    lines += [f"| units of which callers were told `{word}` | {result['told'].get(word, 0):,} |" for word in _WORDS]
+    lines += [f"| rows matched with records | {result['matched']:,} |", f"| anomalies | {len(result['anomalies'])} |"]
+    lines += ["", "| | median | per hour | grown after the warm-up | allowed |", "|---|--:|--:|--:|--:|"]
+    lines += [
+        f"| {each.name} | {each.typical:,.1f} | {each.per_hour:+,.2f} | {each.grown:+,.2f} | {each.allowed:,.1f} |"
+        for each in found
+    ]
+    lines += ["", "![The measured things over time](soak.svg)"] if has_picture else []
+    lines += [f"- {anomaly}" for anomaly in result["anomalies"][:50]]
+    return "\n".join([*lines, ""])
+
+
+_WORDS = ("ok", "no", "doubt")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

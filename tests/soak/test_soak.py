@@ -1,0 +1,145 @@
+"""The soak finds what grows and what does not match, and a short one passes."""
+
+import json
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from sqlalchemy import Engine, create_engine, insert
+
+from dualwrite.testing.kafka import KafkaBroker
+from tests.soak.__main__ import main
+from tests.soak.growth import Allowance, growth_of
+from tests.soak.matching import Matching
+from tests.soak.plots import draw
+from tests.soak.samples import ALLOWANCES, memory, open_files, size_of, threads
+from tests.support.crash.application import LEFT, RIGHT, items
+from tests.support.forked import ForkedKafkaBroker
+
+SECONDS = [float(at) for at in range(0, 3600, 4)]
+CHANCE = random.Random(3)
+NOISE = [CHANCE.uniform(-5, 5) for _ in SECONDS]
+SAWTOOTH = [at % 120 / 10 for at in SECONDS]
+FILLING = [min(60.0, at / 10) for at in SECONDS]
+"""A cache that is full after ten minutes."""
+
+
+@pytest.mark.parametrize(
+    ("added", "is_flat"),
+    [
+        ([0.0 for _ in SECONDS], True),
+        (NOISE, True),
+        (SAWTOOTH, True),
+        (FILLING, True),
+        ([at / 100 for at in SECONDS], False),
+        ([at / 100 + noise for at, noise in zip(SECONDS, NOISE, strict=True)], False),
+        ([at / 100 + peak for at, peak in zip(SECONDS, SAWTOOTH, strict=True)], False),
+        ([-at / 100 for at in SECONDS], True),
+        ([900.0 if at == 2000 else 0.0 for at in SECONDS], True),
+    ],
+    ids=["constant", "noise", "sawtooth", "filling", "growing", "in noise", "in sawtooth", "shrinking", "one peak"],
+)
+def test_growth_is_told_from_noise(added: list[float], is_flat: bool) -> None:
+    found = growth_of("x", SECONDS, [100 + each for each in added], Allowance(8, 0.1))
+    assert found.is_flat is is_flat, found
+
+
+def test_growth_is_measured_in_the_unit_of_the_samples_per_hour() -> None:
+    found = growth_of("x", SECONDS, [at / 3600 * 12 for at in SECONDS], Allowance(1, 0))
+    assert found.per_hour == pytest.approx(12, rel=0.01)
+    assert found.grown == pytest.approx(9, rel=0.01)
+
+
+def test_few_samples_are_enough() -> None:
+    assert growth_of("x", [0.0, 1.0, 2.0, 3.0, 4.0], [1, 1, 1, 1, 1], Allowance(1, 0)).is_flat
+    assert not growth_of("x", [0.0, 1.0, 2.0, 3.0, 4.0], [1, 2, 4, 6, 8], Allowance(1, 0)).is_flat
+
+
+def test_this_process_is_measured(tmp_path: Path) -> None:
+    before = open_files(os.getpid())
+    with (tmp_path / "file").open("w") as file:
+        file.write("x" * 1000)
+        file.flush()
+        assert open_files(os.getpid()) == before + 1
+        assert size_of(tmp_path) == 1000
+    assert memory(os.getpid()) > 1
+    assert threads(os.getpid()) >= 1
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[KafkaBroker]:
+    with ForkedKafkaBroker(tmp_path / "broker") as made:
+        for topic in (LEFT, RIGHT):
+            made.create_topic(topic)
+        yield made
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    made = create_engine(f"sqlite:///{tmp_path / 'items.db'}")
+    items.create(made)
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def matching(broker: KafkaBroker, engine: Engine) -> Iterator[Matching]:
+    made = Matching(broker.bootstrap_servers, engine)
+    yield made
+    made.close()
+
+
+def store(engine: Engine, unit: str) -> None:
+    with engine.begin() as connection:
+        connection.execute(insert(items).values(unit=unit, item=0))
+
+
+def send(broker: KafkaBroker, key: bytes, *topics: str) -> None:
+    producer = Producer(broker.client_config)
+    for topic in topics:
+        producer.produce(topic, key=key)
+    assert producer.flush(30) == 0
+
+
+def test_what_matches_is_forgotten_and_what_does_not_is_named(
+    matching: Matching, broker: KafkaBroker, engine: Engine
+) -> None:
+    store(engine, "whole")
+    send(broker, b"whole:0", LEFT, RIGHT)
+    matching.look()
+    assert (matching.matched, matching.anomalies) == (1, [])
+    store(engine, "late")
+    send(broker, b"late:0", LEFT)
+    matching.look()
+    assert matching.anomalies == [], "a row may wait for its record"
+    send(broker, b"whole:0", RIGHT)
+    matching.look()
+    assert matching.anomalies == [f"aborted read, or duplicate: ('whole', 0) in {RIGHT}"]
+    matching.end()
+    assert matching.anomalies[1:] == ["lost write: ('late', 0)"]
+
+
+def test_a_picture_has_a_panel_for_each_thing_that_is_measured(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    series = {name: [1.0, 2.0, 3.0] for name in ALLOWANCES}
+    found = [growth_of(name, [0.0, 1.0, 2.0], values, Allowance(0, 0)) for name, values in series.items()]
+    assert draw(tmp_path / "soak.svg", [0.0, 1.0, 2.0], series, found)
+    text = (tmp_path / "soak.svg").read_text()
+    assert all(f"{name}: grows" in text for name in ALLOWANCES)
+
+
+@pytest.mark.slow
+@pytest.mark.crash
+@pytest.mark.postgresql
+@pytest.mark.usefixtures("postgresql_server")
+def test_a_soak_of_some_seconds_matches_everything(tmp_path: Path) -> None:
+    """It is too short for the slopes: only the anomalies count."""
+    main(["--seconds", "8", "--workers", "3", "--directory", str(tmp_path)])
+    result = json.loads((tmp_path / "samples.json").read_text())
+    assert result["anomalies"] == []
+    assert result["matched"] > 0
+    assert sum(result["faults"].values()) >= 2
+    assert "| rows matched with records |" in (tmp_path / "soak.md").read_text()
