@@ -76,6 +76,7 @@ def page_of(summary: Mapping[str, Any]) -> str:
     return "\n".join(parts)
 
 
+_WHOLE_RUN = 10_000
 _ALL = ("mode", "database", "producer", "victim", "kind")
 
 
@@ -100,11 +101,24 @@ def _totals(summary: Mapping[str, Any]) -> Iterator[str]:
         f"of {audits['places']:,} places compared {audits['rows']:,} rows with {audits['records']:,} records, and "
         f"found {audits['divergences']:,} divergences. Power cuts met {counts['unsynced_bytes']:,} unsynced bytes.\n"
     )
+    yield _speed(counts["deaths"], summary["processor_seconds"])
     if not is_sound(summary):
         yield "Found:\n"
         found = [*summary["findings"], *summary.get("ended", ())]
         yield from (f"- `{line.splitlines()[-1]:.200}`" for line in found)
         yield ""
+
+
+def _speed(deaths: int, processor: float) -> str:
+    if not deaths:
+        return ""
+    minutes = _WHOLE_RUN * processor / deaths / 2 / 60
+    said = (
+        f"A kill took {1000 * processor / deaths:,.0f} ms of processor time, with all that a run does beside: so "
+        f"`make matrix`, until {_WHOLE_RUN:,} processes are killed, takes about {minutes:,.0f} minutes on two "
+        "processors that do nothing else.\n"
+    )
+    return said if deaths >= _WHOLE_RUN else f"{said[:-1]} What stands here is a shorter run.\n"
 
 
 def _table(rows: Sequence[Mapping[str, Any]], axes: Sequence[str]) -> Iterator[str]:

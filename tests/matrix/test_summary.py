@@ -83,6 +83,14 @@ def test_the_page_has_the_counts_and_the_reasons() -> None:
     assert "| application | SIGKILL | 1 | 3 | 4 | 1 | 9 | 3 | 1 | 2 | 0 | 0 |" in text
     assert "| `STORE_STATE` | 3 |" in text
     assert "| seed | 1 | 2 |" in text
+    assert "What stands here is a shorter run" in text
+
+
+def test_the_page_of_a_whole_run_does_not_say_that_it_is_short() -> None:
+    text = page([line(deaths=10_000), {"processor_seconds": 6000.0}])
+    assert "A kill took 600 ms of processor time" in text
+    assert "takes about 50 minutes on two processors" in text
+    assert "shorter" not in text
     assert all(f"| {cells} | {reason} |" in text for cells, reason in NOT_RUN)
     assert "compared 100 rows with 200 records" in text
 
