@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tests.matrix.cells import NOT_RUN
+from tests.matrix.cells import NOT_RUN, Mode
 from tests.matrix.summary import added_by, is_sound, total
 
 _COLUMNS = {
@@ -87,7 +87,8 @@ def _alone(summary: Mapping[str, Any]) -> dict[str, Any]:
 def _contexts(contexts: Sequence[Mapping[str, str]]) -> Iterator[str]:
     yield f"| {'| ' * len(contexts)}|\n|---|{'---|' * len(contexts)}"
     for name in contexts[0]:
-        yield f"| {name} | {' | '.join(context[name] for context in contexts)} |"
+        cells = [context[name].replace("|", "\\|") for context in contexts]
+        yield f"| {name} | {' | '.join(cells)} |"
     yield ""
 
 
@@ -163,6 +164,8 @@ def _neighbours(summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _skipped(summary: Mapping[str, Any]) -> Iterator[str]:
+    there = {group["mode"] for group in summary["groups"] if group["runs"]}
+    yield from (f"| {mode.value} | it is not in this run |" for mode in Mode if mode.value not in there)
     skipped = sum(group["skipped"] for group in summary["groups"])
     if skipped:
         yield f"| {skipped:,} runs | this machine lacks the server |"

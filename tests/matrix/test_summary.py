@@ -83,6 +83,8 @@ def test_the_page_has_the_counts_and_the_reasons() -> None:
     assert "| application | SIGKILL | 1 | 3 | 4 | 1 | 9 | 3 | 1 | 2 | 0 | 0 |" in text
     assert "| `STORE_STATE` | 3 |" in text
     assert "| seed | 1 | 2 |" in text
+    assert "| resume, Apache Kafka of three nodes | it is not in this run |" in text
+    assert "| keep-prepared, bundled broker | it is not" not in text
     assert "What stands here is a shorter run" in text
     assert "compared 100 rows with 200 records" in text
 
