@@ -163,7 +163,7 @@ def test_a_unit_that_the_old_owner_and_the_new_row_find_is_on_record_once(
     assert states(new) == expected
     if first == "the new row":
         with engine.begin() as connection:
-            connection.execute(update(table).values(fencing_token=0))  # tokens of new rows are random, or 1 in tests
+            connection.execute(update(table).values(fencing_token=7))  # tokens of new rows are random, or 1 in tests
         manager_of(old).process.pool.beat()
         assert states(new) == expected
     assert (old.counters.heuristic, new.counters.heuristic) == (1, 1), "both have found it"
