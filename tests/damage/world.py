@@ -101,7 +101,7 @@ def killed() -> Contents:
     return contents_of(files)
 
 
-class NotedFiles(StoppableFiles):
+class RenamingFiles(StoppableFiles):
     """A disk that notes at which of its operations files are renamed."""
 
     def __init__(self, files: MemoryFiles, stop_at: int | None = None) -> None:
@@ -122,17 +122,17 @@ class NotedFiles(StoppableFiles):
 @cache
 def interrupted() -> tuple[Contents, ...]:
     """The files after kills that left a file of each kind behind that a start removes or finishes."""
-    noted = NotedFiles(files_of(stopped()))
+    noted = RenamingFiles(files_of(stopped()))
     run(_compact_until_killed(noted))
     contents = []
     for kind, later in ((LEFT_NOTE, 0), (LEFT_CLEANED, 0), (LEFT_SWAP, 1)):
-        files = NotedFiles(files_of(stopped()), noted.renamed_at[kind] + later)
+        files = RenamingFiles(files_of(stopped()), noted.renamed_at[kind] + later)
         run(_compact_until_killed(files))
         contents.append(contents_of(files.beneath))
     return tuple(contents)
 
 
-async def _compact_until_killed(files: NotedFiles) -> None:
+async def _compact_until_killed(files: RenamingFiles) -> None:
     async def life() -> None:
         rooms = Rooms(files, Flusher(durable=True, on_failure=files.end_process))
         partition = rooms.cluster.partition(TopicPartition(COMPACTED, 0))

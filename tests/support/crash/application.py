@@ -58,7 +58,6 @@ class Task:
     application: str = "crash"
     lingers: bool = False
     """Says "idle" at the end and goes on holding its slots until its stdin ends."""
-    application: str = "crash"
     topics: tuple[str, str] = (LEFT, RIGHT)
     prefix: str = ""
     """Of the names of its units, by which they can be told from others."""
