@@ -7,7 +7,7 @@ import pytest
 from dualwrite.broker.runtime.flusher import Flusher
 from tests.support.simulation.ablation_table import AblationRow, markdown_of
 from tests.support.simulation.ablations import ABLATIONS
-from tests.support.simulation.faults import FaultKind, FaultPlace, PlannedFault
+from tests.support.simulation.faults import FaultPlace, PlannedFault, SimulatedFault
 from tests.support.simulation.oracle import name_of
 from tests.support.simulation.search import Found, minimised, run_seed, search
 from tests.support.simulation.world import SimulatedWorld
@@ -41,7 +41,7 @@ def test_the_simulation_notices_that_a_safeguard_is_missing(name: str) -> None:
 
 def test_a_kill_before_the_state_is_stored_needs_the_anchor_in_the_older_protocol() -> None:
     """The row names the session's last transaction, and the open one has the same producer and epoch."""
-    faults = [PlannedFault(FaultKind.KILL, FaultPlace.STORE, "app-0", 2, 1.0)]
+    faults = [PlannedFault(SimulatedFault.KILL, FaultPlace.STORE, "app-0", 2, 1.0)]
     world = SimulatedWorld(2, faults)
     assert (world.is_older, world.pool_size) == (True, 1)
     assert world.run().anomaly == ""

@@ -11,7 +11,7 @@ import pytest
 from dualwrite.broker.net.connection_memory import ConnectionMemory
 from dualwrite.testing.files import MemoryFiles
 from tests.support.simulation.broker_disk import BrokerDisk, BrokerEnded
-from tests.support.simulation.faults import FaultKind, FaultPlace, FaultPlan, PlannedFault, faults_of, lane_of
+from tests.support.simulation.faults import FaultPlace, FaultPlan, PlannedFault, SimulatedFault, faults_of, lane_of
 from tests.support.simulation.network import SimulatedLink, SimulatedNetwork
 from tests.support.simulation.scheduler import MachineClock, ProcessKilled, Scheduler, SimulatedProcess
 from tests.support.simulation.timeline import as_svg, as_text, lanes_of
@@ -20,7 +20,7 @@ from tests.support.simulation.virtual_loop import VirtualLoop
 FILE = Path("/data/log")
 
 
-def fault(at: int, kind: FaultKind = FaultKind.KILL, place: FaultPlace = FaultPlace.TURN) -> PlannedFault:
+def fault(at: int, kind: SimulatedFault = SimulatedFault.KILL, place: FaultPlace = FaultPlace.TURN) -> PlannedFault:
     return PlannedFault(kind, place, "app-0", at, 1.0)
 
 
@@ -33,18 +33,18 @@ def test_the_faults_of_a_seed_are_the_same_again_and_those_of_another_differ() -
 
 def test_every_kind_of_fault_is_in_some_seed_and_some_seeds_have_none() -> None:
     plans = [faults_of(seed) for seed in range(100)]
-    assert {planned.kind for plan in plans for planned in plan} == set(FaultKind)
+    assert {planned.kind for plan in plans for planned in plan} == set(SimulatedFault)
     assert [] in plans
 
 
 def test_a_fault_strikes_at_its_event_and_a_second_one_at_the_next() -> None:
-    plan = FaultPlan([fault(3), fault(3, FaultKind.STALL), fault(9)])
+    plan = FaultPlan([fault(3), fault(3, SimulatedFault.STALL), fault(9)])
     trigger = plan.trigger(FaultPlace.TURN, lane_of(0))
     struck = [trigger.pull() for _ in range(10)]
     assert {number: one.kind for number, one in enumerate(struck, 1) if one is not None} == {
-        3: FaultKind.STALL,
-        4: FaultKind.KILL,
-        9: FaultKind.KILL,
+        3: SimulatedFault.STALL,
+        4: SimulatedFault.KILL,
+        9: SimulatedFault.KILL,
     }
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.__main__ import main
-from tests.support.simulation.faults import FaultKind, faults_of
+from tests.support.simulation.faults import SimulatedFault, faults_of
 from tests.support.simulation.search import run_seed, search, search_in_processes
 
 SEEDS = 40
-OFTEN = ("SUCCEEDED", "ROLLED_BACK", "never began", *(kind.name for kind in FaultKind))
+OFTEN = ("SUCCEEDED", "ROLLED_BACK", "never began", *(kind.name for kind in SimulatedFault))
 """What must have happened in some run, so that nothing passes for want of events."""
 SELDOM = ("IN_DOUBT", "LeaseLostError", "KafkaUnavailableError", "a look in vain")
 

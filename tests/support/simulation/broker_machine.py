@@ -21,7 +21,7 @@ from dualwrite.ports import Files
 from dualwrite.testing.files import MemoryFiles
 from tests.support.broker.simulated import Rooms
 from tests.support.simulation.broker_disk import BrokerDisk
-from tests.support.simulation.faults import BROKER, FaultKind, FaultPlace, FaultPlan, PlannedFault
+from tests.support.simulation.faults import BROKER, FaultPlace, FaultPlan, PlannedFault, SimulatedFault
 from tests.support.simulation.opening import OpeningAnswers
 from tests.support.simulation.scheduler import MachineClock, Scheduler, SimulatedProcess
 from tests.support.simulation.virtual_loop import VirtualLoop
@@ -117,7 +117,7 @@ class BrokerMachine:
             self._remember_what_was_shown()
         self.process.is_alive = self.is_listening = False
         self._disk.has_ended = True
-        if fault.kind is FaultKind.BROKER_POWER:
+        if fault.kind is SimulatedFault.BROKER_POWER:
             assert isinstance(self.files, MemoryFiles)
             self.files = self.files.power_cut(self._rng)
         self._died()

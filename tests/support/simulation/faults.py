@@ -28,7 +28,7 @@ class FaultPlace(Enum):
     __hash__ = object.__hash__
 
 
-class FaultKind(Enum):
+class SimulatedFault(Enum):
     """What goes wrong."""
 
     KILL = "is killed"
@@ -61,7 +61,7 @@ class PlannedFault(NamedTuple):
     :param seconds: how long it lasts: a pause, the time until a restart, the delay of a message.
     """
 
-    kind: FaultKind
+    kind: SimulatedFault
     place: FaultPlace
     lane: str
     at: int
@@ -80,32 +80,32 @@ class _Sort(NamedTuple):
     most: int
 
 
-_OF_APPLICATIONS: Mapping[FaultKind, Sequence[_Sort]] = {
-    FaultKind.KILL: (
+_OF_APPLICATIONS: Mapping[SimulatedFault, Sequence[_Sort]] = {
+    SimulatedFault.KILL: (
         _Sort(FaultPlace.TURN, 110, 6.0, 1),
         _Sort(FaultPlace.STORE, 3, 6.0, 1),
         _Sort(FaultPlace.COMMITTED, 3, 6.0, 1),
     ),
-    FaultKind.STALL: (
+    SimulatedFault.STALL: (
         _Sort(FaultPlace.TURN, 110, 9.0, 1),
         _Sort(FaultPlace.STORE, 3, 9.0, 1),
         _Sort(FaultPlace.COMMITTED, 3, 9.0, 1),
     ),
-    FaultKind.LOCK_LOST: (_Sort(FaultPlace.LOCKED, 3, 9.0, 1),),
-    FaultKind.LOSE_REQUEST: (_Sort(FaultPlace.MESSAGE, 28, 0.5, 1),),
-    FaultKind.LOSE_ANSWER: (_Sort(FaultPlace.MESSAGE, 28, 0.5, 2),),
-    FaultKind.LATE_REQUEST: (_Sort(FaultPlace.MESSAGE, 28, 4.0, 2),),
-    FaultKind.SLOW_REQUEST: (_Sort(FaultPlace.MESSAGE, 28, 4.0, 1),),
-    FaultKind.SILENCE: (_Sort(FaultPlace.MESSAGE, 28, 9.0, 1),),
+    SimulatedFault.LOCK_LOST: (_Sort(FaultPlace.LOCKED, 3, 9.0, 1),),
+    SimulatedFault.LOSE_REQUEST: (_Sort(FaultPlace.MESSAGE, 28, 0.5, 1),),
+    SimulatedFault.LOSE_ANSWER: (_Sort(FaultPlace.MESSAGE, 28, 0.5, 2),),
+    SimulatedFault.LATE_REQUEST: (_Sort(FaultPlace.MESSAGE, 28, 4.0, 2),),
+    SimulatedFault.SLOW_REQUEST: (_Sort(FaultPlace.MESSAGE, 28, 4.0, 1),),
+    SimulatedFault.SILENCE: (_Sort(FaultPlace.MESSAGE, 28, 9.0, 1),),
 }
-_OF_OTHERS: Mapping[FaultKind, tuple[str, _Sort]] = {
-    FaultKind.BROKER_KILL: (BROKER, _Sort(FaultPlace.DISK, 130, 7.0, 1)),
-    FaultKind.BROKER_POWER: (BROKER, _Sort(FaultPlace.DISK, 130, 7.0, 2)),
-    FaultKind.BROKER_STALL: (BROKER, _Sort(FaultPlace.STEP, 260, 8.0, 1)),
-    FaultKind.COMMIT_NEVER_ARRIVES: (DATABASE, _Sort(FaultPlace.COMMIT, 7, 1.0, 1)),
-    FaultKind.COMMIT_ANSWER_LOST: (DATABASE, _Sort(FaultPlace.COMMIT, 7, 1.0, 1)),
-    FaultKind.COMMIT_ARRIVES_LATER: (DATABASE, _Sort(FaultPlace.COMMIT, 7, 3.0, 1)),
-    FaultKind.DATABASE_RESTART: (DATABASE, _Sort(FaultPlace.CALL, 80, 2.0, 1)),
+_OF_OTHERS: Mapping[SimulatedFault, tuple[str, _Sort]] = {
+    SimulatedFault.BROKER_KILL: (BROKER, _Sort(FaultPlace.DISK, 130, 7.0, 1)),
+    SimulatedFault.BROKER_POWER: (BROKER, _Sort(FaultPlace.DISK, 130, 7.0, 2)),
+    SimulatedFault.BROKER_STALL: (BROKER, _Sort(FaultPlace.STEP, 260, 8.0, 1)),
+    SimulatedFault.COMMIT_NEVER_ARRIVES: (DATABASE, _Sort(FaultPlace.COMMIT, 7, 1.0, 1)),
+    SimulatedFault.COMMIT_ANSWER_LOST: (DATABASE, _Sort(FaultPlace.COMMIT, 7, 1.0, 1)),
+    SimulatedFault.COMMIT_ARRIVES_LATER: (DATABASE, _Sort(FaultPlace.COMMIT, 7, 3.0, 1)),
+    SimulatedFault.DATABASE_RESTART: (DATABASE, _Sort(FaultPlace.CALL, 80, 2.0, 1)),
 }
 _QUIET = 0.05
 """The part of the runs in which nothing goes wrong."""
@@ -131,7 +131,7 @@ def lane_of(number: int) -> str:
     return f"app-{number}"
 
 
-def _some(chance: random.Random, kind: FaultKind, lane: str, sort: _Sort) -> Iterable[PlannedFault]:
+def _some(chance: random.Random, kind: SimulatedFault, lane: str, sort: _Sort) -> Iterable[PlannedFault]:
     for _ in range(chance.randint(0, sort.most)):
         yield PlannedFault(kind, sort.place, lane, chance.randint(1, sort.last), chance.random() * sort.longest)
 

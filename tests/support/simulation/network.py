@@ -15,7 +15,7 @@ from dualwrite.broker.config import BrokerOptions
 from dualwrite.broker.connection import Connection
 from dualwrite.broker.net.frame_stream import FrameStream
 from dualwrite.wire.apis import ApiKey
-from tests.support.simulation.faults import FaultKind, PlannedFault
+from tests.support.simulation.faults import PlannedFault, SimulatedFault
 from tests.support.simulation.scheduler import SimulatedProcess, SimulatedThread
 
 if TYPE_CHECKING:
@@ -138,15 +138,15 @@ class SimulatedLink:
     def _strike(self, fault: PlannedFault, data: bytes) -> None:
         kind, scheduler = fault.kind, self._scheduler
         noticed = scheduler.now + LATENCY + scheduler.random.random() * _NOTICES
-        if kind is FaultKind.SLOW_REQUEST:
+        if kind is SimulatedFault.SLOW_REQUEST:
             scheduler.call_at(self._arrival(fault.seconds), partial(self._deliver, data))
             return
-        if kind is FaultKind.LOSE_ANSWER:
+        if kind is SimulatedFault.LOSE_ANSWER:
             self._is_mute = True
             scheduler.call_at(self._arrival(), partial(self._deliver, data))
-        elif kind is FaultKind.LATE_REQUEST:
+        elif kind is SimulatedFault.LATE_REQUEST:
             scheduler.call_at(self._arrival(fault.seconds), partial(self._deliver, data))
-        elif kind is FaultKind.SILENCE:
+        elif kind is SimulatedFault.SILENCE:
             self._is_cut = self._is_mute = True
             self.hang_up(_FOREVER)
             return

@@ -18,10 +18,10 @@ from tests.support.simulation.database.memory_database import MemoryDatabase, Me
 from tests.support.simulation.faults import (
     APPLICATIONS,
     DATABASE,
-    FaultKind,
     FaultPlace,
     FaultPlan,
     PlannedFault,
+    SimulatedFault,
     Trigger,
     faults_of,
     lane_of,
@@ -40,9 +40,9 @@ LAST = "last"
 _OLDER = 0.3
 """The part of the runs with the older protocol."""
 _LOST_COMMITS = {
-    FaultKind.COMMIT_NEVER_ARRIVES: 1,
-    FaultKind.COMMIT_ANSWER_LOST: 2,
-    FaultKind.COMMIT_ARRIVES_LATER: 3,
+    SimulatedFault.COMMIT_NEVER_ARRIVES: 1,
+    SimulatedFault.COMMIT_ANSWER_LOST: 2,
+    SimulatedFault.COMMIT_ARRIVES_LATER: 3,
 }
 
 
@@ -260,7 +260,7 @@ class SimulatedWorld:
             return
         fault = self._strike(self._turns[lane].pull())
         if fault is not None:
-            if fault.kind is FaultKind.KILL:
+            if fault.kind is SimulatedFault.KILL:
                 self._kill(thread.process, fault.seconds)
             else:
                 self._stall(thread.process, fault.seconds)
@@ -270,7 +270,7 @@ class SimulatedWorld:
         lane = self._lanes.get(process)
         fault = None if lane is None else self._strike(triggers[lane].pull())
         if fault is not None:
-            if fault.kind is FaultKind.KILL:
+            if fault.kind is SimulatedFault.KILL:
                 self._later(0.0, lambda: self._kill(process, fault.seconds))
             else:
                 self._stall(process, fault.seconds)
