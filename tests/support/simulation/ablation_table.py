@@ -46,7 +46,7 @@ def markdown_of(rows: Iterable[AblationRow]) -> str:
     for row in rows:
         first = f" {min(row.found.anomalies)}" if row.found.anomalies else ""
         lines.append(
-            f"| {row.ablation.safeguard} | `{row.ablation.name}` | {row.per_thousand:.3g} | {row.found.seeds:,} | "
+            f"| {row.ablation.safeguard} | `{row.ablation.name}` | {round(row.per_thousand, 1):,g} | {row.found.seeds:,} | "
             f"{row.anomalies or 'none'} |{first} |"
         )
     return "\n".join(lines) + "\n"
