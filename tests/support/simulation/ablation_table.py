@@ -45,8 +45,7 @@ def markdown_of(rows: Iterable[AblationRow]) -> str:
     ]
     for row in rows:
         first = f" {min(row.found.anomalies)}" if row.found.anomalies else ""
-        lines.append(
-            f"| {row.ablation.safeguard} | `{row.ablation.name}` | {round(row.per_thousand, 1):,g} | {row.found.seeds:,} | "
-            f"{row.anomalies or 'none'} |{first} |"
-        )
+        rate, seeds = f"{round(row.per_thousand, 1):,g}", f"{row.found.seeds:,}"
+        what, name = row.ablation.safeguard, row.ablation.name
+        lines.append(f"| {what} | `{name}` | {rate} | {seeds} | {row.anomalies or 'none'} |{first} |")
     return "\n".join(lines) + "\n"
