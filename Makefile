@@ -6,6 +6,7 @@ PYTEST ?=
 # One more than the processors that it is meant for: tests wait for brokers and databases.
 WORKERS ?= 3
 SECONDS ?= 3600
+SEEDS ?= 5000
 KILLS ?= 10000
 AGAINST ?= HEAD~1
 PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -20,13 +21,14 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -q install
 TMPDIR ?= $(shell [ -w /dev/shm ] && [ "$$(df -kP /dev/shm | awk 'NR == 2 { print $$4 }')" -ge 8388608 ] && echo /dev/shm)
 LOCK := uv pip compile -q --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-header
 
-.PHONY: help demo spark-demo test check lint slow fuzz matrix soak proof compare benchmarks docs dist lowest base highest format lock clean
+.PHONY: help demo spark-demo test check lint slow sim fuzz matrix soak proof compare benchmarks docs dist lowest base highest format lock clean
 
 help:
 	@echo "make demo       load real flights into SQLite and a topic through kill -9, then compare (ROWS=$(ROWS))"
 	@echo "make spark-demo the same by Spark, in a stream to PostgreSQL and a topic, all of it killed (FLIGHTS=$(FLIGHTS))"
 	@echo "make test       all tests but the slow ones (some minutes)"
 	@echo "make slow       the slow tests: more crashes, clients and databases (half an hour)"
+	@echo "make sim        the simulation of the whole: seeded crashes of applications, network, broker and database (SEEDS=$(SEEDS))"
 	@echo "make fuzz       random input of every kind and damaged files until something is found (SECONDS=$(SECONDS));"
 	@echo "                GUIDED=batches, states or inputs: guided by coverage (needs atheris)"
 	@echo "make matrix     the crash matrix with real processes, until KILLS=$(KILLS) of them were killed; in build/matrix/"
@@ -61,6 +63,9 @@ test: $(READY)
 slow: WORKERS = 4
 slow: $(READY)
 	$(BIN)/python -m pytest -m slow $(PARALLEL) $(PYTEST)
+
+sim: $(READY)
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
 fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz$(if $(GUIDED),.guided $(GUIDED)) --seconds $(SECONDS)

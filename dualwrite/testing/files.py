@@ -150,6 +150,8 @@ class MemoryFiles:
         self._names: dict[Path, _Content] = {}
         self._durable_names: dict[Path, _Content] = {}
         self._changes: list[_Change] = []
+        self._listings: dict[Path, list[str]] = {}
+        """The names in each directory, as far as they were asked for since the last change."""
 
     def open(self, path: Path) -> File:
         """The file at ``path``, created if it is missing.
@@ -173,13 +175,17 @@ class MemoryFiles:
 
     def list(self, directory: Path) -> list[str]:
         """Names in ``directory``, sorted; empty if there is no such directory."""
-        return sorted(
-            path.name for path in (*self._names, *self._directories) if path.parent == directory and path != directory
-        )
+        if directory not in self._listings:
+            entries = (*self._names, *self._directories)
+            self._listings[directory] = sorted(
+                path.name for path in entries if path.parent == directory and path != directory
+            )
+        return list(self._listings[directory])
 
     def make_directory(self, path: Path) -> None:
         """Create ``path`` and its missing parents, durably."""
         self._directories.update((path, *path.parents))
+        self._listings.clear()
 
     def remove(self, path: Path) -> None:
         """Remove the file at ``path``; open files keep it."""
@@ -200,6 +206,7 @@ class MemoryFiles:
         if self.list(path):
             raise OSError(errno.ENOTEMPTY, "directory not empty", str(path))
         self._directories.remove(path)
+        self._listings.clear()
 
     def space(self, path: Path) -> tuple[int, int]:
         """A volume that is never full."""
@@ -229,3 +236,4 @@ class MemoryFiles:
     def _change(self, change: "_Change") -> None:
         change.make(self._names)
         self._changes.append(change)
+        self._listings.clear()

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dualwrite.client.admin.cluster_client import DEFAULT_TIMEOUT, ClusterClient
+from dualwrite.client.admin.cluster_client import DEFAULT_TIMEOUT, ClusterClient, Connect
 from dualwrite.client.admin.log_reader import LogReader
 from dualwrite.client.admin.offsets import by_leader
 from dualwrite.client.config.settings import ClientSettings
+from dualwrite.client.net.blocking_connection import BlockingConnection
 from dualwrite.client.protocol.requests import (
     TWO_PHASE_VERSION,
     InitializedProducer,
@@ -67,6 +68,7 @@ class ControlPlane:
     :param timeout: seconds that a call may take, with all attempts.
     :param clock: monotonic seconds.
     :param sleep: waits between attempts.
+    :param connect: opens a connection to an endpoint.
     :raises ConfigurationError: if a setting is missing, malformed, or cannot be honoured.
     """
 
@@ -77,8 +79,11 @@ class ControlPlane:
         timeout: float = DEFAULT_TIMEOUT,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        connect: Connect = BlockingConnection,
     ) -> None:
-        self._cluster = ClusterClient(ClientSettings.from_config(config), timeout=timeout, clock=clock, sleep=sleep)
+        self._cluster = ClusterClient(
+            ClientSettings.from_config(config), timeout=timeout, clock=clock, sleep=sleep, connect=connect
+        )
 
     @property
     def lost_connections(self) -> int:

@@ -1,7 +1,6 @@
 """The native producer under asyncio: the verbs of ``two_phase_producer.py``, awaited, over the same engine."""
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any
@@ -12,7 +11,7 @@ from dualwrite.client.engine.contract import NEVER, Operation
 from dualwrite.client.engine.engine import Engine
 from dualwrite.client.engine.transaction_state import TransactionResult
 from dualwrite.client.producer.arguments import member_of, offsets_of, one_callback
-from dualwrite.client.producer.base_producer import REFUSED, BaseProducer, deadline_of
+from dualwrite.client.producer.base_producer import REFUSED, BaseProducer
 from dualwrite.client.terms.verbs import ProducerState, Verb
 from dualwrite.ids import PreparedTxnState, require_prepared_state
 from dualwrite.records.outgoing import HeadersGiven, OnDelivery, OutgoingRecord
@@ -86,9 +85,9 @@ class AsyncTwoPhaseProducer(BaseProducer):
         self._check_process("produce()")
         on_delivery = one_callback(on_delivery, callback)
         record = OutgoingRecord(topic, value, key, partition, timestamp, headers, on_delivery)
-        is_taken, timestamp_ms = False, time.time_ns() // 1_000_000
+        is_taken, timestamp_ms = False, self._time_ns() // 1_000_000
         try:
-            while not (is_taken := self._engine.produce(record, timestamp_ms, time.monotonic())):
+            while not (is_taken := self._engine.produce(record, timestamp_ms, self._monotonic())):
                 await self._wait(self._engine.room)  # delivery callbacks that produce may have filled the buffer again
             if self._engine.has_news or self._lingers:  # the driver needs a timer for a batch that lingers
                 self._driver.pump()
@@ -111,13 +110,13 @@ class AsyncTwoPhaseProducer(BaseProducer):
             self._driver.pump()
         self._report()
         if timeout != 0 and self._reported == before and self._can_wait_for_a_report:
-            await self._wait(self._engine.await_report, until=deadline_of(timeout))
+            await self._wait(self._engine.await_report, until=self._deadline_of(timeout))
         return self._reported - before
 
     async def flush(self, timeout: float | None = None) -> int:
         """Send every record and wait for the acknowledgements; see TwoPhaseProducer."""
         self._enter("flush()")
-        await self._flush("flush()", deadline_of(timeout))
+        await self._flush("flush()", self._deadline_of(timeout))
         return len(self)
 
     async def prepare_transaction(self) -> PreparedTxnState:
@@ -163,7 +162,7 @@ class AsyncTwoPhaseProducer(BaseProducer):
         """Flush the records of ``verb``, and then those that delivery callbacks have produced."""
         try:
             await self._wait(self._engine.flush, until=until)
-            while len(self) and time.monotonic() < until:
+            while len(self) and self._monotonic() < until:
                 await self._wait(self._engine.flush, until=until)
         except BaseException as error:
             # If a prepare is cancelled, its outcome is unknown.

@@ -4,7 +4,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.config.producer_settings import ProducerSettings
@@ -20,21 +20,40 @@ REFUSED = (InvalidTransactionStateError,)
 """Raised by a call that did nothing because another task's call is still in progress."""
 
 
+class ProducerRuntime(NamedTuple):
+    """What a producer asks of the process that it runs in.
+
+    :param monotonic: monotonic seconds.
+    :param time_ns: nanoseconds since the epoch.
+    :param randrange: as ``random.randrange``.
+    """
+
+    monotonic: Callable[[], float] = time.monotonic
+    time_ns: Callable[[], int] = time.time_ns
+    randrange: Callable[[int], int] = random.randrange
+
+
+SYSTEM_RUNTIME = ProducerRuntime()
+"""The system's clocks and randomness."""
+
+
 class BaseProducer:
     """A producer without its driver.
 
     :param config: librdkafka's keys; docs/reference/producer.md describes each of them.
+    :param runtime: the clocks and the randomness; another one is for tests.
     :raises ConfigurationError: if a setting is missing, unknown, refused, or out of its range; the message names it.
     """
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, Any], runtime: ProducerRuntime = SYSTEM_RUNTIME) -> None:
         made = ProducerSettings.of(config)
         self._config = dict(config)
         self._client = made.client
         self._transactional_id = made.transactional_id
         self._lingers = bool(made.linger)
         self._delivery_timeout = made.delivery_timeout
-        self._engine = Engine(made, random.randrange)
+        self._monotonic, self._time_ns, randrange = runtime
+        self._engine = Engine(made, randrange)
         self._process = os.getpid()
         self._is_telling = False
         """True while delivery callbacks are being called."""
@@ -80,7 +99,7 @@ class BaseProducer:
             self._engine.mark_abortable(PrepareFailedError(f"{verb} raised {type(error).__name__} ({error}): abort"))
 
     def _begin_verb(self, verb: Callable[..., Operation], *arguments: Any, **options: Any) -> Operation:
-        return verb(*arguments, now=time.monotonic(), **options)
+        return verb(*arguments, now=self._monotonic(), **options)
 
     def _after(self, operation: Operation | None, before: Operation | None) -> None:
         """End a verb's wait. The operation is not done if the wait was interrupted or cancelled.
@@ -198,7 +217,7 @@ class BaseProducer:
             control.close()
         return PreparedTxnState(identity) if state.identifies(ongoing) else PreparedTxnState()
 
-
-def deadline_of(timeout: float | None) -> float:
-    """When a call that may wait ``timeout`` seconds must return, in monotonic seconds; None and -1 mean for ever."""
-    return NEVER if timeout is None or timeout < 0 else time.monotonic() + timeout
+    def _deadline_of(self, timeout: float | None) -> float:
+        """When a call that may wait ``timeout`` seconds must return, in monotonic seconds; None and -1 mean for
+        ever."""
+        return NEVER if timeout is None or timeout < 0 else self._monotonic() + timeout

@@ -5,7 +5,6 @@ So ``producerId:epoch`` names it for ever, and a late request cannot reach anoth
 """
 
 import os
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -16,7 +15,7 @@ from dualwrite.client.engine.contract import NEVER, Driver, Operation
 from dualwrite.client.engine.engine import Engine
 from dualwrite.client.engine.transaction_state import TransactionResult
 from dualwrite.client.producer.arguments import member_of, offsets_of, one_callback
-from dualwrite.client.producer.base_producer import REFUSED, BaseProducer, deadline_of
+from dualwrite.client.producer.base_producer import REFUSED, SYSTEM_RUNTIME, BaseProducer, ProducerRuntime
 from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.errors import InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState, require_prepared_state
@@ -39,14 +38,19 @@ class TwoPhaseProducer(BaseProducer):
     raise the error that ended the transaction; a delivery callback gets a DualWriteError.
 
     :param config: librdkafka's keys; docs/reference/producer.md describes each of them.
-    :param make_driver: makes the driver of the sockets; another one is for tests.
+    :param make_driver: makes the driver of the sockets, and ``runtime`` has the clocks and the randomness; others are
+        for tests.
     :raises ConfigurationError: if a setting is missing, unknown, refused, or out of its range; the message names it.
     """
 
     def __init__(
-        self, config: Mapping[str, Any], *, make_driver: Callable[[Engine, ClientSettings], Driver] = BlockingDriver
+        self,
+        config: Mapping[str, Any],
+        *,
+        make_driver: Callable[[Engine, ClientSettings], Driver] = BlockingDriver,
+        runtime: ProducerRuntime = SYSTEM_RUNTIME,
     ) -> None:
-        super().__init__(config)
+        super().__init__(config, runtime)
         self._driver = make_driver(self._engine, self._client)
         self._commit: Operation | None = None
         """A commit that was sent, and whose answer was not collected."""
@@ -120,10 +124,10 @@ class TwoPhaseProducer(BaseProducer):
         self._add(list(records))
 
     def _add(self, records: Sequence[OutgoingRecord]) -> None:
-        taken, timestamp_ms = 0, time.time_ns() // 1_000_000
+        taken, timestamp_ms = 0, self._time_ns() // 1_000_000
         try:
             while taken < len(records):
-                taken += self._engine.produce_many(records, taken, timestamp_ms, time.monotonic())
+                taken += self._engine.produce_many(records, taken, timestamp_ms, self._monotonic())
                 if self._engine.has_news:
                     self._driver.pump()
                     self._report()
@@ -143,7 +147,7 @@ class TwoPhaseProducer(BaseProducer):
             return False
         self._check_process("produce()")
         try:
-            return self._engine.produce(record, time.time_ns() // 1_000_000, time.monotonic())
+            return self._engine.produce(record, self._time_ns() // 1_000_000, self._monotonic())
         except BaseException as error:
             self._mark_abortable("produce()", error)
             raise
@@ -175,7 +179,7 @@ class TwoPhaseProducer(BaseProducer):
             self._driver.pump()
         self._report()
         if timeout != 0 and self._reported == before and self._can_wait_for_a_report:
-            self._wait(self._engine.await_report, until=deadline_of(timeout))
+            self._wait(self._engine.await_report, until=self._deadline_of(timeout))
         return self._reported - before
 
     def send_records(self) -> None:
@@ -200,7 +204,7 @@ class TwoPhaseProducer(BaseProducer):
         :raises DualWriteError: if a record was not acknowledged. Abort.
         """
         self._enter("flush()")
-        self._flush("flush()", deadline_of(timeout))
+        self._flush("flush()", self._deadline_of(timeout))
         return len(self)
 
     def prepare_transaction(self) -> PreparedTxnState:
@@ -312,7 +316,7 @@ class TwoPhaseProducer(BaseProducer):
         """Flush the records of ``verb``, and then those that delivery callbacks have produced."""
         try:
             self._wait(self._engine.flush, until=until)
-            while len(self) and time.monotonic() < until:
+            while len(self) and self._monotonic() < until:
                 self._wait(self._engine.flush, until=until)
         except BaseException as error:
             self._mark_abortable(verb, error, *REFUSED)

@@ -9,6 +9,7 @@ from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.config.librdkafka_settings import LibrdkafkaSettings
 from dualwrite.client.config.reading import step_timeout
 from dualwrite.coordinator.ports.kafka import KafkaParticipant
+from dualwrite.coordinator.ports.runtime import Runtime
 from dualwrite.coordinator.process.this_process import THIS_PROCESS
 from dualwrite.coordinator.recovery.bulk import Recoverer
 from dualwrite.coordinator.recovery.predecessor import PredecessorTransaction, predecessor_transactions
@@ -40,14 +41,21 @@ class ControlPlaneRecovery:
 
 
 @contextmanager
-def by_control_plane(config: Any, require_cluster: Callable[[], None] = lambda: None) -> Iterator[Recoverer]:
+def by_control_plane(
+    config: Any,
+    require_cluster: Callable[[], None] = lambda: None,
+    *,
+    make_control: Callable[..., ControlPlane] = ControlPlane,
+    runtime: Runtime = THIS_PROCESS,
+) -> Iterator[Recoverer]:
     """A Recoverer that recovers one transactional id after the other over the same connections.
 
     :param require_cluster: raises if another cluster answers than the one of the transactions.
+    :param make_control: makes the control plane of the process ``runtime``; another one is for tests.
     """
     require_cluster()
-    control = ControlPlane(config, timeout=step_timeout(LibrdkafkaSettings.of(config).delivery_timeout))
-    left_transaction = predecessor_transactions(config, THIS_PROCESS)
+    control = make_control(config, timeout=step_timeout(LibrdkafkaSettings.of(config).delivery_timeout))
+    left_transaction = predecessor_transactions(config, runtime)
     try:
         yield lambda transactional_id: ControlPlaneRecovery(partial(left_transaction, control, transactional_id))
     finally:

@@ -17,6 +17,7 @@ from dualwrite.client.fate.transaction_fate import TopicIds
 from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
 from dualwrite.client.terms.verbs import ProducerState, Verb, VerbOrder, init_verb
 from dualwrite.coordinator.kafka.timeout_watch import TimeoutWatch
+from dualwrite.coordinator.ports.runtime import Runtime
 from dualwrite.coordinator.process.this_process import THIS_PROCESS
 from dualwrite.coordinator.recovery.predecessor import PredecessorTransaction, predecessor_transactions
 from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision
@@ -37,7 +38,8 @@ class NativeProducer:
     :param config: librdkafka's keys, transactional.id among them; see ProducerSettings for those that are refused.
     :param timeout: seconds for each step that ends a predecessor's transaction, None for step_timeout();
         delivery.timeout.ms limits all other calls.
-    :param make_producer: makes the producer, and ``make_control`` the control plane; others are for tests.
+    :param make_producer: makes the producer, and ``make_control`` the control plane, of the process ``runtime``;
+        others are for tests.
     :raises ConfigurationError: if a setting is missing, unknown, refused, or contradicts a dual write.
     """
 
@@ -48,6 +50,7 @@ class NativeProducer:
         timeout: float | None = None,
         make_producer: Callable[[Mapping[str, Any]], TwoPhaseProducer] = TwoPhaseProducer,
         make_control: Callable[..., ControlPlane] = ControlPlane,
+        runtime: Runtime = THIS_PROCESS,
     ) -> None:
         made = ProducerSettings.of(config)
         self._transactional_id = made.transactional_id
@@ -55,11 +58,11 @@ class NativeProducer:
         self._order = VerbOrder()
         """The state of a predecessor's transaction, unknown to the producer; UNINITIALIZED if there is none."""
         self._left: PredecessorTransaction | None = None
-        self._left_transaction = predecessor_transactions(config, THIS_PROCESS)
+        self._left_transaction = predecessor_transactions(config, runtime)
         patience = step_timeout(made.delivery_timeout) if timeout is None else timeout
         self._control = make_control(config, timeout=patience)
-        self._topic_ids = TopicIds(self._control, THIS_PROCESS.monotonic)
-        self._watch = TimeoutWatch(made.transaction_timeout_ms, THIS_PROCESS.monotonic)
+        self._topic_ids = TopicIds(self._control, runtime.monotonic)
+        self._watch = TimeoutWatch(made.transaction_timeout_ms, runtime.monotonic)
         default = made.on_delivery
         reporting = {} if default is None else {"dr_cb": None, "on_delivery": _reporter(default)}
         self._producer = make_producer({**config, **reporting})

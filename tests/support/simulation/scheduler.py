@@ -1,7 +1,8 @@
 """Several processes in one thread: their threads are greenlets, their clock is virtual, and a seed decides who is next.
 
-A thread runs until it waits for something of its Runtime or calls a fake of Kafka or of the database. So one seed is
-one order of events, and a process can be killed or stalled wherever a thread of it may wait.
+A thread runs until it waits for something of its Runtime or calls a model of the network or of the database. So one
+seed is one order of events, and a process can be killed or stalled wherever a thread of it may wait. What belongs to no
+thread (a message that arrives, a timer of an event loop) is a function that the scheduler calls at its time.
 """
 
 import heapq
@@ -10,6 +11,7 @@ import random
 from collections.abc import Callable
 from itertools import count
 from types import TracebackType
+from typing import NamedTuple
 
 from greenlet import getcurrent, greenlet
 
@@ -17,7 +19,11 @@ PAUSE = 0.01
 """The longest time in seconds that a request is under way."""
 LONGEST_RUN = 3600.0
 """In seconds of the simulation."""
-_SWITCHES = 0.1
+_LATER = 1e-9
+"""Added to the end of each wait in seconds: a clock with a rate of its own must have reached it then."""
+_NO_THREAD = -1
+"""In place of a thread's turn: the entry is a function."""
+_SWITCHES = 0.04
 """The probability that another thread comes first where one takes a lock."""
 
 
@@ -56,7 +62,8 @@ class Scheduler:
         self.random = random.Random(seed)
         self.now = 0.0
         self.current: SimulatedThread | None = None
-        self.trace: list[str] = []
+        self.events: list[tuple[float, str, str]] = []
+        """What has happened: when, to whom, and what."""
         self.failures: list[str] = []
         """The exceptions that ended threads."""
         self.before_turn: Callable[[SimulatedThread], None] = lambda thread: None
@@ -64,24 +71,34 @@ class Scheduler:
         self.hub = getcurrent()
         """Where a thread goes that waits or ends."""
         self._order = count()
-        self._wakings: list[tuple[float, int, int, SimulatedThread]] = []
+        self._wakings: list[tuple[float, int, int, SimulatedThread | Callable[[], None]]] = []
+
+    @property
+    def trace(self) -> list[str]:
+        """The events, as lines."""
+        return [f"{time:.6f} {where} {event}" for time, where, event in self.events]
 
     def note(self, event: str) -> None:
-        """Add ``event`` of the current thread to the trace."""
-        where = "world" if self.current is None else self.current.name
-        self.trace.append(f"{self.now:.6f} {where} {event}")
+        """Add ``event`` of the current thread to the events."""
+        self.events.append((self.now, "world" if self.current is None else self.current.name, event))
 
     def run(self) -> None:
         """Run until every thread has ended, or waits for ever."""
         while self._wakings:
             time, _, turn, thread = heapq.heappop(self._wakings)
+            assert time < LONGEST_RUN, f"it does not end: {self.events[-3:]}"
+            if turn == _NO_THREAD:
+                assert not isinstance(thread, SimulatedThread)
+                self.now = max(self.now, time)
+                thread()
+                continue
+            assert isinstance(thread, SimulatedThread)
             if thread.has_ended or thread.turn != turn or not thread.process.is_alive:
                 continue
             if thread.process.stalled_until > time:
                 self.wake_at(thread.process.stalled_until, thread)
                 continue
             self.now = max(self.now, time)
-            assert self.now < LONGEST_RUN, f"it does not end: {self.trace[-3:]}"
             self.before_turn(thread)
             if thread.process.is_alive and thread.process.stalled_until <= self.now:
                 self._switch(thread)
@@ -93,6 +110,10 @@ class Scheduler:
         self.current = thread
         thread.greenlet.switch()
         self.current = None
+
+    def call_at(self, time: float, act: Callable[[], None]) -> None:
+        """Call ``act``, which must not wait, at ``time``."""
+        heapq.heappush(self._wakings, (time, next(self._order), _NO_THREAD, act))
 
     def wake_at(self, time: float, thread: SimulatedThread) -> None:
         """Let ``thread`` go on at ``time``, unless it goes on sooner."""
@@ -122,7 +143,7 @@ class Scheduler:
     def kill(self, process: "SimulatedProcess") -> None:
         """End every thread of ``process`` where it is. What its ``except`` and ``finally`` do has no effect."""
         process.is_alive = False
-        self.trace.append(f"{self.now:.6f} {process.number} is killed")
+        self.events.append((self.now, str(process.number), "is killed"))
         for thread in process.threads:
             self.current = thread
             while thread.greenlet:  # started, and not ended
@@ -149,7 +170,7 @@ class SimulatedLock:
         if self._is_reentrant and self._holder is me:
             self._depth += 1
             return True
-        until = scheduler.now + timeout if timeout >= 0 else math.inf
+        until = self._process.later(timeout) if timeout >= 0 else math.inf
         if scheduler.random.random() < _SWITCHES:
             scheduler.wait(scheduler.now)
         while self._holder is not None:
@@ -177,6 +198,19 @@ class SimulatedLock:
         self.release()
 
 
+class MachineClock(NamedTuple):
+    """The clocks of one machine.
+
+    :param offset: what its monotonic clock shows at the beginning of the simulation, in seconds.
+    :param rate: how many of its seconds pass in a second of the simulation.
+    :param wall_offset: as ``offset``, for its wall clock.
+    """
+
+    offset: float = 0.0
+    rate: float = 1.0
+    wall_offset: float = 0.0
+
+
 class SimulatedProcess:
     """A process, and the Runtime in it.
 
@@ -184,9 +218,16 @@ class SimulatedProcess:
     :param sees_deaths: True if it runs on one machine with the others, and so knows which of them are dead.
     """
 
-    def __init__(self, scheduler: Scheduler, number: int, processes: "dict[int, SimulatedProcess]") -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        number: int,
+        processes: "dict[int, SimulatedProcess]",
+        clock: MachineClock = MachineClock(),  # noqa: B008  a NamedTuple never changes
+    ) -> None:
         self.scheduler = scheduler
         self.number = number
+        self.clock = clock
         self.is_alive = True
         self.stalled_until = 0.0
         self.sees_deaths = True
@@ -200,13 +241,24 @@ class SimulatedProcess:
             raise ProcessKilled
 
     def monotonic(self) -> float:
-        return self.scheduler.now
+        return self.clock.offset + self.scheduler.now * self.clock.rate
 
     def wall_ms(self) -> int:
-        return int(self.scheduler.now * 1000)
+        return int((self.clock.wall_offset + self.scheduler.now * self.clock.rate) * 1000)
+
+    def wall_ns(self) -> int:
+        return self.wall_ms() * 1_000_000
+
+    def later(self, seconds: float) -> float:
+        """The scheduler's time once ``seconds`` have passed on the process's clock."""
+        return self.scheduler.now + seconds / self.clock.rate + _LATER
+
+    def when(self, monotonic: float) -> float:
+        """The scheduler's time once the process's clock shows ``monotonic``."""
+        return (monotonic - self.clock.offset) / self.clock.rate + _LATER
 
     def sleep(self, seconds: float) -> None:
-        self.scheduler.wait(self.scheduler.now + seconds)
+        self.scheduler.wait(self.later(seconds))
 
     def lock(self) -> SimulatedLock:
         return SimulatedLock(self, is_reentrant=False)

@@ -1,0 +1,85 @@
+"""Without a safeguard some seed finds an anomaly, and says which; the cheapest of the table are here."""
+
+import re
+
+import pytest
+
+from dualwrite.broker.runtime.flusher import Flusher
+from tests.support.simulation.ablation_table import AblationRow, markdown_of
+from tests.support.simulation.ablations import ABLATIONS
+from tests.support.simulation.faults import FaultPlace, PlannedFault, SimulatedFault
+from tests.support.simulation.oracle import name_of
+from tests.support.simulation.search import Found, minimised, run_seed, search
+from tests.support.simulation.world import SimulatedWorld
+
+CHEAP = {
+    "no-row-lock": 40,
+    "plain-init-before-recovery": 20,
+    "guess-after-commit-error": 20,
+    "records-not-acknowledged": 10,
+    "keep-prepared-wrong-identity": 10,
+    "no-fsync-before-answer": 10,
+    "markers-in-one-partition": 10,
+    "decided-not-finished": 40,
+}
+"""Each with more seeds than it takes to notice it."""
+
+
+@pytest.mark.parametrize("name", CHEAP)
+def test_the_simulation_notices_that_a_safeguard_is_missing(name: str) -> None:
+    found = search(0, CHEAP[name], name, until_found=True)
+    assert {name_of(anomaly) for anomaly in found.anomalies.values()} <= {
+        "lost write",
+        "aborted read",
+        "torn transaction",
+        "duplicate write",
+        "dirty read",
+        "stuck",
+    }
+    assert len(found.anomalies) == 1
+
+
+def test_a_kill_before_the_state_is_stored_needs_the_anchor_in_the_older_protocol() -> None:
+    """The row names the session's last transaction, and the open one has the same producer and epoch."""
+    faults = [PlannedFault(SimulatedFault.KILL, FaultPlace.STORE, "app-0", 2, 1.0)]
+    world = SimulatedWorld(2, faults)
+    assert (world.is_older, world.pool_size) == (True, 1)
+    assert world.run().anomaly == ""
+    with ABLATIONS["no-anchor"].applied():
+        assert name_of(run_seed(2, faults).anomaly) == "aborted read"
+
+
+def test_after_an_ablation_the_product_is_whole_again() -> None:
+    barrier = Flusher.barrier
+    with ABLATIONS["no-fsync-before-answer"].applied():
+        assert Flusher.barrier is not barrier
+    assert Flusher.barrier is barrier
+
+
+def test_a_failing_run_is_made_smaller_and_still_fails_in_the_same_way() -> None:
+    name = "keep-prepared-wrong-identity"
+    ((seed, anomaly),) = search(0, CHEAP[name], name, until_found=True).anomalies.items()
+    faults = minimised(seed, anomaly, name)
+    with ABLATIONS[name].applied():
+        whole, small = run_seed(seed), run_seed(seed, faults)
+    assert len(faults) < len(whole.struck)
+    assert name_of(small.anomaly) == name_of(whole.anomaly) == name_of(anomaly)
+    assert run_seed(seed, faults).anomaly == ""
+
+
+def test_the_table_has_a_line_for_each_safeguard_and_says_which_none_notices() -> None:
+    noticed = Found(seeds=2000, anomalies={7: "lost write: u1.0", 9: "stuck: partition 0", 11: "lost write: u2.0"})
+    rows = [
+        AblationRow(ABLATIONS["no-row-lock"], noticed),
+        AblationRow(ABLATIONS["no-anchor"], Found(seeds=2000)),
+    ]
+    lines = markdown_of(rows).splitlines()
+    assert lines[2].endswith("| `no-row-lock` | 1.5 | 2,000 | lost write, stuck | 7 |")
+    assert lines[3].endswith("| `no-anchor` | 0 | 2,000 | none | |")
+
+
+def test_every_ablation_says_what_it_takes_away() -> None:
+    for name, ablation in ABLATIONS.items():
+        assert re.fullmatch(r"[a-z-]+", name)
+        assert ablation.replacements
+        assert ablation.safeguard

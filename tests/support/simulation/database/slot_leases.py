@@ -1,0 +1,105 @@
+"""Leases over the database in memory; their clock is the scheduler's."""
+
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+from dualwrite.coordinator.rules.identities import UNKNOWN_CLUSTER, ClusterIdentity
+from dualwrite.coordinator.rules.lease import Lease, LeaseLostError, require_row
+from dualwrite.coordinator.rules.slot_rules import Candidate, SlotRow, SlotStatus, application_of, slot_number
+from dualwrite.ids import PreparedTxnState
+from tests.support.simulation.database.memory_database import MemoryTransaction, StateRow
+from tests.support.simulation.database.memory_store import MemoryStore, by_name
+
+_CERTAIN = (SlotStatus.DEAD, SlotStatus.ABANDONED)
+
+
+class MemorySlotLeases:
+    """Leases, for the process of ``store``."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._database = store.database
+
+    def limited(self, seconds: float, name: str, setting: str) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def rows(self, application: str | None, cluster: ClusterIdentity = UNKNOWN_CLUSTER) -> list[SlotRow]:
+        self._database.call("rows")
+        found = []
+        for name, row in sorted(self._database.rows.items()):
+            whose = application_of(name)
+            if whose is not None and application in (None, whose):
+                left = None if row.expires_at is None else row.expires_at - self._database.scheduler.now
+                found.append(SlotRow(name, slot_number(whose, name) or 0, row.token, row.owner, left))
+        return found
+
+    def is_unchanged(self, cluster: ClusterIdentity) -> bool:
+        self._database.call("identity")
+        return True
+
+    def name_of(self, application: str) -> str:
+        return application
+
+    def take(self, candidates: Sequence[Candidate], owner: str, seconds: float, most: int) -> list[Lease]:
+        taken: list[Lease] = []
+        with self._store.transaction(f"take {[each.row.transactional_id for each in candidates]}") as transaction:
+            for candidate in candidates:
+                if len(taken) < most and transaction.lock(candidate.row.transactional_id, waits=False):
+                    taken += self._taken(transaction, candidate, owner, seconds)
+        return taken
+
+    def _taken(self, transaction: MemoryTransaction, candidate: Candidate, owner: str, seconds: float) -> list[Lease]:
+        name, now = candidate.row.transactional_id, self._database.scheduler.now
+        row = transaction.read(name)
+        if row is None:
+            row = StateRow(0, 0, PreparedTxnState(), "", None, is_new=True)
+        if (row.token, row.owner) != (candidate.row.fencing_token, candidate.row.owner):
+            return []
+        is_over = not row.owner or row.expires_at is None or row.expires_at <= now
+        if not is_over and candidate.status not in _CERTAIN:
+            return []
+        version = next(self._database.versions)
+        transaction.write(
+            name, row._replace(token=row.token + 1, version=version, owner=owner, expires_at=now + seconds)
+        )
+        lease = Lease(name, row.token + 1)
+        lease.memory.renewed(version)
+        lease.memory.is_new = row.is_new
+        lease.memory.read(row.state)
+        return [lease]
+
+    def renew(
+        self, leases: Collection[Lease], owner: str, seconds: float, former: Collection[str] = ()
+    ) -> list[LeaseLostError]:
+        lost: list[LeaseLostError] = []
+        renewed: list[tuple[Lease, int]] = []
+        with self._store.transaction("renew") as transaction:
+            for lease in sorted(leases, key=by_name):
+                since = lease.memory.since()
+                if not transaction.lock(lease.transactional_id, waits=False):
+                    continue
+                row = transaction.read(lease.transactional_id)
+                try:
+                    require_row(lease, None if row is None else row.seen, since)
+                except LeaseLostError as error:
+                    lost.append(error)
+                    continue
+                assert row is not None
+                version = next(self._database.versions)
+                lease.memory.renews(row.version, version)
+                ends = self._database.scheduler.now + seconds
+                transaction.write(lease.transactional_id, row._replace(owner=owner, version=version, expires_at=ends))
+                renewed.append((lease, version))
+        for lease, version in renewed:
+            lease.memory.renewed(version)
+        return lost
+
+    def give_back(self, leases: Collection[Lease], *, finished: bool) -> None:
+        with self._store.transaction(f"give back, finished={finished}") as transaction:
+            for lease in sorted(leases, key=by_name):
+                transaction.lock(lease.transactional_id)
+                row = transaction.read(lease.transactional_id)
+                if row is not None and row.token == lease.fencing_token:
+                    ended = row._replace(owner="", expires_at=None)
+                    now = self._database.scheduler.now
+                    transaction.write(lease.transactional_id, ended if finished else row._replace(expires_at=now))
