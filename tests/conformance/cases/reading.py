@@ -1,5 +1,6 @@
 """Fetch and ListOffsets: every edge of both isolations."""
 
+import time
 from uuid import UUID
 
 from dualwrite.ids import ProducerIdentity
@@ -21,6 +22,7 @@ from tests.support.requests.calls import (
     topic_id,
     tx_batch,
 )
+from tests.support.waiting import eventually
 
 
 def note_fetched(broker: Subject, step: str, answer: Message) -> None:
@@ -52,6 +54,12 @@ def note_listed(broker: Subject, step: str, answer: Message) -> None:
     )
 
 
+def await_next_millisecond() -> None:
+    """What happens from now on has a later timestamp than what has happened."""
+    began = time.time_ns() // 1_000_000
+    assert eventually(lambda: time.time_ns() // 1_000_000 > began)
+
+
 def filled(broker: Subject) -> str:
     """A topic with a batch of two, an aborted, a committed and an open transaction, and one more batch between."""
     topic, client, start = broker.topic(), broker.client, broker.start_ms
@@ -61,8 +69,9 @@ def filled(broker: Subject) -> str:
         producer = new_producer(client, name, version=4)
         produce(client, topic, tx_batch([b"c"], producer, timestamp=start + timestamp), name, version=12)
         broker.settled(lambda name=name, producer=producer, commit=commit: end(client, name, producer, commit))  # type: ignore[misc]
-        # Its markers are there before the next begins.
+        # Its markers are there before the next begins, and are older: a marker's timestamp is the broker's time.
         broker.settled(lambda name=name: init(client, name, version=4))  # type: ignore[misc]
+        await_next_millisecond()
     name = broker.name("tx")
     producer = new_producer(client, name, version=4)
     produce(client, topic, tx_batch([b"open"], producer, timestamp=start + 4500), name, version=12)
