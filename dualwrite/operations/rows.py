@@ -55,11 +55,11 @@ def state_rows(
     observer = replace(OBSERVER, cluster_id=cluster_id)
     rows = {}
     for row in records:
-        require_types(row)
         name = row.transactional_id
         number = slot_number(name.rpartition("-")[0] if application is None else application, name)
         if number is None and application is not None:
             continue
+        require_types(row)
         lease_seconds = None if row.remaining is None else float(row.remaining)
         cluster = ClusterIdentity.of(row.cluster_id).cluster_id
         slot = SlotRow(name, -1 if number is None else number, row.fencing_token, row.owner, lease_seconds, cluster)

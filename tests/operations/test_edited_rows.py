@@ -48,6 +48,26 @@ def test_a_value_that_dualwrite_did_not_write_is_named_and_nothing_is_ended(
     assert described.state == before.state == "Ongoing"
 
 
+def test_a_row_of_another_application_with_a_longer_name_disturbs_no_start(site: OperationsSite) -> None:
+    site.write("one")
+    connection = sqlite3.connect(site.url.removeprefix("sqlite:///"))
+    with connection:
+        names = [column.name for column in kafka_transaction_state.columns if column.name != "transactional_id"]
+        listed = ", ".join(names)
+        connection.execute(
+            f"INSERT INTO {kafka_transaction_state.name} (transactional_id, {listed}) "
+            f"SELECT '{site.application}-eu-0', {listed} FROM {kafka_transaction_state.name}"
+        )
+        connection.execute(
+            f"UPDATE {kafka_transaction_state.name} SET fencing_token = 'x' WHERE transactional_id LIKE '%-eu-0'"
+        )
+    connection.close()
+    assert site.run("recover", "--application", site.application).code == 0
+    listed_rows = site.run("transactions", "list", "--application", site.application)
+    assert listed_rows.code == 0, listed_rows.err
+    site.write("two")
+
+
 def test_letters_that_control_a_terminal_are_shown_with_escapes(site: OperationsSite) -> None:
     site.write("one")
     edit(site, "owner", "\x1b[31mred")

@@ -15,6 +15,26 @@ LEADER_EPOCH = 0
 """The leader epoch of every partition and batch: the one node has led each partition since its creation."""
 
 
+class UncheckedPart:
+    """The beginning of a segment, which an earlier process wrote, and what was checked of it since: one range, which
+    grows while readers go on. So many readers of the same batches pay for one check."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        """Its size in bytes."""
+        self._first = self._end = 0
+
+    def has(self, start: int, end: int) -> bool:
+        """True if the batches from byte ``start`` to ``end`` are to be checked."""
+        return start < self.size and not (self._first <= start and end <= self._end)
+
+    def was_checked(self, start: int, end: int) -> None:
+        """The batches from byte ``start`` to ``end`` are sound."""
+        if not self._first <= start <= self._end:
+            self._first = self._end = start
+        self._end = max(self._end, end)
+
+
 def checked_batches(
     batches: Iterable[tuple[BatchHeader, BatchT]], gaps_before: int
 ) -> Iterator[tuple[BatchHeader, BatchT]]:

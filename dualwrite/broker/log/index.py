@@ -17,6 +17,7 @@ from typing import Protocol
 from dualwrite.broker.log.index_checksums import IndexSums, checked_index, read_sums
 from dualwrite.broker.log.layout import OFFSET_INDEX, TIME_INDEX
 from dualwrite.ports import File, Files
+from dualwrite.records.header import MalformedBatchError
 
 NO_TIMESTAMP = -1
 OFFSET_ENTRY = struct.Struct(">ii")
@@ -196,5 +197,8 @@ class _StoredColumn:
 
     def __getitem__(self, index: int, /) -> int:
         position = (index % self._count) * self._entry_size + self._at
-        (value,) = self._field.unpack(self._file.read(position, self._field.size))
+        data = self._file.read(position, self._field.size)
+        if len(data) < self._field.size:
+            raise MalformedBatchError(f"an index file ends before byte {position}")
+        (value,) = self._field.unpack(data)
         return int(value) + self._base

@@ -10,6 +10,7 @@ recovery-point-offset-checkpoint).
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from dualwrite.broker.facts.transaction_index import IndexedTransaction, decode_
 from dualwrite.broker.log.index_checksums import DamagedIndexError, IndexSum, checked_index, read_sums
 from dualwrite.broker.log.layout import (
     BESIDE_SEGMENT,
+    CHECKSUMS,
     CLEANED_BEFORE,
     LOG,
     LOG_START_OFFSET,
@@ -165,7 +167,9 @@ class LogRecovery:
             return
         size = self._files.reader(segment.path).size()
         if size < least:
-            raise CorruptLogError(f"{segment.path}: {size} bytes instead of {least}; later segments follow it")
+            raise CorruptLogError(
+                f"{segment.path}: {size} bytes instead of {least}; later segments follow it. Restore it from a copy"
+            )
 
     def _open_last(self, base_offset: int) -> None:
         segment = self._open_segment(base_offset, None)
@@ -188,6 +192,15 @@ class LogRecovery:
                 f" {self.start_offset}"
             )
         self.cut_bytes = segment.cut_tail()
+        self._forget_size(segment)
+
+    def _forget_size(self, segment: Segment) -> None:
+        """Remove checksums that are those of a longer segment. An operator has removed the recovery point, to lose what
+        followed."""
+        path = segment.path.with_suffix(CHECKSUMS)
+        with suppress(DamagedIndexError):
+            if read_sums(self._files, segment.path)[LOG].size > segment.size:
+                self._files.remove(path)
 
     def _open_segment(self, base_offset: int, following: int | None) -> Segment:
         """The opened segment. The index has its batches below the snapshot, if it is sound."""

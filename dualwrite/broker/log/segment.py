@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from dualwrite.broker.log.batch_checks import check_batches, checked_batches
+from dualwrite.broker.log.batch_checks import UncheckedPart, check_batches, checked_batches
 from dualwrite.broker.log.index import (
     NO_TIMESTAMP,
     OFFSET_ENTRY,
@@ -67,7 +67,7 @@ class Segment:
         """True if it is sealed, and a planned recovery point will complete its index files."""
         self._max_timestamp_offset = base_offset
         self._gaps_before = gaps_before
-        self._unchecked_bytes = 0
+        self._unchecked = UncheckedPart()
         self._files = files
         self._file: File | None = files.open(self.path)
 
@@ -97,7 +97,7 @@ class Segment:
             self._walk_to(bound, settings.index_interval_bytes)
         except (MalformedBatchError, struct.error) as error:
             raise DamagedIndexError(f"the index of {self.path.name} leads nowhere: {error}") from None
-        self._unchecked_bytes = self.size
+        self._unchecked.size = self.size
 
     def _walk_to(self, bound: int, interval: int) -> None:
         index, window = self.index, _Window(self._reader(), _LOOKUP_CHUNK)
@@ -180,7 +180,7 @@ class Segment:
                 body = bytes(batch) if header.is_control else None
             self._add(header, settings)
             if not verify:
-                self._unchecked_bytes = self.size
+                self._unchecked.size = self.size
             if header.base_offset >= report_from:
                 on_batch(header, body)
 
@@ -234,8 +234,8 @@ class Segment:
             if stop - start > max_bytes:
                 stop = self._last_boundary(start, start + max_bytes, at_least_one)
             batches = self._reader().read(start, stop - start) if stop > start else b""
-            if batches and start < self._unchecked_bytes:
-                self._check(start, batches, offset)
+            if batches and self._unchecked.has(start, start + len(batches)):
+                self._check(start, batches, offset, _Window(self._reader(), HEADER_SIZE))
         except MalformedBatchError as error:
             raise self._named(error) from None
         return batches
@@ -386,9 +386,9 @@ class Segment:
         while position < self.size:
             try:
                 header = peek_header(*window.view(position, HEADER_SIZE))
-                if position < self._unchecked_bytes:
+                if self._unchecked.has(position, position + header.size):
                     buffer, start = window.view(position, header.size)
-                    self._check(position, buffer[start : start + header.size], header.base_offset)
+                    self._check(position, buffer[start : start + header.size], header.base_offset, window)
             except MalformedBatchError as error:
                 raise self._named(error) from None
             yield position, header
@@ -398,12 +398,13 @@ class Segment:
         """``error`` with the file's name."""
         return MalformedBatchError(f"{self.path}: {error}")
 
-    def _check(self, position: int, batches: bytes, offset: int) -> None:
+    def _check(self, position: int, batches: bytes, offset: int, window: "_Window") -> None:
         """Check ``batches``, which were read at ``position`` for a reader of ``offset``."""
         end, following = position + len(batches), self.next_offset
         if end < self.size:
-            following = peek_header(self._reader().read(end, HEADER_SIZE)).base_offset
+            following = peek_header(*window.view(end, HEADER_SIZE)).base_offset
         check_batches(batches, offset, following, self._gaps_before)
+        self._unchecked.was_checked(position, end)
 
     def _first_record(self, position: int, header: BatchHeader, timestamp: int, start: int) -> tuple[int, int] | None:
         """Timestamp and offset of the batch's first record at or after ``timestamp`` and offset ``start``. If the

@@ -77,10 +77,10 @@ class SqlLeases:
             stored_rows = connection.execute(statement, execution_options=ours(connection)).all()
         rows, row_identities = [], []
         for row in stored_rows:
-            require_types(row)
             row_application = application_of(row.transactional_id) if name is None else name
             number = None if row_application is None else slot_number(row_application, row.transactional_id)
             if number is not None:
+                require_types(row)  # only here: the rows of another application are not this one's business
                 remaining = None if row.remaining is None else float(row.remaining)
                 row_cluster = ClusterIdentity.of(row.cluster_id)
                 row_identities.append(RowIdentity(row.transactional_id, row.database_id, row_cluster))

@@ -4,8 +4,10 @@ import random
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from dualwrite.broker.log.batch_checks import check_batches, checked_batches
+from dualwrite.broker.log.batch_checks import UncheckedPart, check_batches, checked_batches
 from dualwrite.broker.log.cleaner import CleaningPlan, clean
 from dualwrite.broker.log.index_checksums import (
     NO_SUMS,
@@ -21,6 +23,7 @@ from dualwrite.broker.log.layout import (
     LOG,
     LOG_START_OFFSET,
     OFFSET_INDEX,
+    RECOVERY_POINT,
     TIME_INDEX,
     TRANSACTION_INDEX,
     name_at,
@@ -161,6 +164,20 @@ def test_checksums_are_those_of_the_beginnings_of_the_indexes() -> None:
         checked_index(files, SEGMENT.with_suffix(TRANSACTION_INDEX), sums[TRANSACTION_INDEX])
 
 
+def test_an_index_that_is_truncated_under_a_running_broker_is_named(  # a start would have made it again
+    tmp_path: Path,
+) -> None:
+    files = MemoryFiles()
+    history = LogHistory(files, random.Random(1), LogSettings(segment_bytes=600, index_interval_bytes=1))
+    for _ in range(20):
+        history.write()
+    history.take_point()
+    log, _ = opened_with_state(files, LogSettings(segment_bytes=600, index_interval_bytes=1))
+    rewrite(files, SEGMENT.with_suffix(OFFSET_INDEX), b"")
+    with pytest.raises(MalformedBatchError, match=f"^{SEGMENT}: an index file ends before byte"):
+        log.read(3, 1, log.end_offset)
+
+
 # --- batches below the ends of old segments
 
 
@@ -224,6 +241,22 @@ def test_a_compacted_segment_that_ends_earlier_is_refused() -> None:
         opened_with_state(files)
 
 
+def test_a_log_that_was_cut_without_its_recovery_point_rolls_and_starts_again_after_a_kill() -> None:
+    """An operator has removed the recovery point, to lose what followed: the noted size of the segment goes with it."""
+    files = MemoryFiles()
+    content, settings = old_log(files), LogSettings(index_interval_bytes=150)
+    *_, (last, _) = iterate_batches(content)
+    files.remove(DIRECTORY / RECOVERY_POINT)
+    rewrite(files, SEGMENT, content[:-1])
+    shorter = LogSettings(segment_bytes=len(content) - last.size, index_interval_bytes=150)
+    log, _ = opened_with_state(files, shorter)
+    end_offset = log.end_offset
+    add_each(log, [1, 2])
+    assert [segment.path for segment in log.sealed_segments()][:1] == [SEGMENT]
+    again, _ = opened_with_state(files, settings)
+    assert again.end_offset == end_offset + 2
+
+
 def test_a_reader_behind_a_batch_of_a_wrong_length_is_refused_and_does_not_wait() -> None:
     files = MemoryFiles()
     whole = old_log(files)
@@ -267,3 +300,33 @@ def test_batches_are_checked_one_by_one() -> None:
     assert [next(checked)[0].base_offset for _ in range(2)] == [0, 1]
     with pytest.raises(MalformedBatchError, match="wrong checksum of the batch at offset 2"):
         next(checked)
+
+
+def test_readers_that_follow_one_another_pay_for_one_check() -> None:
+    part = UncheckedPart()
+    assert not part.has(0, 10), "nothing is old"
+    part.size = 100
+    assert part.has(0, 10)
+    part.was_checked(0, 10)
+    part.was_checked(10, 30)
+    assert [part.has(start, end) for start, end in ((0, 10), (5, 30), (0, 31), (30, 40), (100, 120))] == [
+        False,
+        False,
+        True,
+        True,
+        False,
+    ]
+    part.was_checked(60, 90)
+    assert part.has(0, 10), "one range is remembered"
+    assert not part.has(60, 90)
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20))), st.integers(0, 50), st.integers(1, 20))
+def test_no_byte_passes_that_was_not_checked(checked: list[tuple[int, int]], start: int, length: int) -> None:
+    part, sound = UncheckedPart(), set[int]()
+    part.size = 50
+    for first, size in checked:
+        part.was_checked(first, first + size)
+        sound.update(range(first, first + size))
+    if not part.has(start, start + length):
+        assert start >= part.size or sound.issuperset(range(start, start + length))
