@@ -277,7 +277,7 @@ class TransactionCoordinator:
         """Append markers to the partitions where one ``is_missing``, and return these partitions."""
         marked = []
         with self._critical:
-            for name in sorted(effect.partitions):  # in one order everywhere, so that a simulated run can be repeated
+            for name in sorted(effect.partitions):  # a frozenset has another order in each process
                 partition = self._cluster.partition(name)
                 if partition is not None and is_missing(partition.state):
                     partition.append_marker(effect.marker, effect.producer, self._clock.wall_ms())
