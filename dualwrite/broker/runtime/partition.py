@@ -6,7 +6,7 @@ from functools import partial
 from typing import NamedTuple
 
 from dualwrite.broker.core.partitions import BatchVerdict, PartitionState
-from dualwrite.broker.log.batch_checks import LEADER_EPOCH
+from dualwrite.broker.log import batch_checks
 from dualwrite.broker.log.partition_log import PartitionLog
 from dualwrite.broker.log.replacement import Replacement
 from dualwrite.broker.log.settings import LogSettings
@@ -17,6 +17,9 @@ from dualwrite.ids import ProducerIdentity, TopicPartition
 from dualwrite.records.batch import Record, place_records
 from dualwrite.records.control import Marker, place_marker, read_coordinator_epoch, read_marker
 from dualwrite.records.header import BatchFields, BatchHeader, place_batch
+
+LEADER_EPOCH = batch_checks.LEADER_EPOCH
+"""The leader epoch of every partition: the one node has led it since its creation."""
 
 
 class AppendResult(NamedTuple):

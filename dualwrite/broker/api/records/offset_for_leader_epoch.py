@@ -10,7 +10,7 @@ from dualwrite.broker.access.needs import on_cluster, on_topic
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.api.records.settled import settled_partition
 from dualwrite.broker.api.turns import in_turns
-from dualwrite.broker.log.batch_checks import LEADER_EPOCH
+from dualwrite.broker.runtime.partition import LEADER_EPOCH
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.apis import ApiKey, Message, OffsetForLeaderEpochResponse
 from dualwrite.wire.error_codes import ErrorCode
