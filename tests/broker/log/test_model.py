@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from dualwrite.broker.log.partition_log import PartitionLog
 from dualwrite.errors import CorruptLogError
 from dualwrite.records.batch import Record
-from dualwrite.records.header import BatchFields, BatchHeader, peek_header
+from dualwrite.records.header import BatchFields, BatchHeader, MalformedBatchError, peek_header
 from dualwrite.testing.files import MemoryFiles
 from tests.support.broker.logs import DIRECTORY, LyingFiles, Reported, add, opened
 from tests.support.strategies import batch_fields
