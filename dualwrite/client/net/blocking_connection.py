@@ -8,11 +8,9 @@ from dualwrite.client.config.settings import ClientSettings
 from dualwrite.client.net.socket_connection import SocketConnection, context_of
 from dualwrite.client.protocol.requests import VersionedRequest
 from dualwrite.client.terms.endpoint import Endpoint
-from dualwrite.client.terms.error_classes import error_for
-from dualwrite.client.terms.versions import NoCommonVersionError, Versions
+from dualwrite.client.terms.versions import Versions
 from dualwrite.errors import AnswerLostError, KafkaUnavailableError
 from dualwrite.wire.apis import ApiKey, Message
-from dualwrite.wire.error_codes import ErrorCode
 
 _ONLY_TAG = 0
 
@@ -70,11 +68,7 @@ class BlockingConnection:
         :raises TwoPhaseCommitUnavailableError: the same, if two-phase commit was requested.
         :raises AnswerLostError: if the answer did not come, or was malformed. The request may have been carried out.
         """
-        try:
-            version = self.versions.of(call.api_key, call.floor, call.cap)
-        except NoCommonVersionError as error:
-            operation, code = f"{call.operation}: broker {self.endpoint}: {error}", ErrorCode.UNSUPPORTED_VERSION
-            raise error_for(call.api_key, operation, code, two_phase=call.needs_two_phase) from error
+        version = call.version_at(self.endpoint, self.versions)
         limit = self._settings.request_timeout if timeout is None else min(timeout, self._settings.request_timeout)
         try:
             return self._exchange(call.api_key, version, call.message, limit)
@@ -87,10 +81,7 @@ class BlockingConnection:
 
     def offers(self, api_key: ApiKey, version: int) -> bool:
         """True if the broker advertised ``version`` of ``api_key``."""
-        try:
-            return self.versions.of(api_key, floor=version, cap=version) == version
-        except NoCommonVersionError:
-            return False
+        return self.versions.offers(api_key, version)
 
     def close(self) -> None:
         """Close the socket. Safe to call twice."""

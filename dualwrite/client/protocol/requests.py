@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from dualwrite.client.terms.endpoint import Endpoint
+from dualwrite.client.terms.error_classes import error_for
+from dualwrite.client.terms.versions import NoCommonVersionError, Versions
 from dualwrite.ids import NO_PRODUCER, ProducerIdentity, TopicPartition
 from dualwrite.wire.apis import APIS, ApiKey, Message
 from dualwrite.wire.error_codes import ErrorCode
@@ -52,6 +54,18 @@ class VersionedRequest(NamedTuple):
     def needs_two_phase(self) -> bool:
         """True if it can be sent only to brokers that support KIP-939."""
         return self.api_key is ApiKey.INIT_PRODUCER_ID and self.floor >= TWO_PHASE_VERSION
+
+    def version_at(self, endpoint: Endpoint, versions: Versions) -> int:
+        """The version in which the request is sent to ``endpoint``, which offers ``versions``.
+
+        :raises KafkaRefusedError: UNSUPPORTED_VERSION if there is none.
+        :raises TwoPhaseCommitUnavailableError: the same, if two-phase commit was requested.
+        """
+        try:
+            return versions.of(self.api_key, self.floor, self.cap)
+        except NoCommonVersionError as error:
+            operation, code = f"{self.operation}: broker {endpoint}: {error}", ErrorCode.UNSUPPORTED_VERSION
+            raise error_for(self.api_key, operation, code, two_phase=self.needs_two_phase) from error
 
 
 class CoordinatorOf(NamedTuple):

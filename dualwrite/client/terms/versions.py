@@ -62,6 +62,13 @@ class Versions(NamedTuple):
             )
         return int(highest)
 
+    def offers(self, api_key: ApiKey, version: int) -> bool:
+        """True if the broker offers ``version`` of ``api_key``, and this client knows it."""
+        try:
+            return self.of(api_key, floor=version, cap=version) == version
+        except NoCommonVersionError:
+            return False
+
 
 NO_VERSIONS = Versions({}, {})
 """The value before the broker has answered."""

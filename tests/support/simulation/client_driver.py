@@ -12,11 +12,9 @@ from dualwrite.client.engine.contract import Close, Drivable, Open, Operation, S
 from dualwrite.client.protocol.broker_protocol import BrokerProtocol, Response
 from dualwrite.client.protocol.requests import VersionedRequest
 from dualwrite.client.terms.endpoint import Endpoint
-from dualwrite.client.terms.error_classes import error_for
-from dualwrite.client.terms.versions import NoCommonVersionError, Versions
+from dualwrite.client.terms.versions import Versions
 from dualwrite.errors import AnswerLostError, KafkaUnavailableError
 from dualwrite.wire.apis import ApiKey, Message
-from dualwrite.wire.error_codes import ErrorCode
 from tests.support.simulation.network import SimulatedLink
 from tests.support.simulation.scheduler import SimulatedProcess
 
@@ -162,11 +160,7 @@ class SimulatedConnection:
 
     def request(self, call: VersionedRequest, *, timeout: float | None = None) -> Message:
         """Send a request; return its answer. As BlockingConnection has it."""
-        try:
-            version = self.versions.of(call.api_key, call.floor, call.cap)
-        except NoCommonVersionError as error:
-            code = ErrorCode.UNSUPPORTED_VERSION
-            raise error_for(call.api_key, call.operation, code, two_phase=call.needs_two_phase) from error
+        version = call.version_at(self.endpoint, self.versions)
         limit = self._settings.request_timeout if timeout is None else min(timeout, self._settings.request_timeout)
         until, channel = self._process.monotonic() + limit, self._channel
         try:
@@ -181,10 +175,7 @@ class SimulatedConnection:
 
     def offers(self, api_key: ApiKey, version: int) -> bool:
         """True if the broker advertised ``version`` of ``api_key``."""
-        try:
-            return self.versions.of(api_key, floor=version, cap=version) == version
-        except NoCommonVersionError:
-            return False
+        return self.versions.offers(api_key, version)
 
     def close(self) -> None:
         """Close it."""

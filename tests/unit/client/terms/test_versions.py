@@ -96,3 +96,10 @@ def test_a_chosen_version_lies_within_every_bound(
     else:
         with pytest.raises(NoCommonVersionError):
             versions.of(api_key, floor, cap)
+
+
+def test_a_version_is_offered_if_both_sides_know_it() -> None:
+    versions = offering((ApiKey.END_TXN, 1, END_TXN_MAX + 1))
+    offered = [version for version in range(END_TXN_MAX + 3) if versions.offers(ApiKey.END_TXN, version)]
+    assert offered == list(range(1, END_TXN_MAX + 1))
+    assert not versions.offers(ApiKey.PRODUCE, 3)
