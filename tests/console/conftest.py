@@ -6,6 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.console.browser import MISSING, Browser, find_browser
+from tests.support.console.served import ConsoleProcess
+from tests.support.crash.world import CrashWorld
 from tests.support.operations.fixtures import broker, site
 
 __all__ = ["broker", "site"]
@@ -32,3 +34,12 @@ def browser(chromium: Browser) -> Iterator[Browser]:
     complaints = chromium.complaints()
     chromium.fresh()
     assert complaints == []
+
+
+@pytest.fixture
+def console_of_world(world: CrashWorld) -> Iterator[ConsoleProcess]:
+    """The console in front of a world in which processes are killed; the test's module has that."""
+    places = ["--db", world.task.url, "--bootstrap-servers", world.broker.bootstrap_servers]
+    made = ConsoleProcess(*places, "--application", "crash", "--actions")
+    yield made
+    made.end()

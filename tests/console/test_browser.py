@@ -40,14 +40,6 @@ def state_in_kafka(site: OperationsSite) -> str:
     return described.state
 
 
-@pytest.fixture
-def console_of_world(world: CrashWorld) -> Iterator[ConsoleProcess]:
-    places = ["--db", world.task.url, "--bootstrap-servers", world.broker.bootstrap_servers]
-    made = ConsoleProcess(*places, "--application", "crash", "--actions")
-    yield made
-    made.end()
-
-
 @pytest.mark.crash
 def test_an_open_page_turns_red_at_a_kill_and_green_after_the_button_was_clicked(
     world: CrashWorld, console_of_world: ConsoleProcess, browser: Browser

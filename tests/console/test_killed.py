@@ -28,11 +28,8 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CrashWorld
 
 
 @pytest.fixture
-def console(world: CrashWorld) -> Iterator[ConsoleProcess]:
-    places = ["--db", world.task.url, "--bootstrap-servers", world.broker.bootstrap_servers]
-    made = ConsoleProcess(*places, "--application", "crash", "--actions")
-    yield made
-    made.end()
+def console(console_of_world: ConsoleProcess) -> ConsoleProcess:
+    return console_of_world
 
 
 def test_a_live_page_turns_red_at_a_kill_and_resolving_makes_both_sides_alike(
