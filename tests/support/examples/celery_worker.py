@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -11,6 +13,9 @@ from typing import Any
 
 from celery import Task
 from kombu import Connection
+from kombu.transport import TRANSPORT_ALIASES, filesystem
+from kombu.utils.encoding import str_to_bytes
+from kombu.utils.json import dumps
 
 from tests.support.examples import programs
 from tests.support.waiting import PATIENCE_SECONDS, eventually
@@ -19,8 +24,29 @@ FOLDER = "CELERY_FOLDER"
 """The environment variable with the directory of the broker."""
 
 
+class WholeFilesChannel(filesystem.Channel):
+    """Its files appear whole. A reader of kombu's own takes a file away that its writer has just made empty."""
+
+    def _put(self, queue: str, payload: Mapping[str, Any], **_: Any) -> None:
+        name = f"{time.monotonic_ns():020}_{uuid.uuid4()}.{queue}.msg"  # readers take the first name first
+        path = Path(self.data_folder_out, name)
+        unseen = path.with_suffix(".unseen")
+        unseen.write_bytes(str_to_bytes(dumps(payload)))
+        unseen.rename(path)
+
+
+class WholeFiles(filesystem.Transport):
+    """kombu's transport ``filesystem``, with :class:`WholeFilesChannel`."""
+
+    Channel = WholeFilesChannel
+
+
+BROKER_URL = "wholefiles://"
+TRANSPORT_ALIASES["wholefiles"] = f"{__name__}:WholeFiles"
+
+
 def broker_options(folder: str) -> dict[str, Any]:
-    """The options of kombu's transport ``filesystem`` over ``folder``."""
+    """The transport's options over ``folder``."""
     queue = f"{folder}/queue"
     return {"data_folder_in": queue, "data_folder_out": queue, "control_folder": folder, "polling_interval": 0.05}
 
@@ -42,7 +68,7 @@ class CeleryWorker:
 
     def send(self, task: Task, arguments: Sequence[Any], **options: Any) -> None:
         """Queue a task."""
-        with Connection("filesystem://", transport_options=broker_options(str(self._folder))) as connection:
+        with Connection(BROKER_URL, transport_options=broker_options(str(self._folder))) as connection:
             task.apply_async(arguments, connection=connection, **options)
 
     def log(self) -> str:

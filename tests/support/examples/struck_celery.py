@@ -10,7 +10,7 @@ from typing import Any
 from celery.signals import task_success
 
 from examples.celery_shipments import app
-from tests.support.examples.celery_worker import FOLDER, broker_options
+from tests.support.examples.celery_worker import BROKER_URL, FOLDER, broker_options
 from tests.support.examples.strikes import strike, strike_after_inserts
 
 
@@ -21,7 +21,7 @@ def succeeded(sender: Any, **_: Any) -> None:
 
 
 app.conf.update(
-    broker_url="filesystem://",
+    broker_url=BROKER_URL,
     broker_transport_options=broker_options(os.environ[FOLDER]),
     worker_prefetch_multiplier=10,  # a worker that has no task left looks at the files once in two seconds
 )
