@@ -9,13 +9,13 @@ from dualwrite.broker.core.consumer_protocol import write_assignment
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.errors import ConfigurationError
 from dualwrite.ids import TopicPartition
-from dualwrite.wire.apis import ApiVersionsRequest, ListGroupsRequest, TxnOffsetCommitRequest
+from dualwrite.wire.apis import ApiVersionsRequest, DeleteGroupsRequest, ListGroupsRequest, TxnOffsetCommitRequest
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.forked import ForkedBroker
 from tests.support.requests.admin_calls import delete, grow
 from tests.support.requests.calls import new_producer, new_topic, topic_id, unique
 from tests.support.requests.consumer_group_calls import ConsumerClient, describe
-from tests.support.requests.group_calls import join, joined_member, leave, sync_request
+from tests.support.requests.group_calls import join, join_request, joined_member, leave, sync_request
 from tests.support.requests.offset_calls import commit, committed
 from tests.support.requests.raw_client import RawClient
 from tests.support.waiting import eventually
@@ -200,6 +200,28 @@ def test_an_empty_group_changes_its_protocol_and_keeps_its_offsets(
     leave(client, group, (classic.member_id, None))
     assert member.join(topic).error_code == ErrorCode.NONE
     assert committed(client, group, (topic, 0))[topic, 0][0] == 3
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_classic_client_that_never_comes_back_with_its_member_id_disturbs_no_consumer_group(
+    tmp_path: Path, group: str, is_deleted: bool
+) -> None:
+    config = {"group.min.session.timeout.ms": "1", "group.initial.rebalance.delay.ms": "0"}
+    with ForkedBroker(tmp_path / "broker", config=config) as broker, RawClient(broker.bootstrap_servers) as client:
+        topic, other = new_topic(client), unique("classic")
+        named = client.ask(join_request(group, "", topic, session_timeout_ms=200), 9)
+        assert named.error_code == ErrorCode.MEMBER_ID_REQUIRED
+        if is_deleted:
+            client.ask(DeleteGroupsRequest(groups_names=[group]), 2)
+        member = ConsumerClient(client, group)
+        assert member.join(topic).error_code == ErrorCode.NONE
+        classic = joined_member(client, other, topic)
+        client.ask(join_request(other, "", topic, session_timeout_ms=200), 9)
+        again = join(client, other, classic.member_id, topic)  # it waits for the client that was named last
+        assert again.error_code == ErrorCode.NONE
+        assert member.beat().error_code == ErrorCode.NONE
+        assert state(client, group) == "Stable"
+    assert "Traceback" not in (tmp_path / "broker" / "broker.log").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from dualwrite.broker.core.consumer_groups.patterns import compiled
 from dualwrite.broker.core.consumer_groups.request_rules import check_request
 from dualwrite.broker.core.consumer_groups.step import ConsumerGroupStep
 from dualwrite.broker.core.consumer_groups.upgrading import is_settled, upgrade
-from dualwrite.broker.core.groups import Group
+from dualwrite.broker.core.groups import Group, GroupState
 from dualwrite.broker.facts.consumer_groups import MemberAssigned, MemberState, MemberSubscribed
 from dualwrite.wire.error_codes import ErrorCode
 
@@ -82,8 +82,8 @@ def _step(
         missing = "not found." if classic is None else "is not a consumer group."
         raise RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {name} {missing}")
     step = ConsumerGroupStep(ConsumerGroup(name), moment, settings)
-    if classic is not None and classic.is_vacant:
-        step.convert()
+    if classic is not None and classic.state is GroupState.EMPTY:
+        step.convert()  # clients that are about to join it may join with the member ids that they got
     elif classic is not None:
         upgrade(step, classic)
     return step

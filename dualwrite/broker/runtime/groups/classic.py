@@ -212,8 +212,10 @@ class GroupCoordinator:
     def _time_is_up(self, key: TimerKey) -> None:
         self._timers.pop(key, None)
         group = self._log.table.groups.get(key.group)
+        if group is None:
+            return  # it was deleted while a client was about to join it
         # The first members of an empty group only wait for more members: no member is missing at the end of that wait.
-        if key.kind is not TimerKind.JOIN or group is None or not group.is_initial:
+        if key.kind is not TimerKind.JOIN or not group.is_initial:
             logger.info("group %s did not get %s %s in time", shown(key.group), key.kind.value, shown(key.member_id))
         self._step(key, -1)
 

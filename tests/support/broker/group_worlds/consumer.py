@@ -170,6 +170,8 @@ class FollowingClient:
                 GROUP, self.member_id, self.epoch, "client", "/host", self.instance_id, owned=owned
             )
         reply = world.ask(command)
+        is_welcome = reply.error is not ErrorCode.GROUP_ID_NOT_FOUND
+        assert is_welcome or self.epoch > 0, f"a client that joins gives up for good: {reply.message}"
         if is_answer_lost:
             return reply.error
         if reply.error is ErrorCode.NONE:

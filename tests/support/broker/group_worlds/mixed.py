@@ -181,11 +181,13 @@ class ClassicClient:
     """A consumer of the classic protocol. It does one thing at a time, and holds what it reads meanwhile.
 
     :param assignor: EAGER: it gives everything up before it joins; COOPERATIVE: only what it is told to give up.
+    :param needs_member_id: it asks for a member id before it joins, as every client of today does (KIP-394).
     """
 
     topics: tuple[str, ...]
     assignor: str = EAGER
     instance_id: str | None = None
+    needs_member_id: bool = False
     member_id: str = ""
     generation: int = -1
     held: frozenset[TopicIdPartition] = frozenset()
@@ -246,7 +248,10 @@ class ClassicClient:
         if self.assignor == EAGER:
             self.held = frozenset()
         data = metadata(self.topics, world.names_of(self.held), self.generation)
-        command = classic_join(self.member_id, protocols=((self.assignor, data),), instance_id=self.instance_id)
+        protocols, needs_member_id = ((self.assignor, data),), self.needs_member_id and self.instance_id is None
+        command = classic_join(
+            self.member_id, protocols=protocols, instance_id=self.instance_id, needs_member_id=needs_member_id
+        )
         self.joining = world.ask_classic(command)
 
     def _on_join(self, world: MixedWorld, reply: GroupReply) -> None:
@@ -262,6 +267,8 @@ class ClassicClient:
             self.syncing = world.ask_classic(command)
         elif reply.error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
             self._lose()  # fenced after a restart, which forgets the last ids of a rebalance: its application restarts
+        elif reply.error is ErrorCode.MEMBER_ID_REQUIRED:
+            self.member_id = reply.member_id
         elif reply.error is not ErrorCode.REBALANCE_IN_PROGRESS:
             raise AssertionError(reply.error)
 

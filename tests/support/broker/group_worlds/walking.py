@@ -91,7 +91,7 @@ class GroupWalk:
         # A classic group does not look at what a static member that comes back subscribes to.
         topics = self._topics.setdefault(number, self.rng.choice(_SUBSCRIPTIONS))
         self.clients[number] = (
-            ClassicClient(topics, self._assignor, instance_id)
+            ClassicClient(topics, self._assignor, instance_id, needs_member_id=self._coin)
             if is_classic
             else FollowingClient(f"m{self._made}", topics, instance_id)
         )

@@ -114,6 +114,16 @@ def test_requests_that_wait_in_the_classic_group_are_sent_back() -> None:
     assert (again.error, again.generation, again.leader, again.protocol) == (ErrorCode.NONE, 2, "", EAGER)
 
 
+def test_a_group_without_members_does_not_wait_for_a_client_that_is_about_to_join_it() -> None:
+    world = MixedWorld()
+    named = world.joined(classic_join("", "t", needs_member_id=True))
+    assert named.error is ErrorCode.MEMBER_ID_REQUIRED
+    assert world.ask(join("m1", "t")).error is ErrorCode.NONE
+    assert world.classic_timers == {}
+    assert world.joined(classic_join(named.member_id, "t")).error is ErrorCode.NONE
+    assert world.members() == {"m1", named.member_id}
+
+
 def test_a_member_that_waits_for_its_assignment_is_sent_back() -> None:
     world = MixedWorld()
     tickets = [world.ask_classic(classic_join("", "t")) for _ in range(2)]
