@@ -21,11 +21,12 @@ from dualwrite.broker.runtime.groups.group_log import GroupLog
 from dualwrite.broker.runtime.groups.offsets import GroupOffsets
 from dualwrite.broker.runtime.partition import AppendResult, Partition
 from dualwrite.ids import NO_PRODUCER, ProducerIdentity, TopicPartition
-from dualwrite.ports import File, Files
+from dualwrite.ports import Files
 from dualwrite.records.batch import Record, build_batch, iterate_records
 from dualwrite.records.control import Marker, read_marker
 from dualwrite.records.header import BatchFields, iterate_batches, peek_header
 from dualwrite.testing.files import MemoryFiles
+from tests.support.broker.ending_files import EndingFiles, no_last_words
 
 DATA_DIR = Path("/data")
 TOPIC = "t"
@@ -103,17 +104,19 @@ class Killed(BaseException):
     """The process is gone: raised by every use of the disk from then on; the code under test must not catch it."""
 
 
-class StoppableFiles:
+class StoppableFiles(EndingFiles):
     """A disk that stops before its ``stop_at``-th append or sync: of that append a part may be written, and no more.
 
     :param error: the number of the OSError that every use raises from then on, until :meth:`end_process`. None: the
         process is killed at once.
     """
 
+    beneath: MemoryFiles
+
     def __init__(
         self, files: MemoryFiles, rng: random.Random, stop_at: int | None = None, error: int | None = None
     ) -> None:
-        self.beneath = files
+        super().__init__(files)
         self.stopped = asyncio.Event()
         self._rng = rng
         self._left = stop_at
@@ -130,49 +133,17 @@ class StoppableFiles:
         self.stopped.set()
         raise Killed
 
-    def open(self, path: Path) -> File:
+    def require_alive(self) -> None:
         if self.stopped.is_set():
             raise Killed
-        return _StoppableFile(self, self.beneath.open(path))
 
-    def reader(self, path: Path) -> File:
-        return self.beneath.reader(path)
-
-    def rename(self, path: Path, name: str) -> None:
-        self.use()
-        self.beneath.rename(path, name)
-
-    def list(self, directory: Path) -> list[str]:
-        return self.beneath.list(directory)
-
-    def make_directory(self, path: Path) -> None:
-        self.use()
-        self.beneath.make_directory(path)
-
-    def remove(self, path: Path) -> None:
-        self.use()
-        self.beneath.remove(path)
-
-    def remove_directory(self, path: Path) -> None:
-        self.use()
-        self.beneath.remove_directory(path)
-
-    def space(self, path: Path) -> tuple[int, int]:
-        return self.beneath.space(path)
-
-    def sync_directory(self, path: Path) -> None:
-        self.use()
-        self.beneath.sync_directory(path)
-
-    def use(self, last_words: Callable[[], None] | None = None) -> None:
-        if self.stopped.is_set():
-            raise Killed
+    def use(self, last_words: Callable[[], None] = no_last_words) -> None:
+        self.require_alive()
         if self._left is None:
             return
         self._left -= 1
         if self._left < 0:
-            if last_words is not None:
-                last_words()
+            last_words()
             if self._error is not None:
                 raise OSError(self._error, os.strerror(self._error), "simulated")
             self.stopped.set()
@@ -180,38 +151,6 @@ class StoppableFiles:
 
     def some_of(self, data: bytes) -> bytes:
         return data[: self._rng.randint(0, len(data))]
-
-
-class _StoppableFile:
-    def __init__(self, files: StoppableFiles, beneath: File) -> None:
-        self._files = files
-        self._beneath = beneath
-
-    def append(self, *parts: bytes | memoryview) -> None:
-        data = b"".join(parts)
-        self._files.use(lambda: self._beneath.append(self._files.some_of(data)))
-        self._beneath.append(data)
-
-    def read(self, position: int, size: int) -> bytes:
-        return self._beneath.read(position, size)
-
-    def size(self) -> int:
-        return self._beneath.size()
-
-    def truncate(self, size: int) -> None:
-        self._files.use()
-        self._beneath.truncate(size)
-
-    def sync(self) -> None:
-        self._files.use()
-        self._beneath.sync()
-
-    def settle(self) -> None:
-        self._files.use()
-        self._beneath.settle()
-
-    def close(self) -> None:
-        self._beneath.close()
 
 
 class SteppedLoop(asyncio.SelectorEventLoop):
