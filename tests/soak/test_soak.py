@@ -137,7 +137,7 @@ def test_a_picture_has_a_panel_for_each_thing_that_is_measured(tmp_path: Path) -
 @pytest.mark.usefixtures("postgresql_server")
 def test_a_soak_of_some_seconds_matches_everything(tmp_path: Path) -> None:
     """It is too short for the slopes: only the anomalies count."""
-    main(["--seconds", "8", "--workers", "3", "--directory", str(tmp_path)])
+    assert main(["--seconds", "8", "--workers", "3", "--directory", str(tmp_path)]) == 0
     result = json.loads((tmp_path / "samples.json").read_text())
     assert result["anomalies"] == []
     assert result["matched"] > 0
