@@ -3,6 +3,8 @@
 Python behind ``<!-- run -->`` is run block by block, with what its page takes for granted; a test function in it is
 called with pytest's fixtures. In the tutorial a block with a title is a file, and a console's commands are carried out
 one after the other: each must print what is written below it.
+
+docs/site_examples.py also runs code of the pages, on SQLite, as the site is built.
 """
 
 import re
@@ -13,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -24,7 +27,7 @@ from dualwrite import DualWrite
 from dualwrite.testing.kafka import KafkaBroker
 from tests.support.examples.programs import HOME, environment
 
-BLOCK = re.compile(r"<!-- run -->\n```python\n(.*?)```", re.DOTALL)
+BLOCK = re.compile(r"<!-- run -->\n(?:<!-- output -->\n)?```python\n(.*?)```", re.DOTALL)
 PAGES = {path: BLOCK.findall(path.read_text(encoding="utf-8")) for path in sorted((HOME / "docs").rglob("*.md"))}
 ADDRESS = "127.0.0.1:9092"
 
@@ -51,12 +54,20 @@ def broker(kafka_broker_factory: Callable[[], KafkaBroker]) -> KafkaBroker:
 
 
 @pytest.fixture
+def shop(monkeypatch: pytest.MonkeyPatch, dualwrite_engine: Engine, broker: KafkaBroker) -> None:
+    """The tutorial's ``shop.py``, which pages import."""
+    module = ModuleType("shop")
+    vars(module).update(engine=dualwrite_engine, kafka=broker.client_config, orders=PageOrder.__table__)
+    monkeypatch.setitem(sys.modules, "shop", module)
+
+
+@pytest.fixture
 def taken_for_granted(
     dualwrite_factory: Callable[..., DualWrite], dualwrite_engine: Engine, broker: KafkaBroker
-) -> dict[str, Any]:
+) -> Iterator[dict[str, Any]]:
     """The names that the pages use: those of the tutorial, and of libraries."""
     PagesBase.metadata.create_all(dualwrite_engine)
-    return {
+    names = {
         "DualWrite": DualWrite,
         "IntegrityError": IntegrityError,
         "Order": PageOrder,
@@ -69,9 +80,12 @@ def taken_for_granted(
         "place_order": place_order,
         "select": select,
     }
+    yield names
+    names["dw"].close()  # a page may have made one of its own
 
 
 @pytest.mark.slow_cases
+@pytest.mark.usefixtures("shop")
 @pytest.mark.parametrize("page", [page for page, blocks in PAGES.items() if blocks], ids=lambda page: page.stem)
 def test_the_code_of_a_page_runs_and_leaves_both_sides_equal(
     page: Path,
