@@ -155,6 +155,7 @@ def transactions(
             "markers leave no transaction open, and fence its epoch",
         ),
         events=(*(STATUS[status] for status in STATUS if status is not TransactionStatus.DEAD), *events),
+        least=5,
     )
 
 

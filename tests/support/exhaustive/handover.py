@@ -51,6 +51,8 @@ TOKEN_READ_AGAIN = "a recovery that had lost the row's lock read the token again
 def handover(units: int, starts: int) -> StateModel[HandoverWorld]:
     """The model, with ``units`` units of work and ``starts`` starts of a process."""
 
+    recovers = lru_cache(maxsize=1 << 16)(_recovers_to_equal)
+
     def following(world: HandoverWorld, seen: Counter[str]) -> Steps:
         yield from _of_the_world(world, seen, starts)
         for owner in world.owners:
@@ -66,7 +68,7 @@ def handover(units: int, starts: int) -> StateModel[HandoverWorld]:
             "readers get only what the database has decided": lambda world: world.committed <= world.decided,
             "nothing that was decided is aborted": lambda world: not world.aborted & world.decided,
             "what a caller was told is true": _told_the_truth,
-            "from every state a recovery makes both sides equal": _is_recoverable,
+            "from every state a recovery makes both sides equal": lambda world: recovers(_all_gone(world)),
         },
         asserted=(TWO_DECIDERS, UNEQUAL, IN_OTHERS, ENDS_OTHERS, CONTRADICTED),
         sometimes={
@@ -89,6 +91,7 @@ def handover(units: int, starts: int) -> StateModel[HandoverWorld]:
             FOUND_DONE,
             TOKEN_READ_AGAIN,
         ),
+        least=18,
     )
 
 
@@ -101,15 +104,13 @@ def _told_the_truth(world: HandoverWorld) -> bool:
     return True
 
 
-def _is_recoverable(world: HandoverWorld) -> bool:
-    """Everything that runs is gone, and a last process recovers without a fault."""
-    return _recovers_to_equal(
-        world._replace(owners=(), left=(), late=None, told=frozenset(), began=(0,) * len(world.began), starts=0)
-    )
+def _all_gone(world: HandoverWorld) -> HandoverWorld:
+    """The world after the end of everything that runs, without what does not matter to a recovery."""
+    return world._replace(owners=(), left=(), late=None, told=frozenset(), began=(0,) * len(world.began), starts=0)
 
 
-@lru_cache(maxsize=1 << 16)
 def _recovers_to_equal(world: HandoverWorld) -> bool:
+    """A last process recovers without a fault."""
     nothing: Counter[str] = Counter()
     world = _taken(world)
     while world.owners[0].recovery is not None:

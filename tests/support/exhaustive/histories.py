@@ -41,6 +41,8 @@ class HistoryModel:
     :param opened: gives the scenario, in the place where all of its histories run.
     :param asserted: the names of what must always hold.
     :param events: the names of what must have happened in some history.
+    :param least: the faults that a search for some minutes reaches however long that takes. All of ``events`` are met
+        there.
     """
 
     name: str
@@ -48,6 +50,7 @@ class HistoryModel:
     opened: Callable[[], AbstractContextManager[Scenario]]
     asserted: Sequence[str] = ()
     events: Sequence[str] = ()
+    least: int = 1
 
 
 @dataclass
@@ -69,16 +72,17 @@ class HistoriesRun:
     seconds: float = 0.0
 
 
-def run_histories(scenario: Scenario, *, faults: float = inf, seconds: float = inf) -> HistoriesRun:
+def run_histories(scenario: Scenario, *, faults: float = inf, seconds: float = inf, least: float = 0) -> HistoriesRun:
     """Run ``scenario`` with no fault, one, two, and so on, until one of the bounds is reached.
 
+    :param least: the faults that are searched however long that takes.
     :raises BrokenPropertyError: if an always-property does not hold; with the fewest faults that show it.
     """
     began = last = time.perf_counter()
     found = HistoriesRun()
     scripts: Iterator[tuple[int, ...]] = iter([()])
     for level in count():
-        done = _run_level(scenario, scripts, began + seconds)
+        done = _run_level(scenario, scripts, inf if level <= least else began + seconds)
         if done is None:
             break
         part, ran = done
@@ -88,7 +92,7 @@ def run_histories(scenario: Scenario, *, faults: float = inf, seconds: float = i
         found.is_complete = not following
         each = (now - last) / part.histories
         last = now
-        is_too_long = level > 0 and each * following > began + seconds - now  # the first one warms up
+        is_too_long = level >= least and each * following > began + seconds - now
         if found.is_complete or level >= faults or is_too_long:
             break
         scripts = _one_more(ran)

@@ -17,7 +17,7 @@ from dualwrite.broker.facts.transactions import TransactionStatus, TransactionVe
 from dualwrite.ids import ProducerIdentity, TopicPartition
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.broker.transactions import ABORT, COMMIT, TV1, TV2, TXN_ID, end, init, recorded, verify, who
-from tests.support.exhaustive.power_logs import PARTITIONS, FactLog, LogEntry, UnitEnd
+from tests.support.exhaustive.power_logs import PARTITIONS, FactLog, LogEntry, UnitEnd, forget_replays
 from tests.support.exhaustive.power_world import (
     PowerClient,
     PowerRequest,
@@ -63,6 +63,7 @@ def power_cut(versions: tuple[TransactionVersion, TransactionVersion], cuts: int
                 for step, request in _requests(world, client, units):
                     yield f"{number}: {step}", _enter(world, client, request, seen)
 
+    forget_replays()
     first = recorded(producer=who(42, 5), version=TV1)
     clients = tuple(PowerClient(version) for version in sorted(versions))
     return StateModel(
@@ -93,6 +94,7 @@ def power_cut(versions: tuple[TransactionVersion, TransactionVersion], cuts: int
             KEPT_COMMITTED,
             *((JOIN_REPEATED, MARKER_REPEATED, WAITED_FOR_MARKERS) if TV2 in versions else ()),
         ),
+        least=12,
     )
 
 

@@ -106,6 +106,12 @@ def _ends(entries: tuple[LogEntry, ...], partition: int) -> tuple[UnitEnd, ...]:
     return tuple(UnitEnd(partition, unit, marker) for unit, marker in found.items())
 
 
+def forget_replays() -> None:
+    """Replay again: a negative control may have broken what replays."""
+    _replayed.cache_clear()
+    _ends.cache_clear()
+
+
 class FactLog(NamedTuple):
     """The coordinator's log.
 

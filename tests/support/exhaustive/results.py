@@ -80,7 +80,7 @@ def _of_states(model: StateModel[Any], seconds: float, most_states: float) -> Mo
 
 def _of_histories(model: HistoryModel, seconds: float) -> ModelResult:
     with model.opened() as scenario:
-        found = run_histories(scenario, seconds=seconds)
+        found = run_histories(scenario, seconds=seconds, least=model.least)
     return ModelResult(
         model.name,
         model.about,

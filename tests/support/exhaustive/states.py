@@ -36,6 +36,8 @@ class StateModel(Generic[State]):
     :param asserted: the names of what the steps assert.
     :param sometimes: name -> whether a state has it.
     :param events: the names of what steps must have shown.
+    :param least: the depth that a search for some minutes reaches however long that takes. All of ``sometimes`` and
+        ``events`` are met there, so that a busy machine does not pass for a model without events.
     """
 
     name: str
@@ -46,6 +48,7 @@ class StateModel(Generic[State]):
     asserted: Sequence[str] = ()
     sometimes: Mapping[str, Callable[[State], object]] = field(default_factory=dict)
     events: Sequence[str] = ()
+    least: int = 0
 
 
 @dataclass
@@ -97,10 +100,11 @@ def explore(
     last = began
     while layer.frontier and found.depth < depth:
         now = time.perf_counter()
-        if not _has_room(found, layer, (now - last, began + seconds - now), most_states):
+        is_due = found.depth < model.least
+        if not is_due and not _has_room(found, layer, (now - last, began + seconds - now), most_states):
             break
         last = now
-        if not layer.advance():
+        if not layer.advance(is_due=is_due):
             break
         found.depth += 1
     found.is_complete = not layer.frontier
@@ -145,11 +149,14 @@ class _Layer(Generic[State]):
             if has(state):
                 self._seen[name] += 1
 
-    def advance(self) -> bool:
-        """Make the next layer; False if there was no room for it."""
+    def advance(self, *, is_due: bool) -> bool:
+        """Make the next layer; False if there was no room for it.
+
+        :param is_due: it is made however long it takes.
+        """
         transitions = final = 0
         for number, state in enumerate(self.frontier):
-            if number % _LOOK_AT_THE_CLOCK == 0 and self._is_out_of_room():
+            if not is_due and number % _LOOK_AT_THE_CLOCK == 0 and self._is_out_of_room():
                 return False
             before = transitions
             try:

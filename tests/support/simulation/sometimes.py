@@ -52,7 +52,12 @@ OUTCOMES: Mapping[str, str] = {
 }
 """name -> what it means."""
 
-SOMETIMES: Mapping[str, str] = {**{kind.name: f"fault: {kind.value}" for kind in SimulatedFault}, **OUTCOMES}
+_STRUCK = {"BROKER": "the broker", "DATABASE": "the database", "COMMIT": "a COMMIT:"}
+"""The first word of a fault's name -> what it strikes; the others strike an application."""
+FAULTS: Mapping[str, str] = {
+    kind.name: f"{_STRUCK.get(kind.name.partition('_')[0], 'an application')} {kind.value}" for kind in SimulatedFault
+}
+SOMETIMES: Mapping[str, str] = {**FAULTS, **OUTCOMES}
 
 
 def missing_in(seen: Mapping[str, int], seeds: int) -> list[str]:
