@@ -21,12 +21,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parsed(arguments)
     jobs = jobs_of(options.models)
     found: dict[Job, ModelResult] = {}
+    in_order: list[ModelResult] = []
     for job, result in search_all(jobs, options.minutes, options.processes, options.states):
         found[job] = result
         print(as_lines(result), end="\n\n", flush=True)
-    in_order = [found[job] for job in sorted(jobs, key=lambda job: (list(MODELS).index(job.name), job.size))]
-    if options.markdown is not None:
-        options.markdown.write_text(as_markdown(in_order), encoding="utf-8")
+        in_order = [found[job] for job in sorted(found, key=lambda job: (list(MODELS).index(job.name), job.size))]
+        if options.markdown is not None:  # after each, as an interrupt must not lose the others
+            options.markdown.write_text(as_markdown(in_order), encoding="utf-8")
     failed = [result for result in in_order if result.has_failed]
     for result in failed:
         why = "a property is broken" if result.broken else f"never met within its bound: {', '.join(result.missing)}"
