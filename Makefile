@@ -7,6 +7,7 @@ PYTEST ?=
 WORKERS ?= 3
 SECONDS ?= 3600
 SEEDS ?= 5000
+MINUTES ?= 10
 KILLS ?= 10000
 AGAINST ?= HEAD~1
 PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -21,7 +22,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -q install
 TMPDIR ?= $(shell [ -w /dev/shm ] && [ "$$(df -kP /dev/shm | awk 'NR == 2 { print $$4 }')" -ge 8388608 ] && echo /dev/shm)
 LOCK := uv pip compile -q --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-header
 
-.PHONY: help demo spark-demo test check lint slow sim fuzz matrix soak proof compare benchmarks docs dist lowest base highest format lock clean
+.PHONY: help demo spark-demo test check lint slow sim exhaustive fuzz matrix soak proof compare benchmarks docs dist lowest base highest format lock clean
 
 help:
 	@echo "make demo       load real flights into SQLite and a topic through kill -9, then compare (ROWS=$(ROWS))"
@@ -29,6 +30,7 @@ help:
 	@echo "make test       all tests but the slow ones (some minutes)"
 	@echo "make slow       the slow tests: more crashes, clients and databases (half an hour)"
 	@echo "make sim        the simulation of the whole: seeded crashes of applications, network, broker and database (SEEDS=$(SEEDS))"
+	@echo "make exhaustive every state and history of small models of the product's pure functions (MINUTES=$(MINUTES))"
 	@echo "make fuzz       random input of every kind and damaged files until something is found (SECONDS=$(SECONDS));"
 	@echo "                GUIDED=batches, states or inputs: guided by coverage (needs atheris)"
 	@echo "make matrix     the crash matrix with real processes, until KILLS=$(KILLS) of them were killed; in build/matrix/"
@@ -66,6 +68,9 @@ slow: $(READY)
 
 sim: $(READY)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+
+exhaustive: $(READY)
+	$(BIN)/python -m tests.exhaustive --minutes $(MINUTES)
 
 fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz$(if $(GUIDED),.guided $(GUIDED)) --seconds $(SECONDS)

@@ -1,6 +1,7 @@
 """``python -m tests.simulation --seeds 1000``: the simulation of the whole; prints what it found, and how fast.
 
-``--seed K`` runs one seed again and prints its events. ``--ablations`` runs the seeds without each safeguard.
+``--seed K`` runs one seed again and prints its events. ``--ablations`` runs the seeds without each safeguard. Fails at
+an anomaly; and, with enough seeds, if something that must happen in some run has happened in none.
 """
 
 import argparse
@@ -14,12 +15,14 @@ from tests.support.simulation.ablation_table import ablation_rows, markdown_of
 from tests.support.simulation.ablations import ABLATIONS
 from tests.support.simulation.faults import PlannedFault
 from tests.support.simulation.search import Found, minimised, search, search_in_processes
+from tests.support.simulation.sometimes import SOMETIMES, missing_in, table_of
 from tests.support.simulation.timeline import as_svg, as_text
 from tests.support.simulation.world import SimulatedWorld
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the arguments say; the exit code: 1 if an anomaly was found in the product as it is."""
+    """Run what the arguments say; the exit code: 1 if an anomaly was found in the product as it is, or if the runs had
+    too little in them."""
     options = _parsed(arguments)
     if options.seed is not None:
         return _replay(options.seed, options.ablation, options.svg)
@@ -35,10 +38,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         found = search_in_processes(options.first, options.seeds, options.processes, options.ablation)
     _print(found, options.processes)
+    if options.markdown is not None:
+        options.markdown.write_text(table_of(found.seen, found.seeds), encoding="utf-8")
+    missing = missing_in(found.seen, found.seeds)
+    for name in missing:
+        print(f"never happened: {name} ({SOMETIMES[name]})")
     if found.anomalies:
         seed = min(found.anomalies)
         _show(seed, found.anomalies[seed], options.ablation, options.svg)
-    return int(bool(found.anomalies) and options.ablation is None)
+    return int(bool(found.anomalies or missing) and options.ablation is None)
 
 
 def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -49,15 +57,19 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="run this seed alone, and print its events")
     parser.add_argument("--ablation", choices=ABLATIONS, help="without this safeguard")
     parser.add_argument("--ablations", action="store_true", help="without each safeguard, one after the other")
-    parser.add_argument("--markdown", type=Path, help="write the table of --ablations there, too")
+    parser.add_argument("--markdown", type=Path, help="write what happened there, or the table of --ablations")
     parser.add_argument("--svg", type=Path, help="draw the timeline of a failing run there")
     return parser.parse_args(arguments)
 
 
 def _print(found: Found, processes: int) -> None:
     print(f"{found.seeds} seeds in {found.seconds:.1f} s: {found.rate:.1f} a second, {processes} at once")
+    print("seeds that had it:")
+    for what, meaning in SOMETIMES.items():
+        print(f"{found.seen[what]:8} {what}: {meaning}")
     for what, count in sorted(found.seen.items()):
-        print(f"{count:8} {what}")
+        if what not in SOMETIMES:
+            print(f"{count:8} {what}")
     print(f"hash of all runs: {found.digest}")
     for seed, anomaly in sorted(found.anomalies.items()):
         print(f"seed {seed}: {anomaly}")

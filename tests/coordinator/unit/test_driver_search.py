@@ -6,85 +6,31 @@ the process. Then a fresh process recovers, and the oracle compares both sides.
 
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, delete, event
+from sqlalchemy import Engine
 
-from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.recovery import sequence as recovery
-from dualwrite.coordinator.slots import pool
 from dualwrite.coordinator.slots import slot as slots
-from dualwrite.coordinator.sql.tables import kafka_transaction_outcome, kafka_transaction_state
 from dualwrite.ids import OngoingTransaction, PreparedTxnState
-from tests.support.coordinator.event_table import CONFIG, events, expire_leases, ready_engine
-from tests.support.coordinator.unit_search import NoBackground, NoHeartbeat, UnitSearchWorld, check, run_unit
-from tests.support.state_search import Chooser, every_run
+from tests.support.coordinator.driver_search import driver_scenario, in_foreground, search_engine
+from tests.support.exhaustive.histories import run_histories
 
 
 @pytest.fixture
-def engine(sqlite_url: str, tmp_path: Path) -> Iterator[Engine]:
-    ready_engine(sqlite_url).dispose()
-    engine = create_engine(sqlite_url)
-    event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous = OFF"))
-    yield engine
-    engine.dispose()
-
-
-@pytest.fixture(autouse=True)
-def _foreground(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "Background", NoBackground)
-    monkeypatch.setattr(pool, "LeaseRenewal", NoHeartbeat)
-
-
-def start(world: UnitSearchWorld) -> DualWrite:
-    world.dead = world.committing = False
-    expire_leases(world.engine)
-    options: Any = {"application": "a", "pool_size": 1, "participant": world.kafka.participant}
-    options["completion"] = world.completion
-    return DualWrite(world.engine, CONFIG, on_step=world.observe, **options)
+def engine(sqlite_url: str) -> Iterator[Engine]:
+    with in_foreground(), search_engine(sqlite_url) as engine:
+        yield engine
 
 
 def search(
     engine: Engine, values: tuple[str, ...], faults: int, completion: str = "await", *, in_session: bool = False
 ) -> Counter[str]:
-    """Every combination of faults over ``values``; how often each unit of work ended in which way."""
-    seen: Counter[str] = Counter()
-    plain = engine.dialect.do_commit
-
-    def scenario(chooser: Chooser) -> None:
-        with engine.begin() as connection:
-            connection.execute(delete(events))
-            connection.execute(delete(kafka_transaction_state))
-            connection.execute(delete(kafka_transaction_outcome))
-        world = UnitSearchWorld(engine, completion)
-        engine.dialect.do_commit = lambda connection: world.commit(plain, connection)  # type: ignore[method-assign]
-        world.chooser = chooser
-        ends: dict[str, str] = {}
-        dual_write = start(world)
-        for value in values:
-            ends[value] = run_unit(dual_write, value, in_session=in_session)
-            if world.dead:
-                dual_write = start(world)
-        world.chooser = None
-        world.committing = False
-        dual_write.close()
-        assert world.kafka.open_participants() == 0 or "killed" in ends.values(), "a participant is never closed"
-        survivor = start(world)
-        survivor.recover()
-        check(world, ends)
-        ends["last"] = run_unit(survivor, "last")
-        assert ends["last"] == "succeeded"
-        survivor.close()
-        check(world, ends)
-        seen.update(ends[value] for value in values)
-
-    try:
-        every_run(scenario, faults)
-    finally:
-        engine.dialect.do_commit = plain  # type: ignore[method-assign]
-    return seen
+    """Every combination of faults over ``values``; in how many histories a unit of work ended in which way."""
+    found = run_histories(driver_scenario(engine, values, completion, in_session=in_session), faults=faults)
+    assert found.faults == faults
+    return found.seen
 
 
 ALL_ENDS = {"succeeded", "rolled back", "killed", "in doubt"}
@@ -145,7 +91,11 @@ def test_the_search_notices_a_plain_init_before_the_decision(engine: Engine, mon
     def careless(store: Any, lease: Any, factory: Any, observe: Any) -> Any:
         def initialized() -> Any:
             participant = factory()
-            participant.init_transactions()
+            try:
+                participant.init_transactions()
+            except BaseException:
+                participant.close()
+                raise
             return participant
 
         return recovery.recover(store, lease, initialized, observe)

@@ -2,10 +2,11 @@
 
 Two clients share one transactional id. Answers get lost, clients come back, transactions time out, and the coordinator
 crashes between markers and completion. A world is a value; ``successors`` gives all worlds one event later. What must
-*always* hold is asserted while a step is made; what must *sometimes* happen is noted in ``SearchCoverage``.
+*always* hold is asserted while a step is made; what must *sometimes* happen is counted in ``SearchCoverage``.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from dualwrite.broker.core import transaction_rules
@@ -20,7 +21,23 @@ from dualwrite.records.batch import Record, build_batch
 from dualwrite.records.control import Marker, build_marker
 from dualwrite.records.header import BatchFields, peek_header
 from dualwrite.wire.error_codes import ErrorCode
-from tests.support.broker.transactions import ABORT, COMMIT, START_MS, TIMEOUT_MS, TXN_ID, add, end, init, verify
+from tests.support.broker.transactions import (
+    ABORT,
+    COMMIT,
+    P0,
+    START_MS,
+    TIMEOUT_MS,
+    TV1,
+    TV2,
+    TXN_ID,
+    add,
+    end,
+    init,
+    recorded,
+    verify,
+    who,
+)
+from tests.support.exhaustive.states import StateModel
 
 _COMPLETE = (TransactionStatus.COMPLETE_COMMIT, TransactionStatus.COMPLETE_ABORT)
 _SETTINGS = TransactionSettings()
@@ -66,11 +83,9 @@ class TransactionSearchWorld:
 
 @dataclass(slots=True)
 class SearchCoverage:
-    """What happened somewhere in a search."""
+    """What happened somewhere in a search, and how often."""
 
-    statuses: set[TransactionStatus] = field(default_factory=set)
-    errors: set[ErrorCode] = field(default_factory=set)
-    events: set[str] = field(default_factory=set)
+    counts: Counter[str] = field(default_factory=Counter)
     _inspected: set[object] = field(default_factory=set)
 
     def is_new(self, what: object) -> bool:
@@ -78,35 +93,76 @@ class SearchCoverage:
         self._inspected.add(what)
         return not known
 
+    def saw(self, event: str) -> None:
+        """Count ``event``."""
+        self.counts[event] += 1
 
-def successors(world: TransactionSearchWorld, seen: SearchCoverage) -> Iterator[TransactionSearchWorld]:
-    """Every world that one event can make of ``world``."""
+
+STATUS = {status: f"a transaction was {status.kafka_name}" for status in TransactionStatus}
+ANSWER = {error: f"an answer was {error.name}" for error in ErrorCode}
+
+
+def successors(world: TransactionSearchWorld, seen: SearchCoverage) -> Iterator[tuple[str, TransactionSearchWorld]]:
+    """What may happen, and the world after it."""
     inspect(world, seen)
     if world.entry.is_ended:
-        yield _write_markers(world, seen)
-        yield replace(_with_marker(world, seen), waiting=None)  # the coordinator crashes; a restart writes them again
+        yield "the markers are written", _write_markers(world, seen)
+        crashed = replace(_with_marker(world, seen), waiting=None)  # a restart writes them again
+        yield "the coordinator crashes after the markers", crashed
     elif world.entry.status is TransactionStatus.ONGOING:
-        yield _take(world, TimeOut(TXN_ID), seen, now_ms=START_MS + TIMEOUT_MS)[0]
+        yield "the transaction times out", _take(world, TimeOut(TXN_ID), seen, now_ms=START_MS + TIMEOUT_MS)[0]
     for number, client in enumerate(world.clients):
         if world.waiting is None:
             for command in (init(), init(keep=True)) + ((init(expected=client.identity),) if client.identity else ()):
-                yield _start(world, number, command, seen)
-                yield _start(world, number, command, seen, is_answered=False)
+                does = f"{number}: {command}"
+                yield does, _start(world, number, command, seen)
+                yield f"{does}, the answer is lost", _start(world, number, command, seen, is_answered=False)
         if client.unanswered is not None:
-            yield _end(world, number, client.unanswered, seen)
+            yield f"{number}: asks again", _end(world, number, client.unanswered, seen)
         elif client.identity:
             if not client.in_transaction and not client.is_kept:
-                yield _produce(world, number, seen)
+                yield f"{number}: produces", _produce(world, number, seen)
             for result in (COMMIT, ABORT):
-                command = end(client.identity, result, client.version)
-                yield _end(world, number, command, seen)
-                yield _end(world, number, command, seen, is_answered=False)
+                ending = end(client.identity, result, client.version)
+                yield f"{number}: {result.name.lower()}s", _end(world, number, ending, seen)
+                lost = _end(world, number, ending, seen, is_answered=False)
+                yield f"{number}: {result.name.lower()}s, the answer is lost", lost
+
+
+def transactions(
+    first: Sequence[TransactionSearchWorld], about: str, events: Sequence[str]
+) -> StateModel[TransactionSearchWorld]:
+    """The model, from these worlds on.
+
+    :param events: what must happen beside the statuses and answers that always do.
+    """
+    coverage = SearchCoverage()
+
+    def following(world: TransactionSearchWorld, seen: Counter[str]) -> Iterator[tuple[str, TransactionSearchWorld]]:
+        coverage.counts = seen
+        return successors(world, coverage)
+
+    return StateModel(
+        name="transactions",
+        about=about,
+        first=first,
+        following=following,
+        asserted=(
+            "one identity lives, and every other is refused",
+            "a retry is told how its own transaction ended",
+            "every session has an identity of its own, and epochs never go back",
+            "the living client is not refused by the partition",
+            "markers leave no transaction open, and fence its epoch",
+        ),
+        events=(*(STATUS[status] for status in STATUS if status is not TransactionStatus.DEAD), *events),
+        least=5,
+    )
 
 
 def inspect(world: TransactionSearchWorld, seen: SearchCoverage) -> None:
     """One identity lives: whoever else asks is refused, or told again how its own transaction ended."""
     entry = world.entry
-    seen.statuses.add(entry.status)
+    seen.saw(STATUS[entry.status])
     if not seen.is_new((entry, world.last_end)):
         return
     for sender in _suspects(entry):
@@ -138,7 +194,7 @@ def _decide(world: TransactionSearchWorld, command: Command, seen: SearchCoverag
     table = TransactionTable({TXN_ID: world.entry})
     decision = transaction_rules.decide(table, command, Moment(now_ms, world.fresh_id, now_ms - START_MS), _SETTINGS)
     if decision.reply is not None:
-        seen.errors.add(decision.reply.error)
+        seen.saw(ANSWER[decision.reply.error])
     return decision
 
 
@@ -157,7 +213,7 @@ def _take(
         last_end = world.last_end if same_transaction else None
         world = replace(world, entry=table.entries[TXN_ID], last_end=last_end)
     if decision.takes(world.fresh_id):
-        seen.events.add(f"overflow of {type(command).__name__}{' of a kept transaction' * world.entry.is_kept}")
+        seen.saw(f"overflow of {type(command).__name__}{' of a kept transaction' * world.entry.is_kept}")
         world = replace(world, fresh_id=world.fresh_id + 1)
     return world, decision
 
@@ -174,7 +230,7 @@ def _start(
     if decision.facts:
         assert decision.reply.producer != world.entry.client, "every session has an identity of its own"
     elif command.expected:
-        seen.events.add("InitProducerId retried")
+        seen.saw("InitProducerId retried")
     client = world.clients[number]
     return _with_client(
         following, number, SearchClient(client.version, decision.reply.producer, is_kept=bool(decision.reply.ongoing))
@@ -191,7 +247,7 @@ def _end(
     if decision.facts:
         following = replace(following, last_end=(command.producer, command.result))
     else:
-        seen.events.add(f"EndTransaction retried under {command.version.name}")
+        seen.saw(f"EndTransaction retried under {command.version.name}")
     client = world.clients[number]
     if not is_answered:
         return _with_client(following, number, replace(client, unanswered=command))
@@ -251,7 +307,7 @@ def _with_marker(world: TransactionSearchWorld, seen: SearchCoverage) -> Transac
     if known is not None and known.transaction_start >= 0:
         assert effect.producer.epoch in (known.epoch, known.epoch + 1)
     elif known is not None and known.epoch == effect.producer.epoch:
-        seen.events.add("marker written again")
+        seen.saw("marker written again")
     for writer in world.writers:
         assert not writer.is_open or writer.producer_id == effect.producer.producer_id, f"not ended: {writer}"
     header = _MARKER._replace(
@@ -279,4 +335,27 @@ def _frozen(state: PartitionState) -> tuple[SearchWriter, ...]:
     return tuple(
         SearchWriter(entry.producer_id, entry.epoch, entry.last_sequence, entry.transaction_start >= 0)
         for _, entry in sorted(state.producers.items())
+    )
+
+
+# --- where histories begin
+
+VERSIONS = ((TV2, TV2), (TV1, TV1), (TV1, TV2))
+"""Two clients of one kind, and a librdkafka application that a native control plane recovers."""
+
+
+def idle(epoch: int, versions: tuple[TransactionVersion, ...]) -> TransactionSearchWorld:
+    """42:``epoch`` has no transaction, and no client has begun."""
+    return TransactionSearchWorld(recorded(producer=who(42, epoch)), tuple(map(SearchClient, versions)))
+
+
+def kept(epoch: int, client_epoch: int, versions: tuple[TransactionVersion, ...]) -> TransactionSearchWorld:
+    """42:``epoch`` crashed with a prepared transaction, and its successor is 73:``client_epoch``."""
+    entry = recorded(TransactionStatus.ONGOING, who(42, epoch), partitions=frozenset({P0}), started_ms=START_MS)
+    first, second = map(SearchClient, versions)
+    return TransactionSearchWorld(
+        entry._replace(next_producer=who(73, client_epoch)),
+        (replace(first, identity=who(73, client_epoch), is_kept=True), second),
+        fresh_id=85,
+        writers=(SearchWriter(42, epoch, 0, is_open=True),),
     )

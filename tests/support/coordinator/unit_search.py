@@ -12,7 +12,7 @@ from dualwrite.coordinator.sql.outcome_store import outcomes
 from dualwrite.errors import AnswerLostError, DualWriteError, InDoubtError
 from tests.support.coordinator.event_table import events, stored_values
 from tests.support.coordinator.fake_kafka import Crash, FakeKafka, Fault
-from tests.support.state_search import Chooser
+from tests.support.exhaustive.histories import Chooser
 from tests.support.user_errors import UserError
 
 

@@ -14,6 +14,7 @@ from multiprocessing import get_context
 from tests.support.simulation.ablations import ABLATIONS
 from tests.support.simulation.faults import PlannedFault, faults_of
 from tests.support.simulation.oracle import name_of
+from tests.support.simulation.sometimes import note_ends, observed
 from tests.support.simulation.world import RunResult, SimulatedWorld
 
 _CHUNK = 50
@@ -59,7 +60,10 @@ def run_seed(seed: int, faults: Iterable[PlannedFault] | None = None) -> RunResu
     """One run. An exception out of it is an anomaly, too."""
     world = SimulatedWorld(seed, faults)
     try:
-        return world.run()
+        with observed(world.seen):
+            result = world.run()
+        note_ends(world)
+        return result
     except Exception as error:  # noqa: BLE001  whatever a broken product raises is found
         return RunResult(seed, f"{_CRASH}: {error!r}", "", world.seen, tuple(world.struck))
 

@@ -5,20 +5,21 @@ Searched exhaustively: every order of units of work, deaths, lost answers, late 
 
 import pytest
 
+from dualwrite.coordinator.rules import recovery_decision
+from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision
 from dualwrite.ids import PreparedTxnState
-from tests.support.broker.transactions import MAX, recorded, who
-from tests.support.coordinator.recovery_search import Kind, RecoverySearchWorld, Rules, successors
+from tests.support.broker.transactions import MAX
+from tests.support.coordinator.recovery_search import Kind, RecoverySearchWorld, Rules, recovery
+from tests.support.exhaustive.states import explore
 
 
 def search(epoch: int, rules: Rules) -> set[RecoverySearchWorld]:
     """Every world there can be; an AssertionError where the wrong transaction is committed, aborted or written to."""
-    first = RecoverySearchWorld(recorded(producer=who(42, epoch)))
-    worlds, frontier = {first}, [first]
-    while frontier:
-        found = {following for world in frontier for following in successors(world, rules)} - worlds
-        worlds |= found
-        frontier = list(found)
-    return worlds
+    model = recovery(epoch, rules)
+    found = explore(model)
+    assert found.is_complete
+    assert [name for name in model.events if not found.seen[name]] == [], "nothing passes for want of events"
+    return set(found.origins)
 
 
 MORE = pytest.param(Rules(most_late=2), id="more-late", marks=pytest.mark.slow)
@@ -50,3 +51,14 @@ def test_a_state_of_the_native_producer_has_no_anchor_and_needs_none() -> None:
     states = {world.row[0] for world in search(5, Rules()) if world.row[0] and world.row[0].anchor is None}
     assert states
     assert all(PreparedTxnState.parse(str(state)) == state for state in states)
+
+
+@pytest.mark.parametrize("always", [RecoveryDecision.COMMIT, RecoveryDecision.ABORT])
+def test_the_search_notices_a_recovery_that_does_not_ask_the_row(
+    monkeypatch: pytest.MonkeyPatch, always: RecoveryDecision
+) -> None:
+    monkeypatch.setattr(
+        recovery_decision, "verdict", lambda _, ongoing: RecoveryDecision.NOTHING if ongoing is None else always
+    )
+    with pytest.raises(AssertionError, match=r"(?s)ended.*the shortest history, of \d+ steps"):
+        search(5, Rules())
