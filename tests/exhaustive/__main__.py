@@ -13,14 +13,14 @@ from pathlib import Path
 
 from tests.support.exhaustive.models import MODELS
 from tests.support.exhaustive.results import ModelResult, as_lines, as_markdown
-from tests.support.exhaustive.running import MOST_STATES, Job, jobs_of, search_all
+from tests.support.exhaustive.running import MOST_STATES, SearchJob, jobs_of, search_all
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Search; the exit code: 1 if a property is broken, or one that must be met sometimes was not."""
     options = _parsed(arguments)
     jobs = jobs_of(options.models)
-    found: dict[Job, ModelResult] = {}
+    found: dict[SearchJob, ModelResult] = {}
     in_order: list[ModelResult] = []
     for job, result in search_all(jobs, options.minutes, options.processes, options.states):
         found[job] = result

@@ -9,7 +9,7 @@ from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision
 from tests.exhaustive.__main__ import main
 from tests.support.exhaustive.models import MODELS
 from tests.support.exhaustive.results import searched
-from tests.support.exhaustive.running import Job, jobs_of
+from tests.support.exhaustive.running import SearchJob, jobs_of
 
 
 def test_the_program_prints_and_writes_what_it_has_found(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -40,13 +40,13 @@ def test_the_program_runs_models_in_processes_of_their_own(capsys: pytest.Captur
 
 def test_every_size_of_every_model_is_searched() -> None:
     jobs = jobs_of(list(MODELS))
-    assert {*jobs} == {Job(name, size) for name in MODELS for size in range(len(MODELS[name]))}
+    assert {*jobs} == {SearchJob(name, size) for name in MODELS for size in range(len(MODELS[name]))}
     assert len(jobs) == len({*jobs})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("job", jobs_of(list(MODELS)), ids=lambda job: f"{job.name}-{job.size}")
-def test_nothing_passes_for_want_of_events_however_slow_the_machine_is(job: Job) -> None:
+def test_nothing_passes_for_want_of_events_however_slow_the_machine_is(job: SearchJob) -> None:
     """The least bound of each size has everything that must happen sometimes."""
     result = searched(MODELS[job.name][job.size](), 0.0, 2_000_000)
     assert (result.broken, result.missing) == ("", [])

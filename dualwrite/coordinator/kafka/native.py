@@ -87,7 +87,7 @@ class NativeProducer:
         """See KafkaParticipant. Always True: a request in flight carries the identity of a transaction that has ended,
         and every broker refuses that (KIP-890 part 2).
 
-        tests/support/coordinator/recovery_search.py searches for the opposite."""
+        tests/support/coordinator/searches searches for the opposite."""
         return True
 
     def name_left_transaction(self) -> PreparedTxnState:

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import Engine
 
 from tests.support.breaking.coordinator import REPLAYS, replay_that_stores_no_state
-from tests.support.coordinator.driver_search import in_foreground, search_engine
-from tests.support.coordinator.replay_search import ON_RECORD, TIMED_OUT, replay_scenario
+from tests.support.coordinator.searches.driver_search import in_foreground, search_engine
+from tests.support.coordinator.searches.replay_search import ON_RECORD, TIMED_OUT, replay_scenario
 from tests.support.exhaustive.histories import run_histories
 
 

@@ -17,7 +17,7 @@ from dualwrite.coordinator.slots import slot as slots
 from dualwrite.coordinator.sql.tables import kafka_transaction_state
 from tests.support.coordinator.event_table import CONFIG, events, expire_leases, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import Crash, FakeKafka
-from tests.support.coordinator.unit_search import NoBackground, NoHeartbeat
+from tests.support.coordinator.searches.unit_search import NoBackground, NoHeartbeat
 
 MOMENTS = moments()
 

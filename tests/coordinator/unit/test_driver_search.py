@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 from dualwrite.coordinator.recovery import sequence as recovery
 from dualwrite.coordinator.slots import slot as slots
 from dualwrite.ids import OngoingTransaction, PreparedTxnState
-from tests.support.coordinator.driver_search import driver_scenario, in_foreground, search_engine
+from tests.support.coordinator.searches.driver_search import driver_scenario, in_foreground, search_engine
 from tests.support.exhaustive.histories import run_histories
 
 

@@ -12,7 +12,7 @@ from dualwrite.coordinator.unit.transaction import Transaction
 from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run
 from tests.support.coordinator.event_table import CONFIG, events, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
-from tests.support.coordinator.unit_search import MappedEvent
+from tests.support.coordinator.searches.unit_search import MappedEvent
 from tests.support.user_errors import FalsyError
 
 

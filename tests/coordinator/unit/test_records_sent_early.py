@@ -13,7 +13,7 @@ from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import DualWriteError, PrepareFailedError
 from tests.support.coordinator.event_table import CONFIG, events, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import Crash, FakeKafka
-from tests.support.coordinator.unit_search import MappedEvent
+from tests.support.coordinator.searches.unit_search import MappedEvent
 
 
 class Site:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from tests.support.broker.transaction_search import VERSIONS, idle, kept, transactions
 from tests.support.broker.transactions import MAX, TV1, TV2
 from tests.support.client.engine_search import engine_model
-from tests.support.coordinator.driver_search import driver_model
-from tests.support.coordinator.machine_search import machine_model
-from tests.support.coordinator.recovery_search import Rules, recovery
-from tests.support.coordinator.replay_search import replay_model
+from tests.support.coordinator.searches.driver_search import driver_model
+from tests.support.coordinator.searches.machine_search import machine_model
+from tests.support.coordinator.searches.recovery_search import Rules, recovery
+from tests.support.coordinator.searches.replay_search import replay_model
 from tests.support.exhaustive.handover import handover
 from tests.support.exhaustive.leases import leases
 from tests.support.exhaustive.power_cut import power_cut

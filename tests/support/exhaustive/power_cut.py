@@ -17,7 +17,7 @@ from dualwrite.broker.facts.transactions import TransactionStatus, TransactionVe
 from dualwrite.ids import ProducerIdentity, TopicPartition
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.broker.transactions import ABORT, COMMIT, TV1, TV2, TXN_ID, end, init, recorded, verify, who
-from tests.support.exhaustive.power_logs import PARTITIONS, FactLog, LogEntry, UnitEnd, forget_replays
+from tests.support.exhaustive.power_logs import PARTITIONS, FactLog, KeptEntry, UnitEnd, forget_replays
 from tests.support.exhaustive.power_world import (
     PowerClient,
     PowerRequest,
@@ -213,7 +213,7 @@ def _decide(world: PowerWorld, client: PowerClient, request: PowerRequest, seen:
 def _append(world: PowerWorld, client: PowerClient, request: PowerRequest, seen: Counter[str]) -> PowerWorld:
     number = PARTITIONS.index(_partition(request))
     log = world.logs[number]
-    entry = LogEntry(client.identity, client.sequences[number], client.unit)
+    entry = KeptEntry(client.identity, client.sequences[number], client.unit)
     verdict = log.state.decide(entry.header(len(log.entries)))
     if verdict.error is not ErrorCode.NONE:
         return _refused(world, client, seen)
@@ -272,7 +272,7 @@ def _partition(request: PowerRequest) -> TopicPartition:
 
 
 def _with_marker(world: PowerWorld, number: int, effect: WriteMarkers) -> PowerWorld:
-    return world.with_log(number, world.logs[number].with_entry(LogEntry(effect.producer, marker=effect.marker)))
+    return world.with_log(number, world.logs[number].with_entry(KeptEntry(effect.producer, marker=effect.marker)))
 
 
 # --- power cuts, and the start after one

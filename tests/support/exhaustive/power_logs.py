@@ -21,7 +21,7 @@ _BATCH = peek_header(build_batch([Record(None, b"")], BatchFields(ProducerIdenti
 _MARKER = peek_header(build_marker(COMMIT, ProducerIdentity(0, 0), 0, 0))
 
 
-class LogEntry(NamedTuple):
+class KeptEntry(NamedTuple):
     """A batch of one record of ``unit``, or a marker."""
 
     producer: ProducerIdentity
@@ -49,10 +49,10 @@ class UnitEnd(NamedTuple):
     marker: Marker | None
 
 
-class PartitionLog(NamedTuple):
+class KeptLog(NamedTuple):
     """A partition's log: its first ``synced`` entries are on disk whatever happens."""
 
-    entries: tuple[LogEntry, ...] = ()
+    entries: tuple[KeptEntry, ...] = ()
     synced: int = 0
 
     @property
@@ -60,18 +60,18 @@ class PartitionLog(NamedTuple):
         """What the partition knows of its producers; must not be changed."""
         return _replayed(self.entries, self.synced)
 
-    def with_entry(self, entry: LogEntry) -> "PartitionLog":
+    def with_entry(self, entry: KeptEntry) -> "KeptLog":
         """The log after an append."""
         return self._replace(entries=(*self.entries, entry))
 
-    def after_sync(self) -> "PartitionLog":
+    def after_sync(self) -> "KeptLog":
         """The log after a round of fsyncs."""
         return self._replace(synced=len(self.entries))
 
-    def after_cut(self) -> Iterator["PartitionLog"]:
+    def after_cut(self) -> Iterator["KeptLog"]:
         """What a power cut may leave."""
         for kept in range(self.synced, len(self.entries) + 1):
-            yield PartitionLog(self.entries[:kept], kept)
+            yield KeptLog(self.entries[:kept], kept)
 
     def ends(self, partition: int) -> tuple[UnitEnd, ...]:
         """How each unit with a record here has ended."""
@@ -85,7 +85,7 @@ class PartitionLog(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 16)
-def _replayed(entries: tuple[LogEntry, ...], synced: int) -> PartitionState:
+def _replayed(entries: tuple[KeptEntry, ...], synced: int) -> PartitionState:
     state = PartitionState()
     for offset, entry in enumerate(entries):
         state.apply(entry.header(offset), entry.marker)
@@ -94,7 +94,7 @@ def _replayed(entries: tuple[LogEntry, ...], synced: int) -> PartitionState:
 
 
 @lru_cache(maxsize=1 << 16)
-def _ends(entries: tuple[LogEntry, ...], partition: int) -> tuple[UnitEnd, ...]:
+def _ends(entries: tuple[KeptEntry, ...], partition: int) -> tuple[UnitEnd, ...]:
     found: dict[int, Marker | None] = {}
     open_units: dict[int, int] = {}
     for entry in entries:

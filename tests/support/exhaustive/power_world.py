@@ -12,7 +12,7 @@ from dualwrite.broker.facts.transactions import TransactionVersion as Version
 from dualwrite.ids import NO_PRODUCER, ProducerIdentity
 from dualwrite.records.control import Marker
 from tests.support.broker.transactions import COMMIT, START_MS, TV2, TXN_ID
-from tests.support.exhaustive.power_logs import FactLog, PartitionLog, UnitEnd
+from tests.support.exhaustive.power_logs import FactLog, KeptLog, UnitEnd
 
 _SETTINGS = TransactionSettings()
 
@@ -76,7 +76,7 @@ class PowerWorld(NamedTuple):
 
     entry: TransactionRecorded
     journal: FactLog
-    logs: tuple[PartitionLog, PartitionLog] = (PartitionLog(), PartitionLog())
+    logs: tuple[KeptLog, KeptLog] = (KeptLog(), KeptLog())
     clients: tuple[PowerClient, ...] = ()
     fresh_id: int = 73
     units: int = 0
@@ -111,7 +111,7 @@ class PowerWorld(NamedTuple):
         clients.sort(key=lambda one: (one.version, one.identity, one.unit, one.wrote, one.sequences))
         return self._replace(clients=tuple(clients))
 
-    def with_log(self, number: int, log: PartitionLog) -> "PowerWorld":
+    def with_log(self, number: int, log: KeptLog) -> "PowerWorld":
         """The world in which partition ``number`` has ``log``."""
         return self._replace(logs=(log, self.logs[1]) if number == 0 else (self.logs[0], log))
 

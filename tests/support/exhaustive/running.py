@@ -13,27 +13,27 @@ MOST_STATES = 1_500_000
 """States that a search keeps; two or three gigabytes."""
 
 
-class Job(NamedTuple):
+class SearchJob(NamedTuple):
     """One size of a model."""
 
     name: str
     size: int
 
 
-def jobs_of(names: Sequence[str]) -> list[Job]:
+def jobs_of(names: Sequence[str]) -> list[SearchJob]:
     """The jobs of these models: every model's first size, then the second, and so on."""
     sizes = range(max(len(MODELS[name]) for name in names))
-    return [Job(name, size) for size in sizes for name in names if size < len(MODELS[name])]
+    return [SearchJob(name, size) for size in sizes for name in names if size < len(MODELS[name])]
 
 
-def run_job(job: Job, seconds: float, most_states: int) -> ModelResult:
+def run_job(job: SearchJob, seconds: float, most_states: int) -> ModelResult:
     """Search one size of a model."""
     return searched(MODELS[job.name][job.size](), seconds, most_states)
 
 
 def search_all(
-    jobs: Sequence[Job], minutes: float, processes: int, most_states: int = MOST_STATES
-) -> Iterator[tuple[Job, ModelResult]]:
+    jobs: Sequence[SearchJob], minutes: float, processes: int, most_states: int = MOST_STATES
+) -> Iterator[tuple[SearchJob, ModelResult]]:
     """Search ``jobs``, ``processes`` at a time; gives each result once it is there."""
     until = time.monotonic() + 60 * minutes
     waiting = list(jobs)
@@ -43,7 +43,7 @@ def search_all(
             job = waiting.pop(0)
             yield job, run_job(job, seconds, most_states)
         return
-    running: dict[Future[ModelResult], Job] = {}
+    running: dict[Future[ModelResult], SearchJob] = {}
     with ThreadPoolExecutor(processes) as pool:
         while waiting or running:
             while waiting and len(running) < processes:
@@ -55,7 +55,7 @@ def search_all(
                 yield running.pop(done), done.result()
 
 
-def _in_a_process(job: Job, seconds: float, most_states: int) -> ModelResult:
+def _in_a_process(job: SearchJob, seconds: float, most_states: int) -> ModelResult:
     """In a process of its own, with which its memory ends."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(run_job, job, seconds, most_states).result()

@@ -12,7 +12,7 @@ import pytest
 
 from dualwrite.coordinator.rules import machine as machine_module
 from dualwrite.coordinator.rules.machine import TRANSITIONS, Event, Result, UnitState
-from tests.support.coordinator.machine_search import KILLED, machine_scenario
+from tests.support.coordinator.searches.machine_search import KILLED, machine_scenario
 from tests.support.exhaustive.histories import Chooser, run_histories
 
 

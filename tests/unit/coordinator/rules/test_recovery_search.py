@@ -9,7 +9,7 @@ from dualwrite.coordinator.rules import recovery_decision
 from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision
 from dualwrite.ids import PreparedTxnState
 from tests.support.broker.transactions import MAX
-from tests.support.coordinator.recovery_search import Kind, RecoverySearchWorld, Rules, recovery
+from tests.support.coordinator.searches.recovery_search import Kind, RecoverySearchWorld, Rules, recovery
 from tests.support.exhaustive.states import explore
 
 

@@ -18,11 +18,11 @@ from dualwrite.coordinator.sql.tables import (
     kafka_transaction_record,
     kafka_transaction_state,
 )
-from tests.support.coordinator.driver_search import in_foreground, search_engine
 from tests.support.coordinator.event_table import CONFIG, events, expire_leases, stored_values
 from tests.support.coordinator.fake_kafka import Crash, Fault
 from tests.support.coordinator.fake_kafka_without_2pc import ResumingKafka
-from tests.support.coordinator.unit_search import UnitSearchWorld, check, run_unit
+from tests.support.coordinator.searches.driver_search import in_foreground, search_engine
+from tests.support.coordinator.searches.unit_search import UnitSearchWorld, check, run_unit
 from tests.support.exhaustive.histories import Chooser, HistoryModel, Scenario
 
 TIMED_OUT = "a prepared transaction timed out"

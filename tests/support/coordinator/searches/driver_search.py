@@ -19,7 +19,7 @@ from dualwrite.coordinator.slots import pool
 from dualwrite.coordinator.slots import slot as slots
 from dualwrite.coordinator.sql.tables import kafka_transaction_outcome, kafka_transaction_state
 from tests.support.coordinator.event_table import CONFIG, events, expire_leases, ready_engine
-from tests.support.coordinator.unit_search import NoBackground, NoHeartbeat, UnitSearchWorld, check, run_unit
+from tests.support.coordinator.searches.unit_search import NoBackground, NoHeartbeat, UnitSearchWorld, check, run_unit
 from tests.support.exhaustive.histories import Chooser, HistoryModel, Scenario
 
 
