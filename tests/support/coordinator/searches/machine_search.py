@@ -125,4 +125,5 @@ def machine_model() -> HistoryModel:
         opened=lambda: nullcontext(scenario),
         asserted=("both sides are equal after recovery", "no aborted read", "what the caller was told is true"),
         events=(KILLED, Result.SUCCEEDED.name, Result.ROLLED_BACK.name, Result.IN_DOUBT.name),
+        least=3,
     )

@@ -139,6 +139,7 @@ def recovery(epoch: int, rules: Rules) -> StateModel[RecoverySearchWorld]:
             for anchored in (True, False)
         },
         events=(LATE_REFUSED, COMMITTED, ABORTED, OTHERS, NOTHING_OPEN),
+        least=40,
     )
 
 
