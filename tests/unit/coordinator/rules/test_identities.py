@@ -52,11 +52,16 @@ HERE = identity("sqlite:1:100:aa")
         ("mariadb:s1:1-70:orders", "mariadb:s2:2-70:orders", False),  # a replica
         ("mariadb:s1::orders", "mariadb:s2::orders", False),  # two that have no moment
         ("mariadb:s1:1-70:a:b", "mariadb:s2:1-70:a:c", False),
+        ("mariadb:s1:1-70:a:b", "mariadb:s2:1-70:a:b", True),  # a schema may have any name
         ("galera:u:orders", "mariadb:s1:1-70:orders", False),
     ],
 )
 def test_identities_distinguish_databases(stored: str, here: str, same: bool) -> None:
     assert identity(here).is_same_as(stored) is same
+
+
+def test_a_database_without_an_identity_is_not_known_to_be_the_same() -> None:
+    assert not DatabaseIdentity().is_same_as("sqlite:1:100:aa")
 
 
 @pytest.mark.parametrize(
