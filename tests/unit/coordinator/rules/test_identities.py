@@ -72,6 +72,7 @@ def test_a_database_without_an_identity_is_not_known_to_be_the_same() -> None:
         ("mariadb:s1:1-70:orders", "mariadb:s1:1-70:orders", False),
         ("mariadb:s1:1-70:orders", "mariadb:s1::orders", False),  # it would lose a half
         ("mariadb:s1:1-70:orders", "mariadb:s2:1-71:orders", False),  # another database
+        ("mariadb:s1:1-70::a", "mariadb:s2:1-70::a", True),  # a schema may have any name
         (None, "sqlite:1:100:bb", False),
         ("sqlite:1:100:aa", None, False),
     ],
@@ -158,7 +159,10 @@ def test_slots_left_in_another_cluster_are_foreign(row: SlotRow, status: SlotSta
 
 def test_a_foreign_slot_is_neither_used_nor_recovered() -> None:
     rows = [slot(0, "gone", "c2"), slot(1, "gone", "c1")]
-    assert [candidate.row.number for candidate in choose("orders", 3, rows, OBSERVER)] == [1, 2]
+    chosen = [
+        (candidate.row.number, candidate.row.transactional_id) for candidate in choose("orders", 3, rows, OBSERVER)
+    ]
+    assert chosen == [(1, "orders-1"), (2, "orders-2")]
     assert [candidate.row.number for candidate in slots_to_recover(rows, OBSERVER, free_too=True)] == [1]
 
 

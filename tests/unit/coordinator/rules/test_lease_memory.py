@@ -116,6 +116,14 @@ def test_units_of_work_that_commit_while_the_heartbeat_reads_are_not_forgotten()
     assert memory.finding(row(state(4)), TOKEN) is RowFinding.ROLLED_BACK, "without the mark it would be"
 
 
+def test_the_first_unit_of_work_after_recovery_may_commit_while_the_heartbeat_reads() -> None:
+    memory = memory_of(state(1))
+    mark = memory.since()
+    memory.writes(state(2))
+    memory.committed()
+    assert [memory.finding(row(state(epoch)), TOKEN, mark) for epoch in (1, 2)] == [None, None]
+
+
 def test_a_lease_that_was_never_read_expects_nothing_of_the_state() -> None:
     memory = LeaseMemory()
     assert memory.finding(row(state(9)), TOKEN) is None
@@ -171,7 +179,25 @@ def test_a_state_that_was_read_and_not_yet_recovered_is_a_hazard() -> None:
     memory = memory_of(state(1))
     assert unmatched(memory, None) == [("42:1", Outcome.HEURISTIC_HAZARD)]
     memory.completed()
+    assert (memory.pending, memory.uncompleted) == (None, None)
     assert unmatched(memory, None) == [("42:1", Outcome.HEURISTIC_COMMIT)]
+
+
+def test_each_outcome_on_record_says_what_is_known_of_both_sides() -> None:
+    memory = memory_of(state(1), state(2))
+    memory.writes(state(3))
+    memory.committed()
+    forgotten = [unit.detail for unit in memory.unmatched(RowFinding.ROLLED_BACK, row(state(1)))]
+    assert [detail.partition(". ")[0] for detail in forgotten] == [
+        "Kafka has committed it",
+        "It is not known whether Kafka has committed it",
+    ]
+    assert all("has forgotten it: a standby that lagged was promoted" in detail for detail in forgotten)
+    (gone,) = memory.unmatched(RowFinding.ROW_GONE, None)
+    assert "Its row of the state table is gone" in gone.detail
+    assert "and so may those of earlier units of work" in gone.detail
+    (unknown,) = memory.unmatched(RowFinding.ROLLED_BACK, row(state(9), TOKEN - 1))
+    assert "The state row holds an older state that this process does not know" in unknown.detail
 
 
 def test_a_unit_of_work_that_kafka_may_not_have_committed_yet_is_a_hazard() -> None:
@@ -218,7 +244,8 @@ def test_a_lost_copied_or_restored_row_is_refused_with_its_reason() -> None:
         assert raised.value.retriable
         assert (raised.value.lease, raised.value.finding, raised.value.row) == (lease, finding, shown)
         assert [str(unit.state) for unit in raised.value.unmatched] == on_record
-        assert str(raised.value).endswith("again. What is in Kafka alone is on record") is bool(on_record)
+        end = ". What is in Kafka alone is on record" if on_record else ""
+        assert str(raised.value).endswith(f"this unit of work is rolled back and may be run again{end}")
 
 
 def test_a_row_that_was_read_before_the_unit_of_work_went_on_is_accepted_with_its_mark() -> None:
