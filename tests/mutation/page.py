@@ -25,10 +25,10 @@ database or a broker do not take part, so the page understates what the whole su
 
 _READING = """## The run
 
-*Killed*: a test failed. *Timed out*: the tests did not end in several times their usual time, as with an endless loop.
-On a busy machine they may also be late without one: `--again` tries such mutants once more. The score is the part of
-the tried mutants that were killed or timed out. *Explained* mutants survived, and the reason is [below](#what-survived). Where a column says *not tried*, the run was stopped before it came to those: it takes the
-mutants with the fastest tests first.
+*Killed*: a test failed. *Timed out*: the tests did not end in many times their usual time, as with an endless loop. On
+a busy machine they may also be late without one: `--again` tries such mutants once more. The score is the part of the
+tried mutants that were killed or timed out. *Explained* mutants survived, and the reason is [below](#what-survived).
+Where a column says *not tried*, the run was stopped before it came to those: mutants with fast tests come first.
 """
 
 _UNEXPLAINED = """These survived the run. A test that was written since may kill some of them; `--again` tells.
