@@ -146,6 +146,7 @@ def test_every_unit_of_work_after_the_one_that_the_row_names_is_named() -> None:
 
 def test_a_forgotten_lease_without_a_forgotten_unit_reports_no_outcome() -> None:
     assert unmatched(memory_of(state(1)), row(state(1), TOKEN - 1)) == []
+    assert unmatched(memory_of(state(1)), row(state(0))) == [("42:1", Outcome.HEURISTIC_HAZARD)], "this one is lost"
 
 
 def test_the_last_unit_of_work_is_named_when_the_row_is_gone_or_unknown() -> None:
