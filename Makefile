@@ -22,7 +22,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -q install
 TMPDIR ?= $(shell [ -w /dev/shm ] && [ "$$(df -kP /dev/shm | awk 'NR == 2 { print $$4 }')" -ge 8388608 ] && echo /dev/shm)
 LOCK := uv pip compile -q --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-header
 
-.PHONY: help demo spark-demo test check lint slow sim exhaustive fuzz matrix soak proof compare benchmarks docs dist lowest base highest format lock clean
+.PHONY: help demo spark-demo test check lint slow sim exhaustive mutation fuzz matrix soak proof compare benchmarks docs dist lowest base highest format lock clean
 
 help:
 	@echo "make demo       load real flights into SQLite and a topic through kill -9, then compare (ROWS=$(ROWS))"
@@ -31,6 +31,8 @@ help:
 	@echo "make slow       the slow tests: more crashes, clients and databases (half an hour)"
 	@echo "make sim        the simulation of the whole: seeded crashes of applications, network, broker and database (SEEDS=$(SEEDS))"
 	@echo "make exhaustive every state and history of small models of the product's pure functions (MINUTES=$(MINUTES))"
+	@echo "make mutation   small changes to the code of pure rooms, which tests must notice (some ten minutes for each room);"
+	@echo "                in build/mutation/; ROOMS=coordinator/rules for one of them"
 	@echo "make fuzz       random input of every kind and damaged files until something is found (SECONDS=$(SECONDS));"
 	@echo "                GUIDED=batches, states or inputs: guided by coverage (needs atheris)"
 	@echo "make matrix     the crash matrix with real processes, until KILLS=$(KILLS) of them were killed; in build/matrix/"
@@ -56,7 +58,7 @@ demo: $(DEMO_READY)
 spark-demo: $(READY)
 	$(BIN)/python -m tests.spark.flights.demo --rows $(FLIGHTS)
 
-test slow matrix soak proof lowest base highest: export TMPDIR := $(or $(TMPDIR),/tmp)
+test slow mutation matrix soak proof lowest base highest: export TMPDIR := $(or $(TMPDIR),/tmp)
 
 test: $(READY)
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL) $(PYTEST)
@@ -71,6 +73,9 @@ sim: $(READY)
 
 exhaustive: $(READY)
 	$(BIN)/python -m tests.exhaustive --minutes $(MINUTES)
+
+mutation: $(READY)
+	$(BIN)/python -m tests.mutation $(if $(ROOMS),--rooms $(ROOMS))
 
 fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz$(if $(GUIDED),.guided $(GUIDED)) --seconds $(SECONDS)

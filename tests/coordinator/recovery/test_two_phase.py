@@ -18,6 +18,8 @@ from dualwrite.coordinator.rules.two_phase import (
     OWNED_SETTINGS,
     RESUME,
     completed_config,
+    require_mode,
+    resume_timeout_ms,
 )
 from dualwrite.errors import ConfigurationError, PrepareFailedError
 from tests.support.coordinator.event_table import CONFIG
@@ -46,6 +48,11 @@ def test_an_invalid_two_phase_mode_is_refused_with_one_line(options: dict[str, A
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(("mode", "replay"), [(KEEP_PREPARED, False), (RESUME, False), (RESUME, True)])
+def test_both_modes_are_accepted_and_replay_with_one_of_them(mode: str, replay: bool) -> None:
+    require_mode(mode, replay=replay)
+
+
 def test_keep_prepared_mode_changes_no_producer_setting() -> None:
     assert completed_config(CONFIG, KEEP_PREPARED) == CONFIG
     assert predecessor_transactions(CONFIG, THIS_PROCESS) is PreparedPredecessor
@@ -60,6 +67,8 @@ def test_resume_mode_defaults_to_the_longest_timeout_that_a_cluster_accepts() ->
 
 def test_resume_mode_honours_the_users_timeout() -> None:
     assert completed_config({**CONFIG, TIMEOUT_KEY: 2000}, RESUME)[TIMEOUT_KEY] == 2000
+    assert resume_timeout_ms({TIMEOUT_KEY: 2000}) == 2000
+    assert resume_timeout_ms({}) == LONGEST_TIMEOUT_MS
 
 
 @pytest.mark.parametrize("key", sorted(OWNED_SETTINGS - {TIMEOUT_KEY}))
@@ -67,6 +76,12 @@ def test_resume_mode_honours_the_users_timeout() -> None:
 def test_settings_that_dualwrite_owns_are_refused_in_either_mode(mode: str, key: str) -> None:
     with pytest.raises(ConfigurationError, match=f'"{key}" is set by DualWrite itself'):
         completed_config({**CONFIG, key: "x"}, mode)
+
+
+def test_settings_that_are_no_mapping_are_refused() -> None:
+    settings: Any = "bootstrap.servers=localhost:9092"
+    with pytest.raises(ConfigurationError, match="kafka is a str: give a dict"):
+        completed_config(settings, RESUME)
 
 
 def test_a_transaction_that_never_expires_has_no_timeout_to_set() -> None:

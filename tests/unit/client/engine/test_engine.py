@@ -250,6 +250,27 @@ def test_an_illegal_generation_leaves_the_transaction_only_abort() -> None:
     assert driver.engine.state is ProducerState.READY
 
 
+@pytest.mark.parametrize(
+    ("code", "kind", "said"),
+    [
+        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, KafkaUnavailableError, "no answer in 30 s: .*COORDINATOR_LOAD"),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, KafkaRefusedError, "refused for 30 s: in-0: UNKNOWN_TOPIC_OR_PARTITION"),
+    ],
+)
+def test_offsets_that_are_never_taken_leave_the_transaction_only_abort(
+    code: ErrorCode, kind: type[DualWriteError], said: str
+) -> None:
+    driver = ready()
+    driver.begin(b"a")
+    refuse(driver, ApiKey.TXN_OFFSET_COMMIT, *[code] * 1000)
+    with pytest.raises(kind, match=f"group g.*: {said}"):
+        driver.run(driver.engine.send_offsets_to_transaction([CommittedOffset("in", 0, 42)], MEMBER, driver.now))
+    assert driver.engine.state is ProducerState.ABORTABLE
+    driver.cluster.refusals.clear()
+    assert driver.abort() is TransactionResult.ABORTED
+    assert driver.engine.state is ProducerState.READY
+
+
 def test_an_unauthorized_group_leaves_the_transaction_only_abort() -> None:
     driver = ready()
     driver.begin(b"a")
@@ -727,6 +748,19 @@ def test_a_server_that_says_nothing_is_named() -> None:
     engine.step(0.0)
     engine.step(3.0)
     with pytest.raises(KafkaUnavailableError, match=r"no answer in 3 s: broker one:1, two:2 says nothing$"):
+        operation.outcome()
+
+
+def test_a_coordinator_that_says_nothing_is_named_alone() -> None:
+    driver = ready(delivery_timeout=3.0)
+    driver.begin(b"a")
+    driver.prepare()
+    operation = driver.engine.commit_transaction(driver.now)
+    assert [command.request.api_key for command in driver.engine.step(driver.now) if isinstance(command, Send)] == [
+        ApiKey.END_TXN
+    ]
+    driver.engine.step(driver.now + 3.0)
+    with pytest.raises(AnswerLostError, match=r"no answer in 3 s: broker (one:1|two:2) says nothing$"):
         operation.outcome()
 
 

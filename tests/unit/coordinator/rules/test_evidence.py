@@ -29,6 +29,33 @@ def test_evidence_survives_the_row_that_stores_it(
     assert found.topic_id == topic_id or (len(topic) > 150 and not found.topic_id)
 
 
+ANCHOR, LONG = Anchor("t", 0, 5), Anchor("t" * 224, 0, 5)
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        (PreparedTxnState(ProducerIdentity(1, 2)), None),
+        (PreparedTxnState(ProducerIdentity(1, 2), ANCHOR), None),
+        (PreparedTxnState(ProducerIdentity(1, 2), ANCHOR, started_ms=7), "1:2@7"),
+        (PreparedTxnState(ProducerIdentity(1, 2), ANCHOR, topic_id=TOPIC_ID), f"1:2~{TOPIC_ID}"),
+        (PreparedTxnState(ProducerIdentity(1, 2), ANCHOR, started_ms=0, topic_id=TOPIC_ID), f"1:2@0~{TOPIC_ID}"),
+        (PreparedTxnState(ProducerIdentity(1, 2), first_record=ANCHOR), "1:2:t:0:5"),
+        (  # 255 bytes, which is what the column holds
+            PreparedTxnState(ProducerIdentity(1, 2), first_record=LONG, topic_id=TOPIC_ID),
+            f"1:2:{LONG.topic}~{TOPIC_ID}:0:5",
+        ),
+        (
+            PreparedTxnState(ProducerIdentity(1, 20), first_record=LONG, topic_id=TOPIC_ID),
+            f"1:20:{LONG.topic}:0:5",
+        ),
+    ],
+)
+def test_evidence_has_what_is_known_and_fits_into_its_column(state: PreparedTxnState, text: str | None) -> None:
+    assert evidence(state) == text
+    assert text is None or len(text) <= 255
+
+
 @pytest.mark.parametrize("anchor", [None, Anchor("t", 0, 5)], ids=["native", "librdkafka"])
 def test_evidence_of_another_state_is_ignored(anchor: Anchor | None) -> None:
     older = PreparedTxnState(ProducerIdentity(1, 2), anchor, Anchor("t", 0, 5), 1000, TOPIC_ID)

@@ -52,11 +52,16 @@ HERE = identity("sqlite:1:100:aa")
         ("mariadb:s1:1-70:orders", "mariadb:s2:2-70:orders", False),  # a replica
         ("mariadb:s1::orders", "mariadb:s2::orders", False),  # two that have no moment
         ("mariadb:s1:1-70:a:b", "mariadb:s2:1-70:a:c", False),
+        ("mariadb:s1:1-70:a:b", "mariadb:s2:1-70:a:b", True),  # a schema may have any name
         ("galera:u:orders", "mariadb:s1:1-70:orders", False),
     ],
 )
 def test_identities_distinguish_databases(stored: str, here: str, same: bool) -> None:
     assert identity(here).is_same_as(stored) is same
+
+
+def test_a_database_without_an_identity_is_not_known_to_be_the_same() -> None:
+    assert not DatabaseIdentity().is_same_as("sqlite:1:100:aa")
 
 
 @pytest.mark.parametrize(
@@ -67,6 +72,7 @@ def test_identities_distinguish_databases(stored: str, here: str, same: bool) ->
         ("mariadb:s1:1-70:orders", "mariadb:s1:1-70:orders", False),
         ("mariadb:s1:1-70:orders", "mariadb:s1::orders", False),  # it would lose a half
         ("mariadb:s1:1-70:orders", "mariadb:s2:1-71:orders", False),  # another database
+        ("mariadb:s1:1-70::a", "mariadb:s2:1-70::a", True),  # a schema may have any name
         (None, "sqlite:1:100:bb", False),
         ("sqlite:1:100:aa", None, False),
     ],
@@ -153,7 +159,10 @@ def test_slots_left_in_another_cluster_are_foreign(row: SlotRow, status: SlotSta
 
 def test_a_foreign_slot_is_neither_used_nor_recovered() -> None:
     rows = [slot(0, "gone", "c2"), slot(1, "gone", "c1")]
-    assert [candidate.row.number for candidate in choose("orders", 3, rows, OBSERVER)] == [1, 2]
+    chosen = [
+        (candidate.row.number, candidate.row.transactional_id) for candidate in choose("orders", 3, rows, OBSERVER)
+    ]
+    assert chosen == [(1, "orders-1"), (2, "orders-2")]
     assert [candidate.row.number for candidate in slots_to_recover(rows, OBSERVER, free_too=True)] == [1]
 
 

@@ -65,6 +65,8 @@ def test_librdkafka_states_differ_by_their_anchors_alone() -> None:
     assert memory.finding(row(anchored(30)), TOKEN) is RowFinding.COPIED
     elsewhere = PreparedTxnState(ProducerIdentity(42, 1), Anchor.of(TopicPartition("events", 1), 5))
     assert memory.finding(row(elsewhere), TOKEN) is RowFinding.COPIED, "another partition's offsets say nothing"
+    assert memory.finding(row(state(1)), TOKEN) is RowFinding.COPIED, "without an anchor nothing is known"
+    assert memory_of(state(1)).finding(row(anchored(5)), TOKEN) is RowFinding.COPIED
 
 
 def test_a_transaction_whose_end_is_unknown_may_have_either_state() -> None:
@@ -73,6 +75,7 @@ def test_a_transaction_whose_end_is_unknown_may_have_either_state() -> None:
     assert [memory.finding(row(state(epoch)), TOKEN) for epoch in (2, 3)] == [None, None]
     assert memory.finding(row(state(1)), TOKEN) is RowFinding.ROLLED_BACK
     memory.rolled_back()
+    assert memory.pending is None
     assert memory.finding(row(state(3)), TOKEN) is RowFinding.COPIED
 
 
@@ -82,6 +85,7 @@ def test_a_renewal_whose_end_is_unknown_may_have_either_version() -> None:
     assert [memory.finding(row(state(1), version=version), TOKEN) for version in (100, 101)] == [None, None]
     memory.renews(100, 102)  # it had not happened
     assert memory.finding(row(state(1), version=100), TOKEN) is None
+    assert memory.finding(row(state(1), version=101), TOKEN) is RowFinding.ROLLED_BACK, "or it had, and was lost"
     memory.renewed(102)
     assert memory.finding(row(state(1), version=100), TOKEN) is RowFinding.ROLLED_BACK, "a renewal is forgotten"
     assert memory.finding(row(state(1), version=999), TOKEN) is RowFinding.COPIED
@@ -112,6 +116,14 @@ def test_units_of_work_that_commit_while_the_heartbeat_reads_are_not_forgotten()
     assert memory.finding(row(state(4)), TOKEN) is RowFinding.ROLLED_BACK, "without the mark it would be"
 
 
+def test_the_first_unit_of_work_after_recovery_may_commit_while_the_heartbeat_reads() -> None:
+    memory = memory_of(state(1))
+    mark = memory.since()
+    memory.writes(state(2))
+    memory.committed()
+    assert [memory.finding(row(state(epoch)), TOKEN, mark) for epoch in (1, 2)] == [None, None]
+
+
 def test_a_lease_that_was_never_read_expects_nothing_of_the_state() -> None:
     memory = LeaseMemory()
     assert memory.finding(row(state(9)), TOKEN) is None
@@ -134,6 +146,7 @@ def test_every_unit_of_work_after_the_one_that_the_row_names_is_named() -> None:
 
 def test_a_forgotten_lease_without_a_forgotten_unit_reports_no_outcome() -> None:
     assert unmatched(memory_of(state(1)), row(state(1), TOKEN - 1)) == []
+    assert unmatched(memory_of(state(1)), row(state(0))) == [("42:1", Outcome.HEURISTIC_HAZARD)], "this one is lost"
 
 
 def test_the_last_unit_of_work_is_named_when_the_row_is_gone_or_unknown() -> None:
@@ -167,7 +180,25 @@ def test_a_state_that_was_read_and_not_yet_recovered_is_a_hazard() -> None:
     memory = memory_of(state(1))
     assert unmatched(memory, None) == [("42:1", Outcome.HEURISTIC_HAZARD)]
     memory.completed()
+    assert (memory.pending, memory.uncompleted) == (None, None)
     assert unmatched(memory, None) == [("42:1", Outcome.HEURISTIC_COMMIT)]
+
+
+def test_each_outcome_on_record_says_what_is_known_of_both_sides() -> None:
+    memory = memory_of(state(1), state(2))
+    memory.writes(state(3))
+    memory.committed()
+    forgotten = [unit.detail for unit in memory.unmatched(RowFinding.ROLLED_BACK, row(state(1)))]
+    assert [detail.partition(". ")[0] for detail in forgotten] == [
+        "Kafka has committed it",
+        "It is not known whether Kafka has committed it",
+    ]
+    assert all("has forgotten it: a standby that lagged was promoted" in detail for detail in forgotten)
+    (gone,) = memory.unmatched(RowFinding.ROW_GONE, None)
+    assert "Its row of the state table is gone" in gone.detail
+    assert "and so may those of earlier units of work" in gone.detail
+    (unknown,) = memory.unmatched(RowFinding.ROLLED_BACK, row(state(9), TOKEN - 1))
+    assert "The state row holds an older state that this process does not know" in unknown.detail
 
 
 def test_a_unit_of_work_that_kafka_may_not_have_committed_yet_is_a_hazard() -> None:
@@ -185,6 +216,8 @@ def test_copies_that_shared_a_kafka_transaction_are_named() -> None:
     memory.writes(state(2))
     assert unmatched(memory, row(state(5))) == [("42:5", Outcome.HEURISTIC_HAZARD), ("42:2", Outcome.HEURISTIC_HAZARD)]
     assert unmatched(memory, row(state(1), version=5)) == [("42:2", Outcome.HEURISTIC_HAZARD)]
+    details = {unit.detail for unit in memory.unmatched(RowFinding.COPIED, row(state(5)))}
+    assert ["may hold records of either" in detail for detail in details] == [True]
 
 
 def test_the_number_of_remembered_states_is_bounded() -> None:
@@ -198,17 +231,32 @@ def test_the_number_of_remembered_states_is_bounded() -> None:
 def test_a_lost_copied_or_restored_row_is_refused_with_its_reason() -> None:
     lease = Lease("orders-0", TOKEN, memory_of(state(1), state(2)))
     require_row(lease, row(state(2)))
-    with pytest.raises(LeaseLostError, match="another process has taken over 'orders-0'"):
+    with pytest.raises(LeaseLostError, match="another process has taken over 'orders-0'") as taken:
         require_row(lease, row(state(2), TOKEN + 1))
-    for shown, message in (
-        (row(state(1)), "has lost what it had committed"),
-        (None, "it is gone"),
-        (row(state(9)), "another copy of this process"),
+    assert taken.value.lease is lease
+    for shown, finding, message, on_record in (
+        (row(state(1)), RowFinding.ROLLED_BACK, "has lost what it had committed", ["42:2"]),
+        (None, RowFinding.ROW_GONE, "it is gone", ["42:2"]),
+        (row(state(9)), RowFinding.COPIED, "another copy of this process", ["42:9"]),
+        (row(state(2), version=5), RowFinding.COPIED, "another copy of this process", []),
     ):
         with pytest.raises(LeaseContradictedError, match=message) as raised:
             require_row(lease, shown)
         assert raised.value.retriable
-        assert raised.value.row == shown
+        assert (raised.value.lease, raised.value.finding, raised.value.row) == (lease, finding, shown)
+        assert [str(unit.state) for unit in raised.value.unmatched] == on_record
+        end = ". What is in Kafka alone is on record" if on_record else ""
+        assert str(raised.value).endswith(f"this unit of work is rolled back and may be run again{end}")
+
+
+def test_a_row_that_was_read_before_the_unit_of_work_went_on_is_accepted_with_its_mark() -> None:
+    memory = memory_of(state(1), state(2))
+    lease, mark = Lease("orders-0", TOKEN, memory), memory.since()
+    memory.writes(state(3))
+    memory.committed()
+    require_row(lease, row(state(2)), mark)
+    with pytest.raises(LeaseContradictedError):
+        require_row(lease, row(state(2)))
 
 
 def test_two_leases_are_the_same_whatever_they_remember() -> None:

@@ -71,7 +71,7 @@ def test_records_that_were_used_before_are_not_used_again() -> None:
 
 
 def test_another_member_of_the_same_consumer_has_lost_its_partitions() -> None:
-    with pytest.raises(RebalancedError, match="membership"):
+    with pytest.raises(RebalancedError, match=r"membership.*call seek_to_stored\(consumer\)"):
         put(ONE).moves(ONE._replace(member=None), {P: 8}, {})
     known = put(ONE)
     known.sought(ONE._replace(member="new"), {P: 7}, HERE)
@@ -130,9 +130,39 @@ def test_another_member_may_have_committed_in_another_generation(later: Consumer
     assert from_kafka().commits_past_units(later, {P: 7}) == ""
 
 
+def test_a_group_begins_at_generation_zero() -> None:
+    first = ONE._replace(generation=0)
+    assert from_kafka(first).commits_past_units(first, {P: 7})
+
+
 def test_without_a_group_any_program_may_commit() -> None:
     alone = ONE._replace(member=None)
     assert from_kafka(alone).commits_past_units(alone, {P: 7}) == ""
+
+
+# Which cluster's records an offset counts.
+
+
+def test_a_consumer_reads_from_the_cluster_that_it_was_positioned_in() -> None:
+    known = Positions()
+    assert known.cluster_of(ONE) is None
+    assert known.reads_from(ONE, "here") == {}
+    known.sought(ONE, {P: 5, Q: 5}, HERE, cluster_id="here", row_clusters={P: "there", Q: "here"})
+    assert (known.cluster_of(ONE), known.cluster_of(OTHER)) == ("here", None)
+    assert known.reads_from(ONE, "here") == {P: "there"}
+    assert known.reads_from(ONE, "there") == {Q: "here"}
+    assert known.cluster_of(ONE) == "there"
+    known.sought(ONE, {}, HERE, is_whole=False)
+    assert known.cluster_of(ONE) == "there", "an empty assignment says nothing of the cluster"
+
+
+def test_a_consumer_that_was_forgotten_must_be_positioned_again() -> None:
+    known = put(ONE, OTHER)
+    known.forget(ONE.identity)
+    known.forget(ONE.identity)
+    assert known.moves(OTHER, {P: 6}, {}) == [Move(P, 5, 6)]
+    with pytest.raises(InvalidTransactionStateError, match="on_assign"):
+        known.moves(ONE, {P: 6}, {})
 
 
 # After a failure.

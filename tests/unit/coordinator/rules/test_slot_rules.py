@@ -16,6 +16,7 @@ from dualwrite.coordinator.rules.slot_rules import (
     abandoned_applications,
     application_of,
     choose,
+    describe_owner,
     named,
     slot_id,
     slot_number,
@@ -54,6 +55,11 @@ def row(number: int, owner: str = "", remaining: float | None = None, token: int
 )
 def test_a_slots_standing_follows_from_its_row(found: SlotRow, held: Collection[str], status: SlotStatus) -> None:
     assert observer(held).status(found) is status
+
+
+def test_an_owner_is_described_by_the_first_word_of_its_signature() -> None:
+    assert describe_owner("host:17 0123456789abcdef a") == "host:17"
+    assert describe_owner("") == ""
 
 
 def test_slots_are_chosen_in_the_order_dead_expired_free_missing_abandoned() -> None:
