@@ -1,7 +1,8 @@
 """``python -m tests.simulation --seeds 1000``: the simulation of the whole; prints what it found, and how fast.
 
-``--seed K`` runs one seed again and prints its events. ``--ablations`` runs the seeds without each safeguard. Fails at
-an anomaly; and, with enough seeds, if something that must happen in some run has happened in none.
+``--seed K`` runs one seed again and prints its events. ``--ablations`` runs the seeds without each safeguard.
+``--replays N`` runs failing seeds so often, and compares the hashes of the runs. Fails at an anomaly; and, with enough
+seeds, if something that must happen in some run has happened in none.
 """
 
 import argparse
@@ -14,10 +15,14 @@ from pathlib import Path
 from tests.support.simulation.ablation_table import ablation_rows, markdown_of
 from tests.support.simulation.ablations import ABLATIONS
 from tests.support.simulation.faults import PlannedFault
+from tests.support.simulation.replays import failing_seeds, replayed_in_processes
 from tests.support.simulation.search import Found, minimised, search, search_in_processes
 from tests.support.simulation.sometimes import SOMETIMES, missing_in, table_of
 from tests.support.simulation.timeline import as_svg, as_text
 from tests.support.simulation.world import SimulatedWorld
+
+_REPLAYED = 20
+"""So many failing seeds are replayed."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,6 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parsed(arguments)
     if options.seed is not None:
         return _replay(options.seed, options.ablation, options.svg)
+    if options.replays:
+        return _replays(options)
     if options.ablations:
         rows = ablation_rows(options.first, options.seeds, options.processes)
         text = markdown_of(rows)
@@ -57,6 +64,7 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="run this seed alone, and print its events")
     parser.add_argument("--ablation", choices=ABLATIONS, help="without this safeguard")
     parser.add_argument("--ablations", action="store_true", help="without each safeguard, one after the other")
+    parser.add_argument("--replays", type=int, default=0, help=f"run {_REPLAYED} seeds that fail so often")
     parser.add_argument("--markdown", type=Path, help="write what happened there, or the table of --ablations")
     parser.add_argument("--svg", type=Path, help="draw the timeline of a failing run there")
     return parser.parse_args(arguments)
@@ -87,6 +95,20 @@ def _replay(seed: int, ablation: str | None, svg: Path | None) -> int:
     anomaly = _draw(seed, ablation, svg, None)
     print(anomaly or "no anomaly")
     return int(bool(anomaly))
+
+
+def _replays(options: argparse.Namespace) -> int:
+    """Find the first failing seeds, and run them again and again; the exit code: 1 if two runs of one seed differ."""
+    seeds = failing_seeds(options.ablation, _REPLAYED, options.first, options.seeds)
+    if not seeds:
+        print(f"none of {options.seeds} seeds fails: choose an --ablation")
+        return 1
+    results = replayed_in_processes(seeds, options.replays, options.processes, options.ablation)
+    for each in results:
+        print(f"seed {each.seed}: {each.runs} runs, {', '.join(sorted(each.digests))}; {'; '.join(each.anomalies)}")
+    same = sum(each.is_same for each in results)
+    print(f"{same} of {len(seeds)} failing seeds were the same run {options.replays} times")
+    return int(same < len(seeds))
 
 
 def _draw(seed: int, ablation: str | None, svg: Path | None, faults: Sequence[PlannedFault] | None) -> str:

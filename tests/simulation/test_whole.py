@@ -10,6 +10,7 @@ import pytest
 
 from tests.simulation.__main__ import main
 from tests.support.simulation.faults import SimulatedFault, faults_of
+from tests.support.simulation.replays import failing_seeds, replayed
 from tests.support.simulation.search import run_seed, search, search_in_processes
 
 SEEDS = 40
@@ -96,3 +97,20 @@ def test_the_command_replays_one_seed(capsys: pytest.CaptureFixture[str]) -> Non
     printed = capsys.readouterr().out
     assert "broker    listens" in printed
     assert printed.endswith("no anomaly\n")
+
+
+def test_a_failing_seed_is_the_same_failing_run_however_often_it_is_replayed() -> None:
+    (seed,) = failing_seeds("no-fsync-before-answer", 1, 0, 5)
+    runs = replayed(seed, 3, "no-fsync-before-answer")
+    assert runs.is_same
+    assert (runs.runs, runs.digests) == (3, {search(seed, 1, "no-fsync-before-answer").digest})
+    assert not replayed(seed, 2).is_same, "with the safeguard it does not fail"
+
+
+@pytest.mark.slow
+def test_the_command_replays_failing_seeds_in_several_processes(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--ablation", "no-fsync-before-answer", "--seeds", "2", "--replays", "12", "--processes", "2"]
+    assert main(arguments) == 0
+    assert "2 of 2 failing seeds were the same run 12 times" in capsys.readouterr().out
+    assert main(["--seeds", "1", "--replays", "2"]) == 1
+    assert capsys.readouterr().out == "none of 1 seeds fails: choose an --ablation\n"
