@@ -21,7 +21,7 @@ from dualwrite.coordinator.sql.engine.error_meanings import transient_errors_of
 from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome, acknowledge, outcomes
 from dualwrite.coordinator.steps.observers import Observer, no_observer
 from dualwrite.coordinator.steps.retry import Retrying, require_plain, with_tx
-from dualwrite.coordinator.unit.block import Block, open_unit
+from dualwrite.coordinator.unit.block import Block, NamesTheBlock, open_unit
 from dualwrite.coordinator.unit.session_factory import SessionFactory, unit_sessions
 from dualwrite.coordinator.unit.transaction import Transaction, unit_of
 from dualwrite.errors import ConfigurationError
@@ -41,7 +41,7 @@ class TransactionalDecorator(Protocol):
     def __call__(self, function: Callable[Concatenate[S, Transaction, P], R], /) -> Callable[Concatenate[S, P], R]: ...
 
 
-class DualWrite(SeekingConsumers):
+class DualWrite(SeekingConsumers, NamesTheBlock):
     """Runs units of work that commit in the database and in Kafka, or in neither, through any crash.
 
     Thread-safe. Each unit of work uses one of the application's slots, the transactional ids ``application-0`` to

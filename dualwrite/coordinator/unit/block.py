@@ -16,11 +16,23 @@ from dualwrite.errors import InvalidTransactionStateError
 
 T = TypeVar("T", bound=BaseTransaction)
 
+_INSIDE = "{name}: use it inside the block: with dw.transaction() as tx: tx.{name}"
 _USED = "this unit of work has ended: its block cannot be left twice"
 
 _open: ContextVar[tuple["weakref.ref[BaseBlock[Any]]", ...]] = ContextVar("dualwrite_open_units", default=())
 """The units of work of all DualWrites that are open in this context. Not per thread: two tasks of an event loop share a
 thread, and have units of their own."""
+
+
+class NamesTheBlock:
+    """A DualWrite: who looks for a method of the transaction there learns where it is."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            of_transaction = not name.startswith("_") and hasattr(Transaction, name)
+            missing = f"{type(self).__name__!r} object has no attribute {name!r}"
+            raise AttributeError(_INSIDE.format(name=name) if of_transaction else missing)
 
 
 class BaseBlock(Generic[T]):
@@ -68,7 +80,7 @@ class BaseBlock(Generic[T]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:
-            raise AttributeError(f"{name}: use it inside the block: with dw.transaction() as tx: tx.{name}")
+            raise AttributeError(_INSIDE.format(name=name))
 
     def __del__(self) -> None:
         if self._unit is not None and not self._unit.is_over:

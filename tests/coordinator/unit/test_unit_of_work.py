@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, insert, select,
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
+from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.rules.recovery_decision import Outcome
@@ -656,6 +657,18 @@ def test_tx_is_of_no_use_before_its_block(dual_write: DualWrite) -> None:
     block: Any = dual_write.transaction()
     with pytest.raises(AttributeError, match="produce: use it inside the block"):
         block.produce("events", "one")
+
+
+@pytest.mark.parametrize("kind", [DualWrite, AsyncDualWrite])
+def test_a_dual_write_says_where_the_methods_of_the_transaction_are(kind: type) -> None:
+    made = kind.__new__(kind)
+    for name in ("produce", "execute", "session", "store_offsets"):
+        with pytest.raises(
+            AttributeError, match=rf"^{name}: use it inside the block: with dw.transaction\(\) as tx: tx."
+        ):
+            getattr(made, name)
+    with pytest.raises(AttributeError, match=f"^'{kind.__name__}' object has no attribute 'prodcue'$"):
+        made.prodcue("events")
 
 
 # One at a time.
