@@ -28,6 +28,7 @@ from dualwrite.records.header import BatchFields, peek_header
 from dualwrite.records.rewriting import recompressed
 from dualwrite.testing.files import MemoryFiles
 from tests.damage.kinds import LEFT_CLEANED, LEFT_NOTE, LEFT_SWAP, kind_of
+from tests.support.broker.ending_files import no_last_words
 from tests.support.broker.simulated import (
     DATA_DIR,
     TOPIC,
@@ -109,7 +110,7 @@ class RenamingFiles(StoppableFiles):
         self.operations = 0
         self.renamed_at: dict[str, int] = {}
 
-    def use(self, last_words: Callable[[], None] | None = None) -> None:
+    def use(self, last_words: Callable[[], None] = no_last_words) -> None:
         super().use(last_words)
         self.operations += 1
 
