@@ -27,7 +27,7 @@ from dualwrite.coordinator.sql.engine.error_meanings import transient_errors_of
 from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome, acknowledge, outcomes
 from dualwrite.coordinator.steps.observers import Observer, no_observer
 from dualwrite.coordinator.steps.retry import Retrying, require_tx, with_tx
-from dualwrite.coordinator.unit.block import NamesTheBlock, open_unit
+from dualwrite.coordinator.unit.block import NamesTheAsyncBlock, open_unit
 from dualwrite.errors import ConfigurationError
 
 P = ParamSpec("P")
@@ -49,7 +49,7 @@ class AsyncTransactionalDecorator(Protocol):
     ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, R]]: ...
 
 
-class AsyncDualWrite(AsyncSeekingConsumers, NamesTheBlock):
+class AsyncDualWrite(AsyncSeekingConsumers, NamesTheAsyncBlock):
     """DualWrite for asyncio: ``async with dw.transaction() as tx``, on an AsyncEngine.
 
     Units of work, slots, recovery and errors are the same as DualWrite's; an application may have processes of both

@@ -23,7 +23,7 @@ from dualwrite.coordinator.aio.session import UnitAsyncSession
 from dualwrite.coordinator.offsets.consumers import KafkaConsumer
 from dualwrite.coordinator.process.greenlets import current_task, greenlet_spawn
 from dualwrite.coordinator.rules.machine import Result
-from dualwrite.coordinator.unit.block import BaseBlock
+from dualwrite.coordinator.unit.block import BaseBlock, NamesTheAsyncBlock
 from dualwrite.coordinator.unit.serializers import RecordGiven, Serializers
 from dualwrite.coordinator.unit.transaction import BaseTransaction, Parameters, driver_of
 from dualwrite.coordinator.unit.unit_of_work import Unit, UnitLifecycle
@@ -242,7 +242,7 @@ class AsyncTransaction(BaseTransaction):
         return None
 
 
-class AsyncBlock(BaseBlock[AsyncTransaction]):
+class AsyncBlock(NamesTheAsyncBlock, BaseBlock[AsyncTransaction]):
     """``async with dw.transaction() as tx``: a unit of work, entered once. Leaving the block commits both sides; an
     exception rolls both back.
 

@@ -16,7 +16,6 @@ from dualwrite.errors import InvalidTransactionStateError
 
 T = TypeVar("T", bound=BaseTransaction)
 
-_INSIDE = "{name}: use it inside the block: with dw.transaction() as tx: tx.{name}"
 _USED = "this unit of work has ended: its block cannot be left twice"
 
 _open: ContextVar[tuple["weakref.ref[BaseBlock[Any]]", ...]] = ContextVar("dualwrite_open_units", default=())
@@ -25,17 +24,26 @@ thread, and have units of their own."""
 
 
 class NamesTheBlock:
-    """A DualWrite: who looks for a method of the transaction there learns where it is."""
+    """An object on which a user may look for what only the transaction inside the block has: the error says where."""
+
+    _statement = "with dw.transaction() as tx"
+    """How the block begins."""
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:
-            of_transaction = not name.startswith("_") and hasattr(Transaction, name)
-            missing = f"{type(self).__name__!r} object has no attribute {name!r}"
-            raise AttributeError(_INSIDE.format(name=name) if of_transaction else missing)
+            if name.startswith("_") or not hasattr(Transaction, name):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise AttributeError(f"{name}: use it inside the block: {self._statement}: tx.{name}")
 
 
-class BaseBlock(Generic[T]):
+class NamesTheAsyncBlock(NamesTheBlock):
+    """As NamesTheBlock, where the block is an ``async with`` block."""
+
+    _statement = "async with dw.transaction() as tx"
+
+
+class BaseBlock(NamesTheBlock, Generic[T]):
     """A unit of work as a ``with`` block, entered once; the subclasses define entering and leaving."""
 
     _unit: Unit | None = None
@@ -76,11 +84,6 @@ class BaseBlock(Generic[T]):
 
     def _unregister(self) -> None:
         _open.set(self._others())
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> NoReturn:
-            raise AttributeError(_INSIDE.format(name=name))
 
     def __del__(self) -> None:
         if self._unit is not None and not self._unit.is_over:

@@ -12,12 +12,14 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
 from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
+from dualwrite.coordinator.aio.transaction import AsyncBlock
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.rules.two_phase import OWNED_SETTINGS
 from dualwrite.coordinator.slots.pool import Pool
 from dualwrite.coordinator.sql.tables import kafka_transaction_state
+from dualwrite.coordinator.unit.block import Block
 from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import (
     ConfigurationError,
@@ -659,13 +661,15 @@ def test_tx_is_of_no_use_before_its_block(dual_write: DualWrite) -> None:
         block.produce("events", "one")
 
 
-@pytest.mark.parametrize("kind", [DualWrite, AsyncDualWrite])
-def test_a_dual_write_says_where_the_methods_of_the_transaction_are(kind: type) -> None:
+@pytest.mark.parametrize(
+    ("kind", "statement"),
+    [(DualWrite, "with"), (Block, "with"), (AsyncDualWrite, "async with"), (AsyncBlock, "async with")],
+)
+def test_a_dual_write_and_a_block_say_where_the_methods_of_the_transaction_are(kind: type, statement: str) -> None:
     made = kind.__new__(kind)
     for name in ("produce", "execute", "session", "store_offsets"):
-        with pytest.raises(
-            AttributeError, match=rf"^{name}: use it inside the block: with dw.transaction\(\) as tx: tx."
-        ):
+        where = rf"^{name}: use it inside the block: {statement} dw.transaction\(\) as tx: tx.{name}$"
+        with pytest.raises(AttributeError, match=where):
             getattr(made, name)
     with pytest.raises(AttributeError, match=f"^'{kind.__name__}' object has no attribute 'prodcue'$"):
         made.prodcue("events")
