@@ -22,8 +22,9 @@ from tests.matrix.servers import MissingServerError
 from tests.soak.growth import Growth, growth_of
 from tests.soak.matching import Matching
 from tests.soak.plots import draw
-from tests.soak.samples import ALLOWANCES, sample
+from tests.soak.samples import ALLOWANCES, deletes_segments, sample
 from tests.soak.stage import SoakStage
+from tests.support.crash.application import LEFT, RIGHT
 
 SAMPLES = 900
 """At most so many: the time between two is a second or more."""
@@ -113,7 +114,7 @@ def _watch(stage: SoakStage, matching: Matching, options: argparse.Namespace) ->
 def _fill(stage: SoakStage, matching: Matching) -> None:
     """Work without faults and samples until the data has the size that it keeps."""
     until = time.monotonic() + _FILLS_WITHIN
-    while not stage.is_full:
+    while not deletes_segments(stage.broker.data_dir, (LEFT, RIGHT)):
         if time.monotonic() > until:
             raise TimeoutError(f"the broker has deleted no segment for {_FILLS_WITHIN:g} s")
         stage.replace_ended()

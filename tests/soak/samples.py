@@ -1,5 +1,6 @@
 """What a soak measures: memory, open files and threads of the processes that live through it, files and tables."""
 
+from collections.abc import Collection
 from pathlib import Path
 
 from sqlalchemy import Engine, func, select, text
@@ -28,6 +29,13 @@ ALLOWANCES = {
 """What is measured, and what still counts as flat: noise of an allocator, a sawtooth of segments that are deleted."""
 
 _OWN = (kafka_transaction_state, kafka_transaction_outcome, kafka_transaction_record)
+
+
+def deletes_segments(data_dir: Path, topics: Collection[str]) -> bool:
+    """True once the broker of ``data_dir`` deletes as much as it gets: each partition of ``topics`` has lost its first
+    segment."""
+    whole = {path.parent.name.rpartition("-")[0] for path in data_dir.glob(f"*/{0:020}.log")}
+    return whole.isdisjoint(topics)
 
 
 def sample(broker: int, data_dir: Path, workers: list[int], engine: Engine) -> dict[str, float]:

@@ -13,7 +13,7 @@ from sqlalchemy import create_engine, text
 from dualwrite.cli.db import upgrade
 from tests.matrix.servers import Servers
 from tests.support.apache_kafka.process import free_ports
-from tests.support.crash.application import LEFT, LEFT_PARTITIONS, RIGHT, Task, items
+from tests.support.crash.application import LEFT_PARTITIONS, Task, items
 from tests.support.crash.byte_cutter import ByteCutter
 from tests.support.forked import ForkedBroker, Piped
 
@@ -118,12 +118,6 @@ class SoakStage:
     def living(self) -> list[int]:
         """The process ids of the workers that nothing kills."""
         return [worker.pid for worker in self._workers[:LIVING]]
-
-    @property
-    def is_full(self) -> bool:
-        """True once the broker deletes what it gets: every partition of the topics has lost its first segment."""
-        firsts = [path.parent.name.rpartition("-")[0] for path in self.broker.data_dir.glob(f"*/{0:020}.log")]
-        return LEFT not in firsts and RIGHT not in firsts
 
     def replace_ended(self) -> None:
         """A worker that has ended by itself is an anomaly; another takes its place."""

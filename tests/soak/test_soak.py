@@ -15,7 +15,7 @@ from tests.soak.__main__ import main
 from tests.soak.growth import Allowance, growth_of
 from tests.soak.matching import Matching
 from tests.soak.plots import draw
-from tests.soak.samples import ALLOWANCES, memory, open_files, size_of, threads
+from tests.soak.samples import ALLOWANCES, deletes_segments, memory, open_files, size_of, threads
 from tests.support.crash.application import LEFT, RIGHT, items
 from tests.support.forked import ForkedKafkaBroker
 
@@ -56,6 +56,16 @@ def test_growth_is_measured_in_the_unit_of_the_samples_per_hour() -> None:
 def test_few_samples_are_enough() -> None:
     assert growth_of("x", [0.0, 1.0, 2.0, 3.0, 4.0], [1, 1, 1, 1, 1], Allowance(1, 0)).is_flat
     assert not growth_of("x", [0.0, 1.0, 2.0, 3.0, 4.0], [1, 2, 4, 6, 8], Allowance(1, 0)).is_flat
+
+
+def test_a_log_is_full_once_every_partition_has_lost_its_first_segment(tmp_path: Path) -> None:
+    for partition in ("left-0", "left-1", "right-0", "__transaction_state-0"):
+        (tmp_path / partition).mkdir()
+        (tmp_path / partition / "00000000000000000000.log").touch()
+    for partition in ("left-0", "left-1", "right-0"):
+        assert not deletes_segments(tmp_path, (LEFT, RIGHT))
+        (tmp_path / partition / "00000000000000000000.log").rename(tmp_path / partition / "00000000000000018574.log")
+    assert deletes_segments(tmp_path, (LEFT, RIGHT))
 
 
 def test_this_process_is_measured(tmp_path: Path) -> None:
