@@ -1,5 +1,6 @@
 """A disk at each use of which its process may end, in the middle of an append, too."""
 
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +16,12 @@ class EndingFiles(ABC):
     """The Files of a process that may end.
 
     :param beneath: the machine's disk.
+    :param rng: decides how much of an append is written where the process ends.
     """
 
-    def __init__(self, beneath: Files) -> None:
+    def __init__(self, beneath: Files, rng: random.Random) -> None:
         self.beneath = beneath
+        self._rng = rng
 
     @abstractmethod
     def require_alive(self) -> None:
@@ -28,9 +31,9 @@ class EndingFiles(ABC):
     def use(self, last_words: Callable[[], None] = no_last_words) -> None:
         """Change something on the disk, unless the process ends here. Then ``last_words`` is the last that it does."""
 
-    @abstractmethod
     def some_of(self, data: bytes) -> bytes:
         """The part of an append that a process which ends there has written."""
+        return data[: self._rng.randint(0, len(data))]
 
     def open(self, path: Path) -> File:
         self.require_alive()

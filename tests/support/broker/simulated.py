@@ -116,9 +116,8 @@ class StoppableFiles(EndingFiles):
     def __init__(
         self, files: MemoryFiles, rng: random.Random, stop_at: int | None = None, error: int | None = None
     ) -> None:
-        super().__init__(files)
+        super().__init__(files, rng)
         self.stopped = asyncio.Event()
-        self._rng = rng
         self._left = stop_at
         self._error = error
 
@@ -148,9 +147,6 @@ class StoppableFiles(EndingFiles):
                 raise OSError(self._error, os.strerror(self._error), "simulated")
             self.stopped.set()
             raise Killed
-
-    def some_of(self, data: bytes) -> bytes:
-        return data[: self._rng.randint(0, len(data))]
 
 
 class SteppedLoop(asyncio.SelectorEventLoop):

@@ -19,8 +19,7 @@ class BrokerDisk(EndingFiles):
     """
 
     def __init__(self, beneath: Files, rng: random.Random, ends: Callable[[], bool], end: Callable[[], None]) -> None:
-        super().__init__(beneath)
-        self._rng = rng
+        super().__init__(beneath, rng)
         self._ends = ends
         self._end = end
         self.has_ended = False
@@ -35,6 +34,3 @@ class BrokerDisk(EndingFiles):
             last_words()
             self._end()
             raise BrokerEnded
-
-    def some_of(self, data: bytes) -> bytes:
-        return data[: self._rng.randint(0, len(data))]
