@@ -149,7 +149,7 @@ def transactions(
         following=following,
         asserted=(
             "one identity lives, and every other is refused",
-            "a retry is told how its own transaction ended",
+            "a retry learns how its own transaction ended",
             "every session has an identity of its own, and epochs never go back",
             "the living client is not refused by the partition",
             "markers leave no transaction open, and fence its epoch",

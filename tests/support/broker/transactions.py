@@ -27,6 +27,8 @@ TV1, TV2 = TransactionVersion.TV1, TransactionVersion.TV2
 COMMIT, ABORT = Marker.COMMIT, Marker.ABORT
 TIMEOUT_MS = 60_000
 START_MS = 1_000_000
+_MOST_IDS = 2
+"""Producer ids that one command takes."""
 C4, C5, C6, C7 = (ProducerIdentity(42, epoch) for epoch in range(4, 8))
 
 
@@ -75,7 +77,7 @@ class CoordinatorWorld:
         self.settings = settings or TransactionSettings()
         self.now_ms = START_MS
         self._fresh_ids = chain(fresh_ids, count(1000))
-        self._fresh_id = next(self._fresh_ids)
+        self.fresh_id = next(self._fresh_ids)
 
     @property
     def entry(self) -> TransactionRecorded:
@@ -88,15 +90,15 @@ class CoordinatorWorld:
     def decide(self, command: Command) -> Decision:
         entry = self.table.entries.get(command.transactional_id)
         open_ms = self.now_ms - entry.started_ms if entry is not None and entry.started_ms >= 0 else 0
-        return decide(self.table, command, Moment(self.now_ms, self._fresh_id, open_ms), self.settings)
+        return decide(self.table, command, Moment(self.now_ms, self.fresh_id, open_ms), self.settings)
 
     def step(self, command: Command) -> Decision:
         """Decide ``command`` and take its facts in; its effects are left to the caller."""
         decision = self.decide(command)
         for fact in decision.facts:
             self.table.apply(fact)
-        if decision.takes(self._fresh_id):
-            self._fresh_id = next(self._fresh_ids)
+        if decision.takes(self.fresh_id):
+            self.fresh_id = next(self._fresh_ids)
         return decision
 
     def execute(self, command: Command) -> Reply:
@@ -107,6 +109,13 @@ class CoordinatorWorld:
                 self.step(MarkersWritten(effect.transactional_id))
             if decision.reply is not None:
                 return decision.reply
+
+
+def carried_out(entry: TransactionRecorded, command: Command, fresh_id: int) -> tuple[TransactionRecorded, int, Reply]:
+    """Carry ``command`` out on ``entry``: the entry after it, the producer id that is fresh then, and the answer."""
+    world = CoordinatorWorld(*range(fresh_id, fresh_id + _MOST_IDS + 1)).begin_at(entry)
+    reply = world.execute(command)
+    return world.entry, world.fresh_id, reply
 
 
 def _situation(*commands: Command) -> Callable[[], CoordinatorWorld]:

@@ -14,6 +14,7 @@ from dualwrite.coordinator.rules import machine, recovery_decision
 from dualwrite.coordinator.rules.machine import Event, Result, Step, UnitState
 from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision
 from dualwrite.ids import OngoingTransaction, PreparedTxnState
+from dualwrite.operations.phrases import counted
 from dualwrite.records.control import Marker
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.broker.transactions import TV2, add, end, init, recorded, verify, who
@@ -61,7 +62,7 @@ def handover(units: int, starts: int) -> StateModel[HandoverWorld]:
 
     return StateModel(
         name="handover",
-        about=f"{units} units of work, {starts} starts of processes, two of them at once",
+        about=f"{counted(units, 'unit of work', 'units of work')}, {counted(starts, 'start')}, two processes at once",
         first=(HandoverWorld(recorded(producer=who(42, 5))),),
         following=following,
         always={
@@ -222,10 +223,7 @@ def _prepare(world: HandoverWorld, owner: SlotOwner, seen: Counter[str]) -> Step
 
 def _store(world: HandoverWorld, owner: SlotOwner, seen: Counter[str]) -> Steps:
     yield "cannot store its state", _after(world, owner, Event.FAILED)
-    if world.is_locked:
-        seen[WAITED] += 1
-        return
-    allowed = required(owner, world, seen)
+    allowed = None if waits(world, seen) else required(owner, world, seen)
     if allowed is None:
         return  # it cannot store its state: as above
     yield "stores its state", _after(world, allowed._replace(has_lock=True), Event.DONE)
@@ -250,10 +248,7 @@ def _commit_database(world: HandoverWorld, owner: SlotOwner, seen: Counter[str])
 
 def _read_decision(world: HandoverWorld, owner: SlotOwner, seen: Counter[str]) -> Steps:
     yield "cannot read the decision", _after(world, owner, Event.FAILED)
-    if world.is_locked:
-        seen[WAITED] += 1
-        return
-    allowed = required(owner, world, seen)
+    allowed = None if waits(world, seen) else required(owner, world, seen)
     if allowed is None:
         return
     is_committed = owner.prepared.is_same_as(world.state)
@@ -295,6 +290,12 @@ _ACTIONS: dict[Step, Callable[[HandoverWorld, SlotOwner, Counter[str]], Steps]] 
 }
 
 
+def waits(world: HandoverWorld, seen: Counter[str]) -> bool:
+    """True if another process holds the lock of the row."""
+    seen[WAITED] += world.is_locked
+    return world.is_locked
+
+
 # --- recovery
 
 
@@ -306,8 +307,7 @@ def _recovery_step(world: HandoverWorld, owner: SlotOwner, seen: Counter[str]) -
     """The next step of recovery; an owner whose lease is lost is gone."""
     stage = owner.recovery
     if stage is RecoveryStage.LOCK:
-        if world.is_locked:
-            seen[WAITED] += 1
+        if waits(world, seen):
             return
         allowed = required(owner, world, seen)
         locked = allowed and allowed._replace(recovery=RecoveryStage.FENCE, has_lock=True, read=world.state)

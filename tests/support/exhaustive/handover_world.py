@@ -4,10 +4,7 @@ from collections import Counter
 from enum import Enum
 from typing import Any, NamedTuple
 
-from dualwrite.broker.core import transaction_rules
-from dualwrite.broker.core.commands import AddPartitions, Command, EndTransaction, MarkersWritten, Reply
-from dualwrite.broker.core.transaction_rules import Moment, TransactionSettings
-from dualwrite.broker.core.transactions import TransactionTable
+from dualwrite.broker.core.commands import AddPartitions, Command, EndTransaction, Reply
 from dualwrite.broker.facts.transactions import TransactionRecorded
 from dualwrite.coordinator.rules import lease as lease_rules
 from dualwrite.coordinator.rules.lease import Lease, LeaseContradictedError, LeaseLostError
@@ -16,10 +13,9 @@ from dualwrite.coordinator.rules.machine import Result, UnitState
 from dualwrite.ids import NO_PRODUCER, PreparedTxnState, ProducerIdentity
 from dualwrite.records.control import Marker
 from dualwrite.wire.error_codes import ErrorCode
-from tests.support.broker.transactions import START_MS, TXN_ID
+from tests.support.broker.transactions import TXN_ID, carried_out
 
 NO_STATE = PreparedTxnState()
-_SETTINGS = TransactionSettings()
 
 IN_OTHERS = "no record joins the transaction of another unit of work"
 ENDS_OTHERS = "no request ends the transaction of another unit of work"
@@ -168,21 +164,10 @@ def arrive(world: HandoverWorld, command: Command, serial: int) -> tuple[Handove
 
     :param serial: 0 for a request that may end any transaction: recovery's.
     """
-    table, fresh_id = TransactionTable({TXN_ID: world.entry}), world.fresh_id
-    while True:
-        decision = transaction_rules.decide(table, command, Moment(START_MS, fresh_id), _SETTINGS)
-        for fact in decision.facts:
-            table.apply(fact)
-        fresh_id += decision.takes(fresh_id)
-        for effect in decision.effects:
-            done = MarkersWritten(effect.transactional_id)
-            for fact in transaction_rules.decide(table, done, Moment(START_MS, fresh_id), _SETTINGS).facts:
-                table.apply(fact)
-        if decision.reply is not None:
-            break
-    before, world = world, world._replace(entry=table.entries[TXN_ID], fresh_id=fresh_id)
+    entry, fresh_id, reply = carried_out(world.entry, command, world.fresh_id)
+    before, world = world, world._replace(entry=entry, fresh_id=fresh_id)
     if isinstance(command, AddPartitions):
-        if decision.reply.error is ErrorCode.NONE:
+        if reply.error is ErrorCode.NONE:
             assert before.open in (0, serial), f"{IN_OTHERS}: that of {serial} that of {before.open}"
             world = world._replace(open=serial)
     elif before.open and not world.entry.partitions:
@@ -191,4 +176,4 @@ def arrive(world: HandoverWorld, command: Command, serial: int) -> tuple[Handove
         ended = (before.committed if is_commit else before.aborted) | {before.open}
         ended_world: dict[str, Any] = {"committed" if is_commit else "aborted": ended}
         world = world._replace(open=0, **ended_world)
-    return world, decision.reply
+    return world, reply

@@ -17,6 +17,7 @@ from dualwrite.coordinator.rules.lease import Lease, LeaseContradictedError, Lea
 from dualwrite.coordinator.rules.lease_memory import LeaseMemory, RowFinding, RowSeen
 from dualwrite.coordinator.rules.slot_rules import SlotRow, SlotStatus
 from dualwrite.ids import PreparedTxnState
+from dualwrite.operations.phrases import counted
 from tests.support.broker.transactions import TXN_ID, who
 from tests.support.exhaustive.states import StateModel
 
@@ -139,8 +140,8 @@ def leases(offset: int, states: int, failovers: int, copies: int) -> StateModel[
 
     return StateModel(
         name="leases",
-        about=f"two processes, clocks {offset} ticks apart, {states} decisions, {failovers} lost commits, "
-        f"{copies} copies",
+        about=f"two processes, clocks {counted(offset, 'tick')} apart, {counted(states, 'decision')}, "
+        f"{counted(failovers, 'lost commit')}, {counted(copies, 'copy', 'copies')}",
         first=[
             LeaseWorld(processes=(LeaseProcess("a", 0), LeaseProcess("b", ahead))) for ahead in {0, offset, -offset}
         ],

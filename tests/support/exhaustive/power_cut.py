@@ -15,6 +15,7 @@ from dualwrite.broker.core.commands import AddPartitions, MarkersWritten, WriteM
 from dualwrite.broker.core.transactions import TransactionTable
 from dualwrite.broker.facts.transactions import TransactionStatus, TransactionVersion
 from dualwrite.ids import ProducerIdentity, TopicPartition
+from dualwrite.operations.phrases import counted
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.broker.transactions import ABORT, COMMIT, TV1, TV2, TXN_ID, end, init, recorded, verify, who
 from tests.support.exhaustive.power_logs import PARTITIONS, FactLog, KeptEntry, UnitEnd, forget_replays
@@ -69,7 +70,7 @@ def power_cut(versions: tuple[TransactionVersion, TransactionVersion], cuts: int
     return StateModel(
         name="power-cut",
         about=f"two producers ({' and '.join(version.name for version in sorted(versions))}) of one transactional id, "
-        f"two partitions, {units} transactions, {cuts} power cut{'s' * (cuts > 1)}",
+        f"two partitions, {counted(units, 'transaction')}, {counted(cuts, 'power cut')}",
         first=(PowerWorld(first, FactLog((first,)), clients=clients),),
         following=following,
         always={

@@ -44,6 +44,13 @@ def in_foreground() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def search_database() -> Iterator[Engine]:
+    """A database of a search's own, whose histories run in the foreground."""
+    with TemporaryDirectory() as place, in_foreground(), search_engine(f"sqlite:///{Path(place) / 'app.db'}") as engine:
+        yield engine
+
+
 def start(world: UnitSearchWorld) -> DualWrite:
     world.dead = world.committing = False
     expire_leases(world.engine)
@@ -102,11 +109,7 @@ def driver_model(values: tuple[str, ...] = ("one", "two"), completion: str = "aw
 
     @contextmanager
     def opened() -> Iterator[Scenario]:
-        with (
-            TemporaryDirectory() as place,
-            in_foreground(),
-            search_engine(f"sqlite:///{Path(place) / 'app.db'}") as engine,
-        ):
+        with search_database() as engine:
             yield driver_scenario(engine, values, completion)
 
     return HistoryModel(

@@ -10,24 +10,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from dualwrite.broker.core import transaction_rules
-from dualwrite.broker.core.commands import AddPartitions, Command, EndTransaction, MarkersWritten, Reply
-from dualwrite.broker.core.transaction_rules import Moment, TransactionSettings
-from dualwrite.broker.core.transactions import TransactionTable
+from dualwrite.broker.core.commands import AddPartitions, Command, EndTransaction, Reply
 from dualwrite.broker.facts.transactions import TransactionRecorded, TransactionStatus, TransactionVersion
 from dualwrite.coordinator.rules import recovery_decision
 from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision
 from dualwrite.ids import NO_PRODUCER, Anchor, OngoingTransaction, PreparedTxnState, ProducerIdentity
+from dualwrite.operations.phrases import counted
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.broker.transactions import (
     ABORT,
     COMMIT,
     P0,
-    START_MS,
     TV1,
     TV2,
-    TXN_ID,
     add,
+    carried_out,
     end,
     init,
     recorded,
@@ -43,7 +40,6 @@ ABORTED = "a start aborted what a dead process had not decided"
 OTHERS = "a start of one kind decided by a state of the other kind"
 NOTHING_OPEN = "a start found the transaction that the row names ended already"
 
-_SETTINGS = TransactionSettings()
 _NO_STATE = PreparedTxnState()
 
 
@@ -121,8 +117,8 @@ def recovery(epoch: int, rules: Rules) -> StateModel[RecoverySearchWorld]:
     """The model, beginning at ``epoch``."""
     return StateModel(
         name="recovery",
-        about=f"native producer and librdkafka in turn, {rules.most_units} units of work, {rules.most_starts} starts, "
-        f"{rules.most_late} late request{'s' * (rules.most_late > 1)}, from epoch {epoch}",
+        about=f"native producer and librdkafka in turn, {counted(rules.most_units, 'unit of work', 'units of work')}, "
+        f"{counted(rules.most_starts, 'start')}, {counted(rules.most_late, 'late request')}, from epoch {epoch}",
         first=(RecoverySearchWorld(recorded(producer=who(42, epoch))),),
         following=lambda world, seen: successors(world, rules, seen),
         asserted=(
@@ -269,20 +265,6 @@ def _arrive(world: RecoverySearchWorld, request: Late) -> tuple[RecoverySearchWo
 
 def _execute(world: RecoverySearchWorld, command: Command) -> tuple[RecoverySearchWorld, Reply]:
     """Decide, and take in what follows, markers included."""
-    table = TransactionTable({TXN_ID: world.entry})
-    fresh_id = world.fresh_id
-    while True:
-        decision = transaction_rules.decide(table, command, Moment(START_MS, fresh_id), _SETTINGS)
-        for fact in decision.facts:
-            table.apply(fact)
-        fresh_id += decision.takes(fresh_id)
-        for effect in decision.effects:
-            done = transaction_rules.decide(
-                table, MarkersWritten(effect.transactional_id), Moment(START_MS, fresh_id), _SETTINGS
-            )
-            for fact in done.facts:
-                table.apply(fact)
-        if decision.reply is not None:
-            entry = table.entries[TXN_ID]
-            assert entry.status is not TransactionStatus.PREPARE_COMMIT
-            return replace(world, entry=entry, fresh_id=fresh_id), decision.reply
+    entry, fresh_id, reply = carried_out(world.entry, command, world.fresh_id)
+    assert entry.status is not TransactionStatus.PREPARE_COMMIT
+    return replace(world, entry=entry, fresh_id=fresh_id), reply

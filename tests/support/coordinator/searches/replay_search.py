@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from sqlalchemy import Engine, delete, select
@@ -21,7 +19,7 @@ from dualwrite.coordinator.sql.tables import (
 from tests.support.coordinator.event_table import CONFIG, events, expire_leases, stored_values
 from tests.support.coordinator.fake_kafka import Crash, Fault
 from tests.support.coordinator.fake_kafka_without_2pc import ResumingKafka
-from tests.support.coordinator.searches.driver_search import in_foreground, search_engine
+from tests.support.coordinator.searches.driver_search import search_database
 from tests.support.coordinator.searches.unit_search import UnitSearchWorld, check, run_unit
 from tests.support.exhaustive.histories import Chooser, HistoryModel, Scenario
 
@@ -144,11 +142,7 @@ def replay_model(values: tuple[str, ...] = ("one",)) -> HistoryModel:
 
     @contextmanager
     def opened() -> Iterator[Scenario]:
-        with (
-            TemporaryDirectory() as place,
-            in_foreground(),
-            search_engine(f"sqlite:///{Path(place) / 'app.db'}") as engine,
-        ):
+        with search_database() as engine:
             yield replay_scenario(engine, values, replay=True)
 
     return HistoryModel(
