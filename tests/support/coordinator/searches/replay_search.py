@@ -16,6 +16,7 @@ from dualwrite.coordinator.sql.tables import (
     kafka_transaction_record,
     kafka_transaction_state,
 )
+from dualwrite.operations.phrases import counted
 from tests.support.coordinator.event_table import CONFIG, events, expire_leases, stored_values
 from tests.support.coordinator.fake_kafka import Crash, Fault
 from tests.support.coordinator.fake_kafka_without_2pc import ResumingKafka
@@ -147,7 +148,7 @@ def replay_model(values: tuple[str, ...] = ("one",)) -> HistoryModel:
 
     return HistoryModel(
         name="replay",
-        about=f"the same with transactions that time out, replay=True, {len(values)} units of work",
+        about=f"the same with transactions that time out, replay=True, {counted(len(values), 'unit of work', 'units of work')}",
         opened=opened,
         asserted=(
             "both sides are equal after recovery and replay",
