@@ -148,7 +148,8 @@ def replay_model(values: tuple[str, ...] = ("one",)) -> HistoryModel:
 
     return HistoryModel(
         name="replay",
-        about=f"the same with transactions that time out, replay=True, {counted(len(values), 'unit of work', 'units of work')}",
+        about="the same with transactions that time out, replay=True, "
+        + counted(len(values), "unit of work", "units of work"),
         opened=opened,
         asserted=(
             "both sides are equal after recovery and replay",
