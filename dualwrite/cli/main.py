@@ -12,8 +12,9 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from itertools import takewhile
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from dualwrite.errors import DualWriteError, KafkaRefusedError
 from dualwrite.extras import advice, missing_library
@@ -46,6 +47,20 @@ _ROOMS = {name: f"kafka.{name}" for name in ("acls", "consume", "groups", "topic
 
 class _Parser(argparse.ArgumentParser):
     """Reports a wrong argument in one line, like every other error."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's, but first refuse an option that stands before the verb or action it belongs to: argparse would
+        take the option's value for a verb."""
+        if self._subparsers is not None:
+            self._refuse_early_options(args or ())
+        return super().parse_known_args(args, namespace)
+
+    def _refuse_early_options(self, words: Sequence[str]) -> None:
+        (verbs,) = (action for action in self._actions if isinstance(action, argparse._SubParsersAction))
+        for word in takewhile(lambda word: word != "--" and word not in verbs.choices, words):
+            name = word.partition("=")[0]
+            if name.startswith("--") and not any(known.startswith(name) for known in self._option_string_actions):
+                self.error(f"unknown option {name} before {verbs.metavar}: an option follows what it belongs to")
 
     def error(self, message: str) -> NoReturn:
         print(f"dualwrite: {message}; see {self.prog} --help", file=sys.stderr)

@@ -103,6 +103,16 @@ def test_every_action_on_a_cluster_explains_itself(words: tuple[str, ...], capsy
         (("laod",), "argument VERB: invalid choice: 'laod'"),
         (("try", "--size", "big"), "argument --size: invalid int value: 'big'; see dualwrite try --help"),
         (("try", "--sise"), "unrecognized arguments: --sise"),
+        (
+            ("--size", "3", "try"),
+            "unknown option --size before VERB: an option follows what it belongs to",
+        ),
+        (
+            ("topics", "--bootstrap-servers", "localhost:9092", "list"),
+            "unknown option --bootstrap-servers before ACTION: an option follows what it belongs to",
+        ),
+        (("broker", "--port=9093"), "unknown option --port before COMMAND: an option follows what it belongs to"),
+        (("broker", "--data-dir", "d", "--port", "9093"), "unknown option --port before COMMAND"),
         (("load", "f.csv"), "the following arguments are required: --db, --table, --topic, --bootstrap-servers"),
     ],
 )
