@@ -27,7 +27,7 @@ from tests.support.requests.raw_client import RawClient
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "damage.md"
-BROKER = ROOT / "dualwrite" / "broker"
+BROKER = Path(layout.__file__).parents[1]
 WRITERS = {
     "log/layout.py", "log/recovery_point.py", "log/segment.py",  # in the directories of logs
     "process/data_dir.py", "process/data_lock.py",  # beside those

@@ -21,6 +21,7 @@ COPIED = ("tests", "benchmarks", "docs", "examples", "requirements", "CHANGELOG.
 ABOUT_THE_CHECKOUT = (
     "tests/unit/project",
     "tests/distribution",
+    "tests/mutation",
     "tests/examples/test_packaging.py",
     "tests/plugin/test_installed.py",
 )
