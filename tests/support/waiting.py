@@ -12,7 +12,10 @@ ResultT = TypeVar("ResultT")
 
 
 def eventually(
-    look: Callable[[], ResultT], until: Callable[[ResultT], bool] = bool, patience: float = PATIENCE_SECONDS
+    look: Callable[[], ResultT],
+    until: Callable[[ResultT], bool] = bool,
+    patience: float = PATIENCE_SECONDS,
+    pause: float = 0.01,
 ) -> ResultT:
     """What ``look`` sees once ``until`` is true of it; what it sees in the end if that never happens."""
     deadline = time.monotonic() + patience
@@ -20,4 +23,4 @@ def eventually(
         seen = look()
         if until(seen) or time.monotonic() > deadline:
             return seen
-        time.sleep(0.01)
+        time.sleep(pause)

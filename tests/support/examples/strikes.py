@@ -22,13 +22,13 @@ class Strikes:
         directory.mkdir()
         for place in places:
             (directory / place).touch()
-        self._directory = directory
+        self.directory = directory
         self.environment = {VARIABLE: str(directory)}
 
     @property
     def left(self) -> list[str]:
         """The places where nothing was killed yet."""
-        return sorted(path.name for path in self._directory.iterdir())
+        return sorted(path.name for path in self.directory.iterdir())
 
 
 def strike(place: str) -> None:

@@ -80,6 +80,11 @@ class PostgreSQL(DataDirectory):
         port = "" if self.port is None else f"&port={self.port}"
         return f"postgresql+psycopg://dualwrite@/postgres?host={self._home}{port}"
 
+    @property
+    def tcp_url(self) -> str:
+        """As ``url``, on the loopback interface."""
+        return f"postgresql+psycopg://dualwrite@127.0.0.1:{self.port}/postgres"
+
     def start(self) -> None:
         """Start the server, and return when it answers."""
         listens = "-c listen_addresses=''" if self.port is None else f"-c listen_addresses=127.0.0.1 -p {self.port}"
