@@ -19,16 +19,15 @@ from dualwrite.broker.settings.broker_settings import SETTINGS
 from dualwrite.cli.main import parser_for
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.client.certificates import Authority
+from tests.support.distributions import HOME
+from tests.support.examples.packaging import PACKAGING, PROGRAM, container, container_command, instructions, options_of
 from tests.support.monitoring.measured import fetch
 from tests.support.requests.calls import all_topics
 from tests.support.requests.raw_client import RawClient
 from tests.support.requests.sasl_calls import ALICE, add_users, log_in
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
-HOME = Path(__file__).parents[2]
-PACKAGING = HOME / "examples" / "packaging"
 UNIT, PROPERTIES = PACKAGING / "dualwrite-broker.service", PACKAGING / "broker.properties"
-PROGRAM = "/opt/dualwrite/bin/dualwrite"
 REFUSED_EXIT_CODE = 2
 
 
@@ -42,27 +41,8 @@ def service() -> dict[str, list[str]]:
     return settings
 
 
-def instructions(stage: int = -1) -> list[tuple[str, str]]:
-    """The instructions of a stage of the Containerfile."""
-    text = re.sub(r"\\\n", " ", (PACKAGING / "Containerfile").read_text())
-    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
-    stages: list[list[tuple[str, str]]] = []
-    for line in lines:
-        name, _, rest = line.partition(" ")
-        if name == "FROM":
-            stages.append([])
-        stages[-1].append((name, rest.strip()))
-    return stages[stage]
-
-
-def container(name: str) -> str:
-    """The one value of an instruction in the image's own stage."""
-    (value,) = [value for instruction, value in instructions() if instruction == name]
-    return value
-
-
 def commands() -> dict[str, list[str]]:
-    return {"systemd": shlex.split(service()["ExecStart"][0]), "container": json.loads(container("ENTRYPOINT"))}
+    return {"systemd": shlex.split(service()["ExecStart"][0]), "container": container_command()}
 
 
 def seconds(text: str) -> int:
@@ -81,8 +61,7 @@ def test_the_command_is_one_that_dualwrite_has(kind: str) -> None:
 
 
 def options(kind: str) -> dict[str, str]:
-    _, _, *arguments = commands()[kind]
-    return dict(zip(arguments[::2], arguments[1::2], strict=True))
+    return options_of(commands()[kind])
 
 
 def test_the_service_stops_within_its_time_and_starts_again_after_a_failure() -> None:
@@ -123,7 +102,8 @@ def test_the_image_runs_as_a_plain_user_with_a_volume_and_stops_by_the_brokers_s
     assert container("VOLUME") == options("container")["--data-dir"]
     assert container("STOPSIGNAL") == "SIGTERM"
     assert container("EXPOSE").split() == ["9092", "9404"]
-    assert f"--uid {container('USER')} " in " ".join(value for name, value in instructions() if name == "RUN")
+    user = container("USER")
+    assert f"--uid {user} --gid {user} " in " ".join(value for name, value in instructions() if name == "RUN")
     stop_timeout = re.search(r"--stop-timeout (\d+)", (PACKAGING / "Containerfile").read_text())
     assert stop_timeout is not None
     assert int(stop_timeout[1]) >= float(options("container")["--stop-timeout"]) + 10

@@ -6,7 +6,6 @@ Source: Kafka's DefaultSslEngineFactory (which settings go together, KIP-651), S
 import os
 import re
 import ssl
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -151,11 +150,12 @@ def _wrapped(pem: str) -> str:
 
 @contextmanager
 def _file(text: str) -> Iterator[str]:
-    """A file with ``text`` that only this user can read, for OpenSSL, which reads certificates from files alone."""
-    with tempfile.NamedTemporaryFile("w", prefix="dualwrite-", suffix=".pem", encoding="utf-8") as file:
+    """A file with ``text`` for OpenSSL, which reads certificates from files alone. It is in memory: the private key is
+    on no disk, and a system whose every directory is read-only serves TLS, too."""
+    with os.fdopen(os.memfd_create("certificate"), "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
-        yield file.name
+        yield f"/proc/self/fd/{file.fileno()}"
 
 
 def _what_is_wrong(certificate: _Pem, key: _Pem, password: str, error: Exception) -> str:

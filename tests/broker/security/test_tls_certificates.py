@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import ssl
+import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -139,6 +140,12 @@ def test_certificates_may_be_settings_themselves(keys: Keys, in_one_line: bool, 
 def test_the_key_in_the_file_may_be_encrypted(keys: Keys) -> None:
     store = keys.authority.issue().in_one(keys.directory / "encrypted.pem", "pw")
     assert asyncio.run(principal({STORE: store, PASSWORD: "pw"}, keys.context())) == ANONYMOUS
+
+
+def test_no_directory_has_to_be_writable(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The root of a container may be read-only, and so may be its /tmp."""
+    monkeypatch.setattr(tempfile, "tempdir", str(keys.directory / "missing"))
+    assert asyncio.run(principal({STORE: keys.broker}, keys.context())) == ANONYMOUS
 
 
 def test_cipher_suites_and_versions_are_those_of_the_settings(keys: Keys) -> None:
