@@ -14,6 +14,7 @@ from sqlalchemy.exc import OperationalError
 from dualwrite.cli.db import upgrade
 from dualwrite.coordinator.rules.lease import Lease
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
+from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.engine.engine_checks import discard
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.coordinator.sql.unit_bounds import begin_writing
@@ -141,8 +142,10 @@ def test_no_process_takes_over_or_stores_while_the_row_is_locked(
     with store.locked(lease) as held:
         with pytest.raises(DatabaseBusyError, match="locked"):
             impatient.take_over(ID, "b")
-        with pytest.raises(DatabaseBusyError), impatient.locked(lease):
+        with pytest.raises(DatabaseBusyError) as raised, impatient.locked(lease):
             pytest.fail("two hold the lock")
+        advice = database_of(engine.dialect).lock_advice
+        assert str(raised.value).endswith(f"try again, and if the error persists, {advice}")
         held.verify()
     assert impatient.take_over(ID, "b").fencing_token == 2
 

@@ -54,6 +54,9 @@ class Database(DatabaseUrls, DatabaseTables, DatabaseValues, DatabaseBulkLoad, D
     one_writer = False
     """True if only one transaction can write at a time: all others wait for it, in no particular order."""
 
+    lock_advice = "find the transaction that does not end"
+    """What to do if locks are not free in time again and again. Override it to say where the database shows it."""
+
     has_row_locks = True
     """False if SELECT … FOR UPDATE takes no lock, so that a transaction must write to get one."""
 

@@ -54,6 +54,10 @@ class Sqlite(Database):
     is_file = True
     has_schemas = False
     one_writer = True
+    lock_advice = (
+        "find the program that keeps a transaction open, or let SQLite wait for longer than the usual 5 s: add "
+        "?timeout=30 to the URL"
+    )
     has_row_locks = False
     own_isolation_level = None
     number_type = Integer()

@@ -46,7 +46,8 @@ def clear_errors(engine: Engine) -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
-        meaning = database_of(engine.dialect).meaning_of(error)
+        database = database_of(engine.dialect)
+        meaning = database.meaning_of(error)
         if meaning is ErrorMeaning.NOT_READY:
             raise DatabaseNotReadyError(
                 "a table of dualwrite's is missing, or older than this release needs; run: "
@@ -54,7 +55,8 @@ def clear_errors(engine: Engine) -> Iterator[None]:
             ) from error
         if meaning is ErrorMeaning.BUSY:
             raise DatabaseBusyError(
-                f"the database is locked: another transaction holds {table.name!r} or its database for too long"
+                f"the database is locked: another transaction holds {table.name!r} or its database for too long; try "
+                f"again, and if the error persists, {database.lock_advice}"
             ) from error
         if meaning is ErrorMeaning.FAILED:
             raise InvalidTransactionStateError(FAILED) from error

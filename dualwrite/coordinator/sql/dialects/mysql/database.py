@@ -109,6 +109,7 @@ class Mysql(Database):
     example_url = "mysql+pymysql://user@host/name"
     blocking_drivers: Mapping[str, str] = {"aiomysql": "pymysql", "asyncmy": "pymysql"}
     shows_commits_early = True
+    lock_advice = "find the transaction that does not end in information_schema.innodb_trx"
     has_transactional_ddl = False
     moment_type = mysql.DATETIME(fsp=6)
     """In UTC: a column knows no time zone."""
