@@ -39,7 +39,10 @@ FENCING_CODES = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER
 for transactional.id.expiration.ms gets it, and a new producer cures it (Kafka: InvalidPidMappingException,
 KIP-1050)."""
 
-TAKEN_OVER = "another producer has taken over, or a request of this one's came late"
+TAKEN_OVER = (
+    "another producer has taken over (of another process, or of another database under the same application name), or "
+    "a request of this one's came late"
+)
 """These codes only say that the transactional id has a newer epoch. A delayed copy of this producer's own
 InitProducerId, which arrives after its connection was lost, causes that as well."""
 

@@ -92,8 +92,7 @@ class LibrdkafkaSession:
             raise PrepareFailedError(f"{description}: the coordinator does not know it")
         if described.producer != self.identity:
             raise FencedError(
-                f"{description}: it belongs to producer {described.producer} now, not to {self.identity}: another "
-                f"process has taken over {self._transactional_id!r}, or a request of this one's came late"
+                f"{description}: it belongs to producer {described.producer} now, not to {self.identity}: {TAKEN_OVER}"
             )
         return described
 

@@ -240,7 +240,7 @@ def test_a_purged_queue_means_fencing_if_the_coordinator_has_a_newer_epoch(code:
     rig = LibrdkafkaRig().begun(T0)
     rig.producer.report_errors[0] = KafkaError(code)
     rig.control.producer = ProducerIdentity(SESSION.producer_id, SESSION.epoch + 1)
-    with pytest.raises(FencedError, match=r"belongs to producer .* another process has taken over .app-0."):
+    with pytest.raises(FencedError, match=r"app-0: it belongs to producer .* another producer has taken over"):
         rig.participant.prepare_transaction()
     rig = LibrdkafkaRig().begun(T0)
     rig.producer.report_errors[0] = KafkaError(code)

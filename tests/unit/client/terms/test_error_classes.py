@@ -66,7 +66,8 @@ def test_an_error_code_has_the_class_that_kafka_gives_it(api_key: ApiKey, code: 
         (
             ErrorCode.INVALID_PRODUCER_EPOCH,
             FencedError,
-            r"INVALID_PRODUCER_EPOCH \(47\): another producer has taken over",
+            r"INVALID_PRODUCER_EPOCH \(47\): another producer has taken over \(.*, or of another database under the"
+            r" same application name\)",
         ),
         (ErrorCode.MESSAGE_TOO_LARGE, KafkaRefusedError, r"MESSAGE_TOO_LARGE \(10\)"),
         (ErrorCode.TRANSACTION_ABORTABLE, PrepareFailedError, r"TRANSACTION_ABORTABLE \(120\)"),
