@@ -4,6 +4,7 @@ import socket
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from dualwrite.broker.clients.bind_errors import bind_refusal
 from dualwrite.broker.clients.listeners import WILDCARDS, Listener, host_and_port, is_loopback
 from dualwrite.broker.config import BrokerOptions
 from dualwrite.broker.settings.cluster_settings import RECEIVE_BUFFER, SEND_BUFFER
@@ -72,5 +73,7 @@ def listen(host: str, port: int) -> socket.socket:
             listener.close()
             raise
     except OSError as error:
-        raise ConfigurationError(f"cannot listen on {host_and_port(host, port)}: {error.strerror}") from None
+        raise ConfigurationError(
+            f"cannot listen on {host_and_port(host, port)}: {bind_refusal(error, '--listen')}"
+        ) from None
     return listener

@@ -9,6 +9,7 @@ from ipaddress import ip_address
 from math import isfinite
 from pathlib import Path
 
+from dualwrite.broker.clients.bind_errors import bind_refusal
 from dualwrite.cli.cluster import add_cluster, add_two_phase, cluster_config
 from dualwrite.cli.database import add_database, database
 from dualwrite.errors import ConfigurationError, InputError
@@ -171,5 +172,5 @@ def _listening(host: str, port: int) -> socket.socket:
         listener.listen(128)
     except OSError as error:
         listener.close()
-        raise ConfigurationError(f"cannot listen at {host}:{port}: {error.strerror}") from None
+        raise ConfigurationError(f"cannot listen at {host}:{port}: {bind_refusal(error, '--port')}") from None
     return listener

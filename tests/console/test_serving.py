@@ -173,7 +173,11 @@ def test_a_short_password_and_a_port_in_use_are_told_in_a_line(
 ) -> None:
     port = broker.bootstrap_servers.rpartition(":")[2]
     in_use = site.run("console", "--port", port)
-    assert (in_use.code, in_use.err) == (2, f"dualwrite: cannot listen at 127.0.0.1:{port}: Address already in use\n")
+    assert in_use.code == 2
+    assert in_use.err == (
+        f"dualwrite: cannot listen at 127.0.0.1:{port}: Address already in use; stop the program that has this port, "
+        "or choose another one with --port (0: a free one)\n"
+    )
     monkeypatch.setenv("DUALWRITE_CONSOLE_PASSWORD", "short")
     short = site.run("console")
     assert (short.code, short.err) == (2, "dualwrite: the console's password is too short: use 12 characters or more\n")

@@ -19,6 +19,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.clients.bind_errors import bind_refusal
 from dualwrite.broker.metrics.catalogue import METRICS
 from dualwrite.broker.metrics.health import Checks, Health
 from dualwrite.broker.metrics.metric import PREFIX, BrokerMetric
@@ -115,7 +116,9 @@ class MetricsServer(Collector):
         try:
             self._server = MetricsHttpServer(host, port)
         except OSError as error:
-            raise ConfigurationError(f"cannot serve metrics on {host}:{port}: {error.strerror}") from None
+            raise ConfigurationError(
+                f"cannot serve metrics on {host}:{port}: {bind_refusal(error, '--metrics')}"
+            ) from None
         pages = {
             "/metrics": _once(lambda: self._broker is not None, make_wsgi_app(registry)),
             "/healthz": _probe(health.alive),

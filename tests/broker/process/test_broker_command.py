@@ -238,7 +238,11 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         line = refused("--data-dir", str(tmp_path), "--listen", f"127.0.0.1:{port}")
-    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in line
+    assert (
+        f"cannot listen on 127.0.0.1:{port}: Address already in use; stop the program that has this port, or choose"
+        in line
+    )
+    assert line.endswith("another one with --listen (0: a free one)")
 
 
 @pytest.mark.slow

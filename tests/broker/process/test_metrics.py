@@ -190,7 +190,8 @@ def test_a_metrics_address_that_is_taken_is_named(tmp_path: Path) -> None:
         run = subprocess.run([*command, "--metrics", address], capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert run.returncode != 0
     (line,) = run.stderr.splitlines()
-    assert f"cannot serve metrics on {address}" in line
+    assert f"cannot serve metrics on {address}: Address already in use; stop the program that has this port" in line
+    assert line.endswith("or choose another one with --metrics (0: a free one)")
 
 
 def test_a_histogram_counts_a_value_in_the_first_bucket_that_holds_it() -> None:
