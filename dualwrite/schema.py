@@ -21,6 +21,7 @@ from alembic.script import Script, ScriptDirectory
 from sqlalchemy import Connection, Engine, func, inspect, select, table
 
 from dualwrite.coordinator.sql.dialects.supported import database_called, database_of
+from dualwrite.coordinator.sql.engine.database_errors import connected
 from dualwrite.coordinator.sql.engine.engine_checks import discard
 from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
 from dualwrite.coordinator.sql.identity_rows import keep_up_to_date
@@ -52,13 +53,14 @@ def upgrade_engine(engine: Engine, revision: str = HEAD, *, schema: str | None =
     run completes an upgrade that was interrupted.
 
     :param schema: schema of the tables, which must exist; see DualWrite.
-    :raises ConfigurationError: if there is no such version, or a table was dropped by hand; or if ``schema`` is None
-        and another schema already has the tables.
+    :raises ConfigurationError: if there is no such version, or a table was dropped by hand; if ``schema`` is None
+        and another schema already has the tables; or if the host, the database or the user is wrong.
+    :raises DatabaseUnavailableError: if the server cannot be reached now.
     :raises SQLAlchemyError: if the database refuses.
     """
     history = _History()
     history.position(revision)
-    with with_schema(engine, schema).begin() as connection:
+    with connected(with_schema(engine, schema)) as connection, connection.begin():
         begin_writing(connection)
         with database_of(connection.dialect).changing_tables(connection):
             if history.position(revision):
@@ -120,13 +122,15 @@ def downgrade_engine(
         outcomes and the records to be replayed for them.
     :param schema: schema of the tables; see DualWrite.
     :raises ConfigurationError: if there is no such version, if such rows would be lost, or if a slot was not given
-        back. Then a process uses the slot, or left a transaction that only the state table can decide.
+        back. Then a process uses the slot, or left a transaction that only the state table can decide. Also if the
+        host, the database or the user is wrong.
+    :raises DatabaseUnavailableError: if the server cannot be reached now.
     :raises DatabaseBusyError: if a unit of work did not end within LOCK_TIMEOUT.
     :raises SQLAlchemyError: if the database refuses.
     """
     history = _History()
     history.position(revision)
-    with with_schema(engine, schema).begin() as connection, clear_errors(engine):
+    with connected(with_schema(engine, schema)) as connection, connection.begin(), clear_errors(engine):
         try:
             begin_writing(connection)
             database = database_of(connection.dialect)

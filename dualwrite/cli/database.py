@@ -110,10 +110,10 @@ def _require_file(url: "URL", must_exist: bool, schema: str | None) -> None:
     from dualwrite.coordinator.sql.dialects.url_text import url_text
     from dualwrite.coordinator.sql.engine.shown_url import shown_url
 
+    directory = database_at(url).missing_directory(url)
+    if directory is not None:
+        raise ConfigurationError(f"database {url_text(url)}: there is no directory {directory}")
     file = database_at(url).file_of(url)
-    if file is not None and not Path(file).parent.is_dir():
-        name = url_text(url)
-        raise ConfigurationError(f"database {name}: there is no directory {Path(file).parent}")
     if must_exist and file is not None and not Path(file).exists():
         raise ConfigurationError(
             f"there is no database file {file}; run: dualwrite db upgrade {shown_url(url, schema)}"

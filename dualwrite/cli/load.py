@@ -85,7 +85,9 @@ def _is_passing(error: DualWriteError) -> bool:
     """True if another run may succeed without a correction, such as after a database error during the load."""
     from sqlalchemy.exc import SQLAlchemyError
 
-    return not isinstance(error, InputError | ConfigurationError) or isinstance(error.__cause__, SQLAlchemyError)
+    if not isinstance(error, InputError | ConfigurationError):
+        return True
+    return isinstance(error.__cause__, SQLAlchemyError) or isinstance(error.__context__, SQLAlchemyError)
 
 
 def _add_format(parser: argparse.ArgumentParser) -> None:

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from traceback import format_exception
 from typing import Any
 
 import pytest
@@ -262,8 +263,10 @@ def test_the_error_does_not_print_the_password(postgresql_url: str) -> None:
 
 def test_a_file_that_cannot_be_opened_is_a_wrong_setting(tmp_path: Path) -> None:
     engine = create_engine(f"sqlite:///{tmp_path / 'missing' / 'app.db'}")
-    with pytest.raises(ConfigurationError, match=r"no connection to sqlite:.*unable to open"):
+    with pytest.raises(ConfigurationError, match=r"no connection to sqlite:.*unable to open") as raised:
         TakingStore(engine).take_over(ID, "a")
+    assert str(raised.value).endswith(f": there is no directory {tmp_path / 'missing'}")
+    assert "sqlite3" not in "".join(format_exception(raised.value)), "the driver's traceback hides the message"
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from traceback import format_exception
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, create_engine, inspect, text
+from sqlalchemy import Connection, Engine, create_engine, inspect, text
 
 from dualwrite import schema
 from dualwrite.cli import db
@@ -122,6 +123,17 @@ def test_an_unknown_version_is_refused_before_anything_is_done(
     with pytest.raises(ConfigurationError, match="there is no version '0815' of the tables: use base, 0001, 0002, "):
         act(sqlite_url, "0815")
     assert db.current(sqlite_url) == "0001"
+
+
+@pytest.mark.parametrize("act", [schema.upgrade_engine, schema.downgrade_engine])
+def test_a_missing_directory_is_named_without_the_drivers_traceback(
+    act: Callable[[Engine, str], object], tmp_path: Path
+) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path / 'missing' / 'app.db'}")
+    with pytest.raises(ConfigurationError) as raised:
+        act(engine, "base")
+    assert str(raised.value).endswith(f"unable to open database file: there is no directory {tmp_path / 'missing'}")
+    assert "sqlite3" not in "".join(format_exception(raised.value))
 
 
 @pytest.mark.mariadb

@@ -198,7 +198,9 @@ def test_the_driver_says_first_that_the_database_is_down(silent: str) -> None:
 
 def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/nowhere/x.db"
-    assert refusal_of(url) == f"option 'url': no connection to {url}: unable to open database file"
+    assert refusal_of(url) == (
+        f"option 'url': no connection to {url}: unable to open database file: there is no directory {tmp_path}/nowhere"
+    )
 
 
 def test_a_later_error_on_the_first_connection_is_raised_unchanged(sqlite_url: str) -> None:

@@ -51,7 +51,8 @@ def connected(engine: Engine) -> Connection:
 
     :raises DatabaseUnavailableError: if the server cannot be reached now, or the pool has no connection in time.
     :raises ConfigurationError: if a retry cannot help: the host or the database does not exist, or the database refuses
-        the user.
+        the user. It has no cause: its message has the driver's reason, and the tracebacks of SQLAlchemy and the driver
+        would hide that.
     """
     try:
         return engine.connect()
@@ -62,11 +63,14 @@ def connected(engine: Engine) -> Connection:
     except Exception as error:
         if not is_step_error(error):
             raise  # a time limit, or a bug in a listener
+        database = database_of(engine.dialect)
         message = f"no connection to {url_text(engine.url)}: {first_line(error)}"
-        is_lost = isinstance(error, DBAPIError) and error.connection_invalidated
-        if is_lost or isinstance(error, OSError) or database_of(engine.dialect).is_away(error):
+        if is_lost(error) or isinstance(error, OSError) or database.is_away(error):
             raise DatabaseUnavailableError(message) from error
-        raise ConfigurationError(message) from error
+        directory = database.missing_directory(engine.url)
+        if directory is not None:
+            message += f": there is no directory {directory}"
+        raise ConfigurationError(message) from None
 
 
 def raise_as_library_error(error: BaseException, dialect: Dialect) -> None:

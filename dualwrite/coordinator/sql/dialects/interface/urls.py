@@ -1,6 +1,7 @@
 """A database's URL, and how its driver connects."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL
@@ -25,6 +26,12 @@ class DatabaseUrls:
     def file_of(self, url: URL) -> str | None:
         """The path of the database's file, if ``url`` names one. Override it where ``is_file``."""
         return None
+
+    def missing_directory(self, url: URL) -> Path | None:
+        """The directory of the database's file, if ``url`` names a file and there is no such directory."""
+        file = self.file_of(url)
+        directory = None if file is None else Path(file).parent
+        return None if directory is None or directory.is_dir() else directory.absolute()
 
     def is_in_memory(self, url: URL) -> bool:
         """True if ``url`` names a database that ends with the process."""
