@@ -7,7 +7,7 @@ from typing import Any
 
 from dualwrite.cli.actions import Action, add_action
 from dualwrite.client.config.native_keys import ALIASES, JAVAS, KEYS
-from dualwrite.client.config.reading import BOOTSTRAP_KEY
+from dualwrite.client.config.reading import BOOTSTRAP_KEY, hint_for
 from dualwrite.client.config.settings import ClientSettings
 from dualwrite.coordinator.rules.two_phase import KEEP_PREPARED, RESUME, reserved_settings
 from dualwrite.errors import ConfigurationError
@@ -149,7 +149,7 @@ def _parsed(settings: Iterable[tuple[str, str]], owned: Collection[str]) -> dict
         if key in JAVAS:
             raise ConfigurationError(f"{origin}: {key} is a setting of Java's clients: use {JAVAS[key]}")
         if key not in KEYS and key not in ALIASES:
-            raise ConfigurationError(f"{origin}: {key}: there is no such setting")
+            raise ConfigurationError(f"{origin}: {key}: there is no such setting{hint_for(key)}")
         rule = KEYS[ALIASES.get(key, key)].rule
         if rule.is_range:
             rule.checked(f"{origin}: {key}", value)

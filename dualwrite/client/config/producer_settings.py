@@ -7,7 +7,6 @@ each setting.
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 from dualwrite.client.config.native_keys import ALIASES, JAVAS, KEYS, LARGEST_INT, Use
@@ -16,6 +15,7 @@ from dualwrite.client.config.reading import (
     TIMEOUT_KEY,
     TWO_PHASE_KEY,
     delivery_timeout_ms,
+    hint_for,
     transaction_timeout_ms,
     transactional_id_in,
 )
@@ -164,9 +164,8 @@ def _parsed(config: Mapping[str, Any]) -> dict[str, Any]:
 def _unknown(name: Any) -> str:
     if isinstance(name, str) and name in JAVAS:
         return f"{name}: a setting of the Java producer; here it is {JAVAS[name]}"
-    close = get_close_matches(str(name), [*KEYS, *ALIASES], 1)
     shown = name if isinstance(name, str) and _PLAIN_NAME.fullmatch(name) else repr(name)
-    return f"{shown}: unknown setting" + (f"; did you mean {close[0]}?" if close else "")
+    return f"{shown}: unknown setting{hint_for(str(name))}"
 
 
 def _of_client(values: Mapping[str, Any]) -> dict[str, Any]:

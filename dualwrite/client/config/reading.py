@@ -4,7 +4,8 @@ All settings of the clients are built on it, and other rooms read through it the
 that a setting is not given; so does empty text, for a setting that is text or a path.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from dualwrite.client.config.native_keys import ALIASES, KEYS
@@ -26,6 +27,17 @@ step_timeout."""
 def names_of(key: str) -> tuple[str, ...]:
     """All names of the setting ``key``, its own first."""
     return (key, *(alias for alias, name in ALIASES.items() if name == key))
+
+
+def meant_by(name: str, known: Sequence[str] = (*KEYS, *ALIASES)) -> str | None:
+    """The setting that ``name``, which is none, probably means."""
+    return next(iter(get_close_matches(name.lower(), known, 1)), None)
+
+
+def hint_for(name: str) -> str:
+    """The end of the message about ``name``, which is no setting; empty if it resembles none."""
+    close = meant_by(name)
+    return f"; did you mean {close}?" if close else ""
 
 
 def name_in(config: Mapping[str, Any], key: str) -> str | None:
@@ -84,8 +96,10 @@ def servers_in(config: Mapping[str, Any]) -> str:
     """
     servers = next((config[name] for name in names_of(BOOTSTRAP_KEY) if config.get(name)), None)
     if servers is None:
-        if "bootstrap_servers" in config:
-            raise ConfigurationError('"bootstrap_servers" is not a setting: write "bootstrap.servers"')
+        unknown = (str(name) for name in config if name not in KEYS and name not in ALIASES)
+        misspelt = next((name for name in unknown if meant_by(name, names_of(BOOTSTRAP_KEY))), None)
+        if misspelt is not None:
+            raise ConfigurationError(f'"{misspelt}" is not a setting: write "{BOOTSTRAP_KEY}"')
         raise ConfigurationError(f"{BOOTSTRAP_KEY} is not set: name at least one broker as HOST:PORT")
     if not isinstance(servers, str):
         raise ConfigurationError(

@@ -5,6 +5,7 @@ librdkafka. If the user has not chosen a producer, librdkafka is used where the 
 """
 
 import logging
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import Any
 
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.config.producer_settings import ProducerSettings
-from dualwrite.client.config.reading import is_two_phase
+from dualwrite.client.config.reading import hint_for, is_two_phase
 from dualwrite.client.terms.versions import TRANSACTION_VERSION, TV2
 from dualwrite.coordinator.ports.kafka import KafkaParticipant
 from dualwrite.coordinator.rules.producer_names import LIBRDKAFKA, NATIVE, PRODUCERS
@@ -20,6 +21,9 @@ from dualwrite.errors import ConfigurationError
 
 PROBE_TIMEOUT = 30.0
 """Timeout in seconds of the request for the cluster's transaction version; delivery.timeout.ms if that is less."""
+
+_UNKNOWN_SETTING = re.compile('No such configuration property: "(.*)"')
+"""librdkafka's words."""
 
 _LOG = logging.getLogger("dualwrite")
 
@@ -81,13 +85,17 @@ class ProducerChoice:
 
     @contextmanager
     def _naming_setting(self) -> Iterator[None]:
-        """Let librdkafka's refusal name the setting as the user does: librdkafka may know it by an alias."""
+        """Let librdkafka's refusal name the setting as the user does, as librdkafka may know it by an alias; and the
+        setting that an unknown one probably means."""
         try:
             yield
         except ConfigurationError as error:
-            if not self._objection:
+            if self._objection:
+                raise ConfigurationError(f"{error}; the native producer: {self._objection}") from error
+            unknown = _UNKNOWN_SETTING.search(str(error))
+            if unknown is None:
                 raise
-            raise ConfigurationError(f"{error}; the native producer: {self._objection}") from error
+            raise ConfigurationError(f"{error}{hint_for(unknown[1])}") from error
 
     def _probe(self) -> None:
         control = ControlPlane(

@@ -135,9 +135,20 @@ def test_a_tx_after_its_block_says_how_the_unit_ended(tmp_path: Path) -> None:
     engine.dispose()
 
 
-def test_the_name_of_a_setting_with_an_underscore_is_recognised() -> None:
-    with pytest.raises(ConfigurationError, match=r'"bootstrap_servers" is not a setting: write "bootstrap\.servers"'):
-        DualWrite(create_engine("sqlite:///x.db"), {"bootstrap_servers": "b:1"}, application="a")
+@pytest.mark.parametrize(
+    "name", ["bootstrap_servers", "bootstrap.server", "Bootstrap.Servers", "metadata.brokers.list"]
+)
+@pytest.mark.parametrize("producer", [None, "native", "librdkafka"])
+def test_a_misspelt_name_of_the_brokers_setting_is_recognised(name: str, producer: str | None) -> None:
+    with pytest.raises(ConfigurationError, match=f'"{name}" is not a setting: write "bootstrap\\.servers"'):
+        DualWrite(create_engine("sqlite:///x.db"), {name: "b:1"}, application="a", producer=producer)
+
+
+@pytest.mark.parametrize("producer", [None, "native", "librdkafka"])
+def test_a_setting_with_a_wrong_letter_is_recognised(producer: str | None) -> None:
+    given = {"bootstrap.servers": "b:1", "linger.m": 5}
+    with pytest.raises(ConfigurationError, match=r"linger\.m.*; did you mean linger\.ms\?"):
+        DualWrite(create_engine("sqlite:///x.db"), given, application="a", producer=producer)
 
 
 def test_a_delivery_callback_has_the_two_names_of_confluent_kafka(make_dual_write: Any, kafka: FakeKafka) -> None:

@@ -46,7 +46,10 @@ def test_a_file_has_one_in_each_line_and_the_command_line_wins(tmp_path: Path) -
         (["-X", "transactional.id=a"], "-X: transactional.id is set by dualwrite itself: remove it"),
         (["-X", "oauth_cb=f"], "-X: oauth_cb is a function, which only Python code can pass"),
         (["-X", "logger=f"], "-X: logger is a function, which only Python code can pass"),
-        (["-X", "security.protocl=SSL"], "-X: security.protocl: there is no such setting"),
+        (
+            ["-X", "security.protocl=SSL"],
+            "-X: security.protocl: there is no such setting; did you mean security.protocol?",
+        ),
         (["-X", "security.protocol=TLS"], "security.protocol 'TLS': use one of"),
         (
             ["-X", "sasl.jaas.config=x hunter2"],
