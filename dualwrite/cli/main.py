@@ -44,6 +44,12 @@ VERBS = {
 _ROOMS = {name: f"kafka.{name}" for name in ("acls", "consume", "groups", "topics")}
 """Where the modules of verbs are that are not beside this one."""
 
+_LISTS = {
+    "UNKNOWN_TOPIC_OR_PARTITION": "`dualwrite topics list`",
+    "GROUP_ID_NOT_FOUND": "`dualwrite groups list`",
+}
+"""The command that lists what there is, by Kafka's name of the error for what there is not."""
+
 
 class _Parser(argparse.ArgumentParser):
     """Reports a wrong argument in one line, like every other error."""
@@ -103,7 +109,7 @@ def _carried_out(words: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except DualWriteError as error:
-        return _failed(f"{error}{_what_to_grant(error)}")
+        return _failed(f"{error}{_next_step(error)}")
     except ModuleNotFoundError as error:
         library = missing_library(error)
         if library is None:
@@ -135,9 +141,13 @@ def _require_text(parser: argparse.ArgumentParser, arguments: argparse.Namespace
                 parser.error(f"{word!r} is not UTF-8")
 
 
-def _what_to_grant(error: DualWriteError) -> str:
-    """What to do about a right that is missing."""
-    if not isinstance(error, KafkaRefusedError) or not error.name.endswith("_AUTHORIZATION_FAILED"):
+def _next_step(error: DualWriteError) -> str:
+    """What to do about a right that is missing, or a topic or a group that does not exist."""
+    if not isinstance(error, KafkaRefusedError):
+        return ""
+    if error.name in _LISTS:
+        return f"; {_LISTS[error.name]} shows which there are"
+    if not error.name.endswith("_AUTHORIZATION_FAILED"):
         return ""
     resource = error.name.removesuffix("_AUTHORIZATION_FAILED").replace("_", " ").lower()
     return f": grant a right on the {resource} with `dualwrite acls add`; docs/reference/acls.md says which"

@@ -211,7 +211,10 @@ def test_a_deleted_group_is_gone_with_its_offsets(site: AdminSite, group: str) -
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (("describe", "g-missing"), "the cluster has no group 'g-missing': GROUP_ID_NOT_FOUND (69)"),
+        (
+            ("describe", "g-missing"),
+            "the cluster has no group 'g-missing': GROUP_ID_NOT_FOUND (69); `dualwrite groups list` shows which there",
+        ),
         (("delete", "g-missing", "--yes"), "the cluster has no group 'g-missing': GROUP_ID_NOT_FOUND (69)"),
         (
             ("reset-offsets", "g", "--topic", "t-missing", "--to", "end", "--yes"),

@@ -312,7 +312,11 @@ def test_an_empty_topic_has_no_records(site: AdminSite) -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (("t-missing",), "the cluster has no topic 't-missing': UNKNOWN_TOPIC_OR_PARTITION (3)"),
+        (
+            ("t-missing",),
+            "the cluster has no topic 't-missing': UNKNOWN_TOPIC_OR_PARTITION (3); `dualwrite topics list` shows which"
+            " there are",
+        ),
         (("a b",), "'a b' is not a topic's name"),
         (("t", "--max", "0"), "--max 0: use 1 or more"),
         (
