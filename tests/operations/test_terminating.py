@@ -67,9 +67,10 @@ def test_the_operators_name_is_in_the_record(site: OperationsSite) -> None:
 def test_what_is_no_name_is_refused_before_anything_is_done(site: OperationsSite, by: str) -> None:
     site.leave("one")
     before = site.rows(), site.described()
-    result = site.run("transactions", "terminate", site.slot(), "--yes", "--by", by)
-    assert (result.code, result.out) == (2, "")
-    assert result.err.startswith("dualwrite: terminated by ")
+    for confirmation in ((), ("--yes",)):
+        result = site.run("transactions", "terminate", site.slot(), *confirmation, "--by", by)
+        assert (result.code, result.out) == (2, "")
+        assert result.err.startswith("dualwrite: terminated by ")
     assert (site.rows(), site.described(), site.outcomes()) == (*before, [])
 
 

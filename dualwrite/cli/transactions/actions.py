@@ -14,7 +14,7 @@ from dualwrite.cli.database import add_database, add_schema, database
 from dualwrite.cli.printing import complain, counted, print_either
 from dualwrite.cli.transactions.listing import add_watch, run_list
 from dualwrite.cli.transactions.output import as_json, paragraphs, resolution_json
-from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome, acknowledge, outcomes
+from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome, acknowledge, outcomes, require_name
 from dualwrite.errors import InputError
 from dualwrite.operations.copies import reason_to_leave
 from dualwrite.operations.groups import grouped_forecasts
@@ -156,6 +156,8 @@ def _resolve(arguments: argparse.Namespace) -> int:
 
 
 def _terminate(arguments: argparse.Namespace) -> int:
+    if arguments.by is not None:
+        require_name(arguments.by, "terminated by")  # in a dry run, too
     if arguments.no_db:
         config = cluster_config(arguments)
         require_cluster(config)
