@@ -55,8 +55,7 @@ class Sqlite(Database):
     has_schemas = False
     one_writer = True
     lock_advice = (
-        "find the program that keeps a transaction open, or let SQLite wait for longer than the usual 5 s: add "
-        "?timeout=30 to the URL"
+        "find the program that keeps a transaction open; ?timeout=30 in the URL sets for how many seconds SQLite waits"
     )
     has_row_locks = False
     own_isolation_level = None
