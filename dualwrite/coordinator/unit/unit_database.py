@@ -189,7 +189,11 @@ class SqlUnit:
         # A transaction that was interrupted as it began may be open without the driver's knowledge.
         is_known = self._has_begun or not is_struck
         if is_known and self._transaction_is_ours() and not self._fate.may_have_left_rows:
-            self._connection.rollback()
+            try:
+                self._connection.rollback()
+            except Exception:
+                discard(self._connection)  # to SQLAlchemy the transaction has ended, and it would pool it open
+                raise
         else:
             discard(self._connection)
 
