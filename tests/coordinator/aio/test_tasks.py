@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import insert, select, text
 
 from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
 from dualwrite.coordinator.aio.transaction import AsyncTransaction
@@ -105,6 +105,43 @@ def test_another_tasks_call_is_refused_while_one_is_under_way(sqlite_place: Asyn
 
     run(main())
     assert sqlite_place.in_both("one", "two")
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("acts", [(), ("one",)], ids=["without records", "with records"])
+def test_another_tasks_cursor_at_the_end_of_the_block_fails_the_unit_and_no_later_one(
+    request: pytest.FixtureRequest, acts: tuple[str, ...]
+) -> None:
+    """asyncpg refuses each statement meanwhile, ROLLBACK, too. SQLAlchemy then takes the transaction for ended."""
+    from tests.coordinator.conftest import place_of
+
+    in_progress = text(
+        "SELECT count(*) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND state = 'active' AND query LIKE '%sleep(600%'"
+    )
+    for place in place_of(request, "asyncpg"):
+        tasks: list[asyncio.Task[Any]] = []
+
+        async def stream(tx: AsyncTransaction) -> None:
+            async for _ in await tx.session.stream(text("SELECT pg_sleep(600)")):
+                pytest.fail("the sleep has ended")
+
+        async def reads(tx: AsyncTransaction, place: AsyncPlace = place, tasks: list[Any] = tasks) -> None:
+            tasks.append(asyncio.create_task(stream(tx)))
+            with place.seen.connect() as connection:
+                while connection.scalar(in_progress) < 2:  # the question itself is one
+                    connection.rollback()
+                    await asyncio.sleep(0)
+
+        async def main(place: AsyncPlace = place, tasks: list[Any] = tasks) -> None:
+            async with place.dual_write() as dual_write:
+                with pytest.raises(InvalidTransactionStateError, match="another task uses the connection of this unit"):
+                    await write_unit(dual_write, *acts, reads)
+                await write_unit(dual_write, "two")
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+        run(main())
+        assert place.in_both("two")
 
 
 def test_a_call_still_under_way_at_the_end_of_the_block_fails_the_unit(sqlite_place: AsyncPlace) -> None:

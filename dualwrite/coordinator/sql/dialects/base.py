@@ -32,6 +32,12 @@ FAILED = (
 )
 """The message for a unit of work whose transaction is in :attr:`ErrorMeaning.FAILED`."""
 
+IN_USE = (
+    "another task uses the connection of this unit of work at the same time, which is rolled back: one task at a time "
+    "may use tx, tx.session and tx.connection, and every call must have ended before the block does"
+)
+"""The message for a unit of work whose connection is in :attr:`ErrorMeaning.IN_USE`."""
+
 _LEVEL = "dualwrite_isolation_level"
 
 
@@ -42,6 +48,7 @@ class ErrorMeaning(Enum):
     BUSY = "another transaction held a lock for too long"
     CONFLICT = "a deadlock or a serialization failure: rolled back, and likely to succeed when it is run again"
     FAILED = "an earlier statement has failed, and the transaction can only be rolled back"
+    IN_USE = "another task's statement or cursor is in progress on the connection"
 
 
 class Database(DatabaseUrls, DatabaseTables, DatabaseValues, DatabaseBulkLoad, DatabaseServer, DatabaseTransactions):

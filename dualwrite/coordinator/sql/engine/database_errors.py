@@ -13,10 +13,16 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InternalError,
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from dualwrite.coordinator.concurrency.step_errors import is_step_error, unmasked
-from dualwrite.coordinator.sql.dialects.base import ErrorMeaning
+from dualwrite.coordinator.sql.dialects.base import IN_USE, ErrorMeaning
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.dialects.url_text import url_text
-from dualwrite.errors import ConfigurationError, DatabaseBusyError, DatabaseUnavailableError, DualWriteError
+from dualwrite.errors import (
+    ConfigurationError,
+    DatabaseBusyError,
+    DatabaseUnavailableError,
+    DualWriteError,
+    InvalidTransactionStateError,
+)
 
 _MEANINGS: dict[ErrorMeaning | None, str] = {
     ErrorMeaning.BUSY: "another transaction held a lock for too long",
@@ -99,13 +105,16 @@ def as_library_error(error: BaseException, dialect: Dialect) -> BaseException:
     itself if it has no meaning for the library. Nothing was committed.
 
     A DatabaseUnavailableError if the connection was lost, a DatabaseBusyError for a lock that was not free in time, a
-    deadlock or a serialization failure; the interrupt, if SQLAlchemy hides one.
+    deadlock or a serialization failure; an InvalidTransactionStateError if another task uses the connection; the
+    interrupt, if SQLAlchemy hides one.
     """
     if isinstance(error, PoolTimeoutError):
         return DatabaseUnavailableError(_pool(error))
     if is_lost(error):
         return DatabaseUnavailableError(f"the connection to the database was lost: {first_line(error)}")
     meaning = database_of(dialect).meaning_of(error) if isinstance(error, DBAPIError) else None
+    if meaning is ErrorMeaning.IN_USE:
+        return InvalidTransactionStateError(IN_USE)
     if meaning in _MEANINGS:
         return DatabaseBusyError(f"the transaction was rolled back, as {_MEANINGS[meaning]}: {first_line(error)}")
     return unmasked(error)

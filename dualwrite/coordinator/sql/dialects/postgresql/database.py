@@ -7,6 +7,7 @@ committed. A commit becomes visible only after it is on the disk.
 import logging
 import math
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from errno import ECONNREFUSED, ECONNRESET, EHOSTUNREACH, ENETUNREACH, ETIMEDOUT
@@ -61,6 +62,8 @@ _TROUBLES = {
     "40P01": ErrorMeaning.CONFLICT,  # deadlock_detected
     "25P02": ErrorMeaning.FAILED,  # in_failed_sql_transaction
 }
+_IN_USE = re.compile(r"another operation (\(\d+\) )?is in progress")
+"""asyncpg's words, also after "cannot switch to state 12"."""
 _AWAY = (
     *map(os.strerror, (ECONNREFUSED, ECONNRESET, EHOSTUNREACH, ENETUNREACH, ETIMEDOUT)),
     "Is the server running",
@@ -373,7 +376,9 @@ class Postgresql(Database):
         return any(phrase in said for phrase in _AWAY)
 
     def meaning_of(self, error: DBAPIError) -> ErrorMeaning | None:
-        """By the SQLSTATE."""
+        """By the SQLSTATE, or by asyncpg's words, which have none."""
+        if _IN_USE.search(str(error.orig)):
+            return ErrorMeaning.IN_USE
         return _TROUBLES.get(_sqlstate(error))
 
 
