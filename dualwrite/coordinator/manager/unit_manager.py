@@ -35,6 +35,7 @@ from dualwrite.coordinator.steps.outgoing_error import OutgoingErrors
 from dualwrite.coordinator.steps.retry import Retrying
 from dualwrite.coordinator.unit.block import open_unit
 from dualwrite.coordinator.unit.offsets import UnitOffsets
+from dualwrite.coordinator.unit.session_scope import settled_session
 from dualwrite.coordinator.unit.session_tracking import watch_sessions
 from dualwrite.coordinator.unit.transaction import BaseTransaction, unit_of
 from dualwrite.coordinator.unit.unit_database import unit_driver
@@ -132,6 +133,9 @@ class UnitManager:
         unit.watch = UnitObservers(self._observers, THIS_PROCESS.is_interrupt) if self._observers else None
         unit.offsets = UnitOffsets(self.process.consuming)
         unit.serializers = self.settings.serializers
+        registry = self.settings.sessions.registry
+        if registry is not None:
+            settled_session(registry, self.engine)  # before the slot: SQLite's lock may be that session's
         with as_library_errors(self.engine.dialect):
             slot = self.acquire(unit)
         unit.driver = driver = self._make_driver(unit, slot)

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.util import ScopedRegistry
 
 from dualwrite.coordinator.unit.session import UnitSession
+from dualwrite.coordinator.unit.uncommitted_writes import watch_writes
 from dualwrite.errors import ConfigurationError
 
 SessionFactory = sessionmaker[Any] | scoped_session[Any] | type[Session]
@@ -42,6 +43,7 @@ def unit_sessions(factory: SessionFactory | None) -> UnitSessions:
     if factory is None:
         return UnitSessions()
     if isinstance(factory, scoped_session):
+        watch_writes(factory.session_factory)
         return unit_sessions(factory.session_factory)._replace(registry=factory.registry)
     if isinstance(factory, sessionmaker):
         return UnitSessions(_unit_class(factory.class_), factory.kw)  # itself: configure() may change it

@@ -7,33 +7,47 @@ part of the unit: so the unit fails if they are changed, as its records would be
 import threading
 from typing import Any
 
-from sqlalchemy import event
+from sqlalchemy import Engine, event
 from sqlalchemy.orm import ORMExecuteState, Session
 from sqlalchemy.util import ScopedRegistry
 
 from dualwrite.coordinator.unit.session import UnitSession, is_pending
+from dualwrite.coordinator.unit.uncommitted_writes import has_uncommitted_writes
 from dualwrite.errors import InvalidTransactionStateError
+
+
+def settled_session(registry: ScopedRegistry[Any], engine: Engine) -> Session | None:
+    """The session of ``registry`` now, if it has one.
+
+    :raises InvalidTransactionStateError: if it has changes that are not committed: objects that were never flushed, or
+        rows in the database of ``engine``.
+    """
+    session: Session | None = registry() if registry.has() else None
+    if session is None or (isinstance(session, UnitSession) and session.is_over):
+        return None
+    is_of_a_unit = isinstance(session, UnitSession)  # of another DualWrite
+    if is_pending(session) or (not is_of_a_unit and has_uncommitted_writes(session, engine)):
+        raise InvalidTransactionStateError(
+            "the session of the session_factory has changes from before this unit of work: commit them or roll them "
+            "back before it begins"
+        )
+    return session
 
 
 class SessionScope:
     """The scope of a unit of work: the thread, or what else the application's scoped_session distinguishes.
 
     :param registry: of the scoped_session.
-    :raises InvalidTransactionStateError: if its session has objects that were never flushed.
+    :param engine: of the units of work.
+    :raises InvalidTransactionStateError: as :func:`settled_session`.
     """
 
-    def __init__(self, registry: ScopedRegistry[Any]) -> None:
+    def __init__(self, registry: ScopedRegistry[Any], engine: Engine) -> None:
         self._registry = registry
         self._session: Session | None = None
         self._scope = self._current()
         self._refused: InvalidTransactionStateError | None = None
-        previous = registry() if registry.has() else None
-        self._previous: Session | None = None if isinstance(previous, UnitSession) and previous.is_over else previous
-        if self._previous is not None and is_pending(self._previous):
-            raise InvalidTransactionStateError(
-                "the session of the session_factory has changes from before this unit of work: commit them or roll "
-                "them back before it begins"
-            )
+        self._previous = settled_session(registry, engine)
 
     def enter(self, session: UnitSession) -> None:
         """Make ``session`` that of the scope."""

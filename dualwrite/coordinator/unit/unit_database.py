@@ -111,7 +111,7 @@ class SqlUnit:
         """Begin the transaction; see UnitDatabase."""
         self._machine = machine
         registry = self._sessions.registry
-        scope = None if registry is None else SessionScope(registry)
+        scope = None if registry is None else SessionScope(registry, self._engine)
         with self.limit:
             self._connection = connected(self._engine)
             self.limit.watch(self._connection.connection)

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.unit.transaction import Transaction
+from dualwrite.coordinator.unit.uncommitted_writes import has_uncommitted_writes
 from dualwrite.errors import InvalidTransactionStateError, KafkaUnavailableError
 from tests.support.coordinator.event_table import events, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
@@ -89,6 +90,104 @@ def loaded(scoped: scoped_session[Session], engine: Engine) -> EventModel:
     with engine.begin() as connection:
         connection.execute(insert(events).values(value="there"))
     return scoped.scalars(select(EventModel)).one()
+
+
+def flush_one(scoped: scoped_session[Session]) -> None:
+    put(scoped, "before")
+    scoped.flush()
+
+
+def change_one(scoped: scoped_session[Session]) -> None:
+    scoped.scalars(select(EventModel)).one().value = "changed"
+    scoped.flush()
+
+
+def delete_one(scoped: scoped_session[Session]) -> None:
+    scoped.delete(scoped.scalars(select(EventModel)).one())
+    scoped.flush()
+
+
+def insert_one(scoped: scoped_session[Session]) -> None:
+    scoped.execute(insert(events).values(value="before"))
+
+
+def release(scoped: scoped_session[Session]) -> None:
+    scoped.connection().exec_driver_sql("BEGIN")  # a savepoint alone is a transaction to SQLite
+    with scoped.begin_nested():
+        flush_one(scoped)
+
+
+@pytest.mark.parametrize("write", [flush_one, change_one, delete_one, insert_one, release])
+def test_a_scope_with_rows_that_are_not_committed_is_refused(
+    dual_write: DualWrite,
+    scoped: scoped_session[Session],
+    sqlite_engine: Engine,
+    kafka: FakeKafka,
+    write: Callable[[scoped_session[Session]], None],
+) -> None:
+    put(scoped, "first")
+    scoped.commit()
+    write(scoped)
+    with pytest.raises(InvalidTransactionStateError, match="has changes from before this unit of work"):
+        run_unit(dual_write, lambda tx: pytest.fail("the unit has begun"))
+    scoped.rollback()
+    run_unit(dual_write, lambda tx: put(scoped, "one"))
+    assert (stored_values(sqlite_engine), kafka.committed) == (["first", "one"], ["one"])
+
+
+def read(scoped: scoped_session[Session], engine: Engine) -> None:
+    scoped.scalars(select(EventModel)).all()
+
+
+def commit(scoped: scoped_session[Session], engine: Engine) -> None:
+    flush_one(scoped)
+    scoped.commit()
+    read(scoped, engine)
+
+
+def roll_back(scoped: scoped_session[Session], engine: Engine) -> None:
+    flush_one(scoped)
+    scoped.rollback()
+    read(scoped, engine)
+
+
+def change_nothing(scoped: scoped_session[Session], engine: Engine) -> None:
+    first = scoped.scalars(select(EventModel)).one()
+    first.value = str(first.value)
+    scoped.flush()
+
+
+def write_elsewhere(scoped: scoped_session[Session], engine: Engine) -> None:
+    other = ready_engine(str(engine.url).replace(".db", "-other.db"))
+    scoped.execute(insert(events).values(value="other"), bind_arguments={"bind": other})
+
+
+@pytest.mark.parametrize("act", [read, commit, roll_back, change_nothing, write_elsewhere])
+def test_a_scope_without_uncommitted_rows_of_the_database_is_not_refused(
+    dual_write: DualWrite,
+    scoped: scoped_session[Session],
+    sqlite_engine: Engine,
+    kafka: FakeKafka,
+    act: Callable[[scoped_session[Session], Engine], None],
+) -> None:
+    put(scoped, "first")
+    scoped.commit()
+    act(scoped, sqlite_engine)
+    run_unit(dual_write, lambda tx: put(scoped, "one"))
+    assert (stored_values(sqlite_engine)[-1], kafka.committed) == ("one", ["one"])
+    scoped.remove()
+
+
+def test_rows_of_a_savepoint_that_was_rolled_back_are_no_uncommitted_writes(
+    dual_write: DualWrite, scoped: scoped_session[Session], sqlite_engine: Engine
+) -> None:
+    with scoped.begin_nested() as outer:
+        with scoped.begin_nested():
+            flush_one(scoped)
+        assert has_uncommitted_writes(scoped(), sqlite_engine)
+        outer.rollback()
+    assert not has_uncommitted_writes(scoped(), sqlite_engine)
+    scoped.remove()
 
 
 @pytest.mark.parametrize("flushes", [True, False])
