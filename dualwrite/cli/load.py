@@ -87,7 +87,7 @@ def _is_passing(error: DualWriteError) -> bool:
 
     if not isinstance(error, InputError | ConfigurationError):
         return True
-    return isinstance(error.__cause__, SQLAlchemyError) or isinstance(error.__context__, SQLAlchemyError)
+    return isinstance(error.__context__, SQLAlchemyError)  # a ConfigurationError may hide it from the traceback
 
 
 def _add_format(parser: argparse.ArgumentParser) -> None:
