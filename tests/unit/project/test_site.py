@@ -32,6 +32,19 @@ def test_every_page_is_in_the_navigation_once() -> None:
     assert sorted(listed) == sorted([*pages, *made]), "list the page under nav: in mkdocs.yml"
 
 
+def test_pages_are_dark_when_their_pictures_are() -> None:
+    """A picture follows the reader's system. Without this entry a browser keeps the scheme of its first visit."""
+    _, _, palettes = (HOME / "mkdocs.yml").read_text(encoding="utf-8").partition("\n  palette:")
+    assert re.findall(r"- media: \"([^\"]+)\"", palettes)[0] == "(prefers-color-scheme)"
+
+
+def test_every_stylesheet_is_used() -> None:
+    site = (HOME / "mkdocs.yml").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"- stylesheets/(.+\.css)", site)) == sorted(
+        path.name for path in DOCS.glob("stylesheets/*.css")
+    )
+
+
 def test_every_public_name_is_on_the_reference_page() -> None:
     page = (DOCS / "reference" / "python.md").read_text(encoding="utf-8")
     listed = re.findall(r"^::: dualwrite\.([\w.]+)$", page, re.MULTILINE)
