@@ -33,6 +33,7 @@ _OF_THE_ROOT = {
 }
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)\s#]+)(#[^)\s]*)?(?=\))")
 
+_CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _TARGET = re.compile(r"\[([^]]*)\](?:\([^)]*\)|\[[^]]*\])")
 _MARKDOWN: dict[str, str] = {}
 """The Markdown of each page of this build, by its name in docs_dir."""
@@ -137,9 +138,9 @@ def _first_sentence(markdown: str) -> str:
     """That of the first paragraph of the page's beginning, as a link's description; nothing if there is none. Drawn
     pages begin by saying what draws them."""
     beginning = re.split(r"^## ", markdown.lstrip().partition("\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
-    for paragraph in beginning.strip("\n").split("\n\n"):
+    for paragraph in re.split(r"\n\n+", _CODE.sub("", beginning).strip("\n")):
         text = _TARGET.sub(r"\1", " ".join(paragraph.split()))
-        is_prose = text[:1].isalpha() and not paragraph.startswith(" ")  # indented is code
+        is_prose = re.match(r"`?[a-z]", text, re.IGNORECASE) and not paragraph.startswith(" ")  # indented is code
         if is_prose and "a test compares" not in text:
             return ": " + re.split(r"(?<=[.:])\s", text)[0].rstrip(".:")
     return ""

@@ -104,14 +104,16 @@ def test_the_list_of_pages_has_sections_titles_and_first_sentences() -> None:
     pages = {
         "index.md": "# Home\n\nIt [works](other.md), they say. Always.\n",
         "guides/a.md": "# A\n\n```console\n$ a\n```\n\n## More\n\nNot this.\n",
+        "guides/c.md": "# C\n\n```python\nimport c\n\nimport d\n```\n\n`c` is a letter.\n",
         "guides/b.md": "# B\n\nDrawn by a program; a test compares.\n\n    python -m b\n\nHow it is\nused: so.\n",
     }
-    navigation = ["index.md", {"Guides": [{"First": "guides/a.md"}, {"Inner": ["guides/b.md"]}]}]
+    navigation = ["index.md", {"Guides": [{"First": "guides/a.md"}, {"Inner": ["guides/b.md", "guides/c.md"]}]}]
     assert list(list_of_pages(navigation, pages)) == [
         "- [Home](index.md): It works, they say",
         "\n## Guides\n",
         "- [First](guides/a.md)",
         "- [B](guides/b.md): How it is used",
+        "- [C](guides/c.md): `c` is a letter",
     ]
 
 
