@@ -18,7 +18,8 @@ from dualwrite.coordinator.rules.lease import LeaseContradictedError
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import DatabaseBusyError, DecisionLostError
-from tests.support.coordinator.event_table import events, slot_rows, stored_values
+from dualwrite.ids import PreparedTxnState
+from tests.support.coordinator.event_table import TakingStore, events, slot_rows, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka, Fault
 
 pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
@@ -124,6 +125,28 @@ def test_an_emptied_state_table_is_on_record_and_the_application_goes_on(
     write(dual_write, "after")
     assert states(dual_write) == expected
     assert "lost" not in [*stored_values(engine), *kafka.committed]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [{"prepared_txn_state": "42:6"}, {"anchor": "events:3:98"}, {"lease_version": 4711}],
+    ids=["the state alone", "the anchor alone", "the version alone"],
+)
+def test_each_difference_between_row_and_memory_keeps_the_row_from_being_overwritten(
+    engine: Engine, written: Mapping[str, Any]
+) -> None:
+    """States of the native producer have no anchor, and those of one librdkafka session differ by nothing else."""
+    store, last = TakingStore(engine), PreparedTxnState("42:7:events:3:99" if "anchor" in written else "42:7")
+    lease = store.take_over(ID, "me")
+    with engine.begin() as connection:
+        store.store(connection, lease, last)
+    lease.memory.committed()
+    with engine.begin() as connection:
+        connection.execute(update(table).values(**written))
+    row = slot_rows(engine)[ID]
+    with engine.connect() as connection, pytest.raises(LeaseContradictedError):
+        store.store(connection, lease, PreparedTxnState("42:8"))
+    assert slot_rows(engine)[ID] == row
 
 
 def test_the_heartbeat_notices_a_lost_decision_of_an_idle_slot(engine: Engine, dual_write: DualWrite) -> None:

@@ -119,6 +119,14 @@ def test_renewing_moves_the_end_and_draws_a_version_and_changes_nothing_else(eng
         assert row.lease_expires_at < after[name].lease_expires_at
 
 
+def test_a_lease_under_a_former_signature_is_renewed_under_the_new_one(leases: SqlLeases) -> None:
+    """A process that finds that it was copied signs by another name, and keeps its other slots."""
+    (lease,) = take(leases, "before")
+    assert leases.renew([lease], "now", LONG, former=("long before", "before")) == []
+    (row,) = leases.rows("a")
+    assert (row.owner, row.fencing_token) == ("now", 1)
+
+
 def test_a_row_of_the_release_before_leases_is_taken(engine: Engine, leases: SqlLeases) -> None:
     with engine.begin() as connection:
         connection.exec_driver_sql(
