@@ -2,19 +2,22 @@
 
 import asyncio
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from dualwrite import AsyncDualWrite, ConfigurationError, DualWrite, InvalidTransactionStateError, Transaction
+from dualwrite.errors import PrepareFailedError
+from dualwrite.ids import PreparedTxnState
 from tests.support.coordinator.event_table import CONFIG, ready_engine
-from tests.support.coordinator.fake_kafka import FakeKafka
-from tests.support.coordinator.usual_unit import write, write_unit
+from tests.support.coordinator.fake_kafka import FakeKafka, FakeParticipant
+from tests.support.coordinator.usual_unit import in_both, write, write_unit
 
 
 def nothing() -> None:
@@ -164,3 +167,16 @@ def test_a_delivery_callback_has_the_two_names_of_confluent_kafka(make_dual_writ
     ):
         tx.produce("events", "two", on_delivery=print, callback=print)
     assert kafka.committed == ["one"]
+
+
+def test_a_participant_that_prepares_a_transaction_without_a_name_rolls_the_unit_back(
+    make_dual_write: Callable[..., DualWrite],
+    sqlite_engine: Engine,
+    kafka: FakeKafka,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the empty state in its row, recovery would abort the records of a unit that the database has committed."""
+    monkeypatch.setattr(FakeParticipant, "prepare_transaction", lambda _: PreparedTxnState())
+    with pytest.raises(PrepareFailedError, match="without an identity"):
+        write_unit(make_dual_write(), "one")
+    assert in_both(sqlite_engine, kafka)
