@@ -110,6 +110,21 @@ def test_a_partition_has_no_more_batches_in_flight_than_the_limit() -> None:
     assert queue.may_send("leader", 0.0, 5)
 
 
+def test_no_batch_leaves_the_brokers_memory_while_it_may_be_sent_again() -> None:
+    """A broker recognises the last five batches. The first one is in its log, and its acknowledgement was lost."""
+    accumulator = make(SMALL)
+    queue = add(accumulator, *[b"x" * 50] * 7)
+    accumulator.flush(0.0)
+    first, *others = [take(accumulator, queue) for _ in range(5)]
+    accumulator.send_again(first, 0.0, "NOT_ENOUGH_REPLICAS_AFTER_APPEND")
+    for batch in others:
+        accumulator.acknowledge(batch)
+    assert take(accumulator, queue) is first
+    assert not queue.may_send("leader", 0.0, 5), "the sixth would push the first one out"
+    accumulator.acknowledge(first)
+    assert queue.may_send("leader", 0.0, 5)
+
+
 def test_a_new_leader_gets_nothing_while_the_old_one_may_still_answer() -> None:
     accumulator = make(SMALL)
     queue = add(accumulator, b"x" * 50, b"y" * 50)
