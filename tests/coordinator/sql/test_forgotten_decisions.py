@@ -15,6 +15,7 @@ from sqlalchemy import Engine, delete, event, insert, select, update
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.rules.lease import LeaseContradictedError
+from dualwrite.coordinator.rules.lease_memory import RowSeen, Unmatched
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import DatabaseBusyError, DecisionLostError
@@ -147,6 +148,25 @@ def test_each_difference_between_row_and_memory_keeps_the_row_from_being_overwri
     with engine.connect() as connection, pytest.raises(LeaseContradictedError):
         store.store(connection, lease, PreparedTxnState("42:8"))
     assert slot_rows(engine)[ID] == row
+
+
+@pytest.mark.parametrize(
+    ("since", "left"),
+    [({}, ""), ({"fencing_token": 2}, "42:7"), ({"prepared_txn_state": "42:9"}, "42:9")],
+    ids=["nothing has happened since", "a new owner has taken it", "another state was stored"],
+)
+def test_only_the_row_that_was_found_set_back_is_corrected(engine: Engine, since: Mapping[str, Any], left: str) -> None:
+    """The record of what the database has lost may have to wait. Until then the row may have got another decision."""
+    store = TakingStore(engine)
+    lease = store.take_over(ID, "me")
+    with engine.begin() as connection:
+        store.store(connection, lease, PreparedTxnState("42:7"))
+    found = RowSeen(lease.fencing_token, None, PreparedTxnState("42:7"))
+    with engine.begin() as connection:
+        connection.execute(update(table).values(updated_at=table.c.updated_at, **since))
+    lost = Unmatched(PreparedTxnState("42:8"), Outcome.HEURISTIC_COMMIT, "a test")
+    store.note_unmatched(ID, [lost], found)
+    assert slot_rows(engine)[ID].prepared_txn_state == left
 
 
 def test_the_heartbeat_notices_a_lost_decision_of_an_idle_slot(engine: Engine, dual_write: DualWrite) -> None:
