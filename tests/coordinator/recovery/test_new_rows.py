@@ -18,7 +18,15 @@ from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.tables import UNRECOVERED
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import FencedError
-from tests.support.coordinator.event_table import CONFIG, await_sweeps, expire_leases, ready_engine, slot_rows
+from dualwrite.ids import PreparedTxnState
+from tests.support.coordinator.event_table import (
+    CONFIG,
+    TakingStore,
+    await_sweeps,
+    expire_leases,
+    ready_engine,
+    slot_rows,
+)
 from tests.support.coordinator.fake_kafka import Crash, FakeCluster, FakeKafka, Fault
 
 pytestmark = pytest.mark.slow_cases("mariadb")
@@ -248,3 +256,12 @@ def test_a_process_that_lost_the_slot_during_recovery_records_no_outcome(
         write(slow, "one again")
     assert states(fast) == hazard(other_engine)
     assert kafka.committed == ["two"]
+
+
+def test_a_process_that_lost_the_slot_leaves_the_mark_to_its_successor(engine: Engine) -> None:
+    """If the successor dies before it has recovered, the next owner must still find the row marked as new."""
+    store = TakingStore(engine)
+    slow, _ = store.take_over(ID, "slow"), store.take_over(ID, "successor")
+    with pytest.raises(FencedError):
+        store.mark_recovered(slow, PreparedTxnState())
+    assert slot_rows(engine)[ID].outcome == UNRECOVERED

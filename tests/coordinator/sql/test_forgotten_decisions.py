@@ -258,6 +258,22 @@ def test_a_forgotten_decision_that_kafka_had_not_committed_yet_is_a_hazard(
     assert (second, Outcome.HEURISTIC_HAZARD) in states(dual_write)
 
 
+def test_a_forgotten_decision_whose_commit_was_answered_late_is_no_hazard(
+    engine: Engine, make_dual_write: Callable[..., DualWrite], kafka: FakeKafka
+) -> None:
+    """The next unit of work waits for that answer before its first record."""
+    dual_write = make_dual_write(engine, lease_timeout=3600, completion="background")
+    kafka.is_slow = lambda: True
+    write(dual_write, "one")
+    before = copied(engine)
+    write(dual_write, "two")
+    second = state_now(engine)
+    set_back(engine, before)
+    with pytest.raises(DecisionLostError):
+        write(dual_write, "three")
+    assert states(dual_write) == [(second, Outcome.HEURISTIC_COMMIT)]
+
+
 def test_an_outcome_that_could_not_be_recorded_is_recorded_by_a_later_heartbeat(
     engine: Engine, dual_write: DualWrite, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -316,6 +332,21 @@ def test_a_copy_that_renewed_the_lease_is_noticed_before_anything_is_committed(
     assert isinstance(raised.value, LeaseContradictedError)
     assert (stored_values(engine), kafka.aborted) == (["one"], ["two"])
     assert [outcome for _, outcome in states(dual_write)] == [Outcome.HEURISTIC_HAZARD], "both used one producer epoch"
+
+
+def test_a_copy_does_not_make_a_hazard_of_a_unit_that_was_rolled_back(
+    engine: Engine, make_dual_write: Callable[..., DualWrite]
+) -> None:
+    def fail(step: str) -> None:
+        if step == "COMMIT_DATABASE":
+            raise DatabaseBusyError("a test")
+
+    dual_write = make_dual_write(engine, lease_timeout=3600, on_step=fail)
+    with pytest.raises(DatabaseBusyError):
+        write(dual_write, "rolled back")
+    with the_row_of_a_copy(engine, lease_version=4711):
+        manager_of(dual_write).process.pool.beat()
+    assert states(dual_write) == []
 
 
 def test_a_copy_that_committed_is_named_with_what_it_wrote(engine: Engine, dual_write: DualWrite) -> None:
