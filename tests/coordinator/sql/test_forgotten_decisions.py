@@ -334,16 +334,23 @@ def test_a_copy_that_renewed_the_lease_is_noticed_before_anything_is_committed(
     assert [outcome for _, outcome in states(dual_write)] == [Outcome.HEURISTIC_HAZARD], "both used one producer epoch"
 
 
+@pytest.mark.parametrize("fails", ["the COMMIT", "the statement that stores the state"])
 def test_a_copy_does_not_make_a_hazard_of_a_unit_that_was_rolled_back(
-    engine: Engine, make_dual_write: Callable[..., DualWrite]
+    engine: Engine, make_dual_write: Callable[..., DualWrite], fails: str
 ) -> None:
-    def fail(step: str) -> None:
-        if step == "COMMIT_DATABASE":
+    def fail_commit(step: str) -> None:
+        if step == "COMMIT_DATABASE" and fails == "the COMMIT":
             raise DatabaseBusyError("a test")
 
-    dual_write = make_dual_write(engine, lease_timeout=3600, on_step=fail)
+    def fail_statement(_: Any, __: Any, statement: str, *___: Any) -> None:
+        if "first_record" in statement and statement.startswith("UPDATE") and fails != "the COMMIT":
+            raise DatabaseBusyError("a test")
+
+    dual_write = make_dual_write(engine, lease_timeout=3600, on_step=fail_commit)
+    event.listen(engine, "after_cursor_execute", fail_statement)
     with pytest.raises(DatabaseBusyError):
         write(dual_write, "rolled back")
+    event.remove(engine, "after_cursor_execute", fail_statement)
     with the_row_of_a_copy(engine, lease_version=4711):
         manager_of(dual_write).process.pool.beat()
     assert states(dual_write) == []

@@ -62,6 +62,25 @@ def test_a_unit_fenced_in_kafka_before_its_commit_does_not_affect_the_next(
     assert slot_rows(sqlite_engine)["orders-0"].fencing_token == 1
 
 
+def test_a_fenced_participant_is_not_used_again_although_it_could_abort(
+    make_dual_write: Make, sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    fenced = [FencedError("by a late copy")]
+
+    def observe(name: str) -> None:
+        if name == "PREPARE_KAFKA" and fenced:
+            raise fenced.pop()
+
+    dual_write = make_dual_write(on_step=observe)
+    with pytest.raises(FencedError):
+        write_unit(dual_write, "one")
+    assert kafka.aborted == ["one"]
+    assert kafka.open_participants() == 0
+    write_unit(dual_write, "two")
+    assert in_both(sqlite_engine, kafka, "two")
+    assert kafka.requests.count("init-keep") == 2, "recovery comes before the next unit of work"
+
+
 def test_a_copy_that_comes_during_recovery_makes_it_begin_again(
     dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
 ) -> None:
