@@ -287,6 +287,25 @@ def test_under_tv1_a_restart_ends_no_records_that_came_without_a_fact() -> None:
     with_rooms(test)
 
 
+async def client_after_tv1(rooms: Rooms) -> ProducerIdentity:
+    """A client that has ended a transaction under TV1, and goes on with the same epoch."""
+    producer = await begun(rooms, 0)
+    await rooms.coordinator.execute(EndTransaction(TXN_ID, producer, Marker.COMMIT, TV1))
+    return producer
+
+
+def test_a_join_that_had_to_wait_is_refused_if_its_client_was_fenced_meanwhile() -> None:
+    async def test(rooms: Rooms, files: MemoryFiles) -> None:
+        producer = await client_after_tv1(rooms)
+        joining = asyncio.ensure_future(rooms.coordinator.join(AddPartitions(TXN_ID, producer, names(1), TV2)))
+        await asyncio.sleep(0)
+        fencing = asyncio.ensure_future(rooms.coordinator.execute(init()))
+        assert await joining in (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.PRODUCER_FENCED)
+        assert (await fencing).error is ErrorCode.NONE
+
+    with_rooms(test)
+
+
 # --- producer ids, and what must not get to the disk
 
 

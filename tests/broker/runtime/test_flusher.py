@@ -78,6 +78,20 @@ def test_after_the_barrier_everything_appended_before_is_durable_and_shown() -> 
     flushing(test)
 
 
+def test_background_work_begins_once_what_was_appended_before_is_durable() -> None:
+    """If it synced the same files, only one of two threads would get the failure of a disk."""
+
+    async def main() -> list[int]:
+        flusher = Flusher(durable=True, on_failure=never)
+        log, found = NumberLog(flusher), []
+        log.append()
+        flusher.in_background(lambda: found.append(log.durable))
+        await flusher.close()
+        return found
+
+    assert [run(main(), seed) for seed in range(8)] == [[1]] * 8
+
+
 def test_files_are_synced_at_the_same_time() -> None:
     """Each waits until the other has begun: one after another, the first would wait in vain."""
     together = threading.Barrier(2, timeout=20)

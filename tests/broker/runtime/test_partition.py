@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import NoReturn
 
 import pytest
 
@@ -153,12 +154,21 @@ def test_records_found_at_a_restart_are_durable_and_visible() -> None:
 
 
 def test_a_disk_that_refuses_an_append_stops_the_broker() -> None:
-    async def test(rooms: Rooms, files: MemoryFiles) -> None:
-        files.appends.fail()
-        with pytest.raises(OSError, match="no space left"):
-            append(rooms.partition(0), b"v")
+    reasons: list[BaseException] = []
 
-    with_rooms(test)
+    def stop(error: BaseException) -> NoReturn:
+        reasons.append(error)
+        raise error
+
+    async def main() -> None:
+        files = MemoryFiles()
+        rooms = await Rooms(files, Flusher(durable=True, on_failure=stop)).with_topic(1)
+        files.appends.fail()
+        with pytest.raises(OSError, match="no space left") as raised:
+            append(rooms.partition(0), b"v")
+        assert reasons == [raised.value]
+
+    run(main())
 
 
 def test_the_last_stable_offset_is_not_below_the_logs_start() -> None:
