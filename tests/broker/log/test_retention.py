@@ -57,6 +57,18 @@ def test_the_log_start_never_moves_back() -> None:
     assert opened(files).start_offset == log.start_offset == 3
 
 
+def test_a_log_whose_end_was_not_synced_does_not_end_before_its_start_after_a_power_cut() -> None:
+    """With ``durability=os`` readers see records that are not synced, and may delete up to them."""
+    for seed in range(8):
+        files = MemoryFiles()
+        log = opened(files)
+        for _ in range(3):
+            add(log, Record(b"key", b"value", 1000))
+        log.truncate_before(2)
+        found = opened(files.power_cut(random.Random(seed)))
+        assert (found.start_offset, found.end_offset) == (2, 3)
+
+
 def test_an_emptied_log_continues_at_its_end() -> None:
     files = MemoryFiles()
     log = log_of(files, [1000] * 3)

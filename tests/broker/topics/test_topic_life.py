@@ -30,6 +30,7 @@ from tests.support.requests.calls import (
 )
 from tests.support.requests.offset_calls import commit, committed
 from tests.support.requests.raw_client import RawClient
+from tests.support.waiting import PATIENCE_SECONDS
 
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -131,7 +132,8 @@ def test_a_waiting_fetch_is_answered_at_once_when_its_topic_is_deleted(
     client: RawClient, shared_broker: EmbeddedBroker, version: int
 ) -> None:
     name = new_topic(client)
-    request = fetch_request(name, by_id=topic_id(client, name), max_wait_ms=15_000)
+    longer_than_the_client = int(2000 * PATIENCE_SECONDS)
+    request = fetch_request(name, by_id=topic_id(client, name), max_wait_ms=longer_than_the_client)
     with RawClient(shared_broker.bootstrap_servers) as waiting:
         correlation = waiting.send(request, version)
         delete(client, name)
