@@ -238,6 +238,35 @@ def test_a_transfer_back_returns_the_leases_of_one_owner_only(place: LeaseDataba
     assert tokens == {1}, "who sweeps them raises it"
 
 
+def test_a_lease_that_is_taken_over_during_a_transfer_back_stays_with_its_new_owner(place: LeaseDatabase) -> None:
+    if place.engine.dialect.name == "sqlite":
+        pytest.skip("one transaction writes at a time")
+    place.transfer(place.take(1), "run 1")
+    heirs: list[Lease] = []
+    is_begun: list[bool] = []
+
+    def take_over_first(_: Any, __: Any, statement: str, *___: Any) -> None:
+        if statement.startswith("UPDATE") and not is_begun:
+            is_begun.append(True)
+            heirs.append(place.take_over("a-0"))
+
+    event.listen(place.engine, "before_cursor_execute", take_over_first)
+    place.transfer_back("run 1")
+    assert len(heirs) == 1
+    assert place.owners() == {"a-0": "heir"}
+
+
+def test_a_transferred_lease_knows_whether_kafka_has_committed_the_state_in_its_row(place: LeaseDatabase) -> None:
+    lease, other = place.take(2)
+    for each in (lease, other):
+        with place.store.transaction(commit=True) as connection:
+            place.store.store(connection, each, native(1))
+        each.memory.committed()
+    other.memory.completed()
+    transferred = place.transfer([lease, other])
+    assert [each.memory.uncompleted for each in transferred] == [native(1), None]
+
+
 def test_a_rolled_back_transfer_and_store_leave_no_trace(place: LeaseDatabase) -> None:
     leases = place.take(2)
     with place.store.transaction(commit=False) as connection:
