@@ -287,6 +287,33 @@ def test_under_tv1_a_restart_ends_no_records_that_came_without_a_fact() -> None:
     with_rooms(test)
 
 
+def test_a_power_cut_during_a_start_leaves_no_end_without_its_markers() -> None:
+    """Under TV1 a later start could not tell that they are missing."""
+
+    async def test(rooms: Rooms, files: MemoryFiles) -> None:
+        producer = await begun(rooms, 0)
+        ending = asyncio.ensure_future(rooms.coordinator.execute(EndTransaction(TXN_ID, producer, Marker.COMMIT, TV1)))
+        while markers_in(rooms, 0) == []:
+            decided = files.power_cut(random.Random(1))
+            await asyncio.sleep(0)
+        await ending
+        started = await Rooms(decided).with_topic()
+        assert status_of(started) is TransactionStatus.PREPARE_COMMIT
+        finishing = asyncio.ensure_future(started.coordinator.finish_decided())
+        disks: list[MemoryFiles] = []
+        while not finishing.done():
+            disks += [decided.power_cut(random.Random(seed)) for seed in SEEDS]
+            await asyncio.sleep(0)
+        assert await finishing == 1
+        for disk in disks:
+            again = await Rooms(disk).with_topic()
+            await again.coordinator.finish_decided()
+            assert status_of(again) is COMMITTED
+            assert not again.partition(0).state.open_transactions
+
+    with_rooms(test)
+
+
 async def client_after_tv1(rooms: Rooms) -> ProducerIdentity:
     """A client that has ended a transaction under TV1, and goes on with the same epoch."""
     producer = await begun(rooms, 0)
