@@ -221,7 +221,7 @@ class SqlLeases:
             table.c.fencing_token == read_row.fencing_token,
             table.c.owner == read_row.owner,
         )
-        if row is None or (row.fencing_token, row.owner) != (read_row.fencing_token, read_row.owner):
+        if row is None:
             return None
         has_expired = not row.owner or row.remaining is None or row.remaining <= 0
         return row if has_expired or candidate.status in _NOT_RENEWED else None

@@ -103,6 +103,15 @@ def test_a_task_does_not_renew_a_lease_that_it_has_transferred(place: LeaseDatab
     assert (row.remaining or 0) <= 10
 
 
+def test_a_lease_that_was_transferred_since_its_owner_was_seen_dead_is_not_taken(place: LeaseDatabase) -> None:
+    """A task transfers its lease as its last deed. The fencing token stays, and the transaction is prepared."""
+    (lease,) = place.take(1)
+    (seen,) = place.leases.rows("a")
+    place.transfer([lease])
+    assert place.leases.take([Candidate(seen, SlotStatus.DEAD)], "heir", LONG, 1) == []
+    assert place.owners() == {"a-0": "run 1"}
+
+
 def test_a_lease_that_was_taken_over_cannot_be_transferred(place: LeaseDatabase) -> None:
     (lease,) = place.take(1)
     place.take_over("a-0")
