@@ -1,14 +1,18 @@
-"""A slot whose recovery goes on in a thread after its user was cancelled, while another user takes the slot."""
+"""One slot by itself: its recovery, its participant, and what comes after its close or its loss."""
 
 from collections.abc import Callable
 
 import pytest
+from sqlalchemy import Engine, update
 
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.process.this_process import THIS_PROCESS
+from dualwrite.coordinator.rules.lease import LeaseLostError
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.slots.slot import Counters, Slot
+from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
+from dualwrite.errors import FencedError
 from dualwrite.records.outgoing import OutgoingRecord
 from tests.support.coordinator.fake_kafka import FakeKafka
 
@@ -75,3 +79,61 @@ def test_a_repair_that_raised_is_repeated_before_the_slot_is_warm(make_slot: Cal
     slot.recover()
     assert attempts == [False, False]
     assert slot.is_warm
+
+
+def nothing_to_repair(_: Slot) -> None:
+    """The usual repair."""
+
+
+def test_a_recovery_that_ends_after_the_close_leaves_no_participant_open(
+    make_slot: Callable[[Repair], Slot], kafka: FakeKafka
+) -> None:
+    slot = make_slot(nothing_to_repair)
+
+    def close_before(request: str) -> None:
+        if request == "init":
+            slot.close(0)
+
+    kafka.before_effect = close_before
+    slot.recover()
+    assert kafka.open_participants() == 0
+
+
+def test_a_participant_that_comes_back_after_the_close_is_closed(
+    make_slot: Callable[[Repair], Slot], kafka: FakeKafka
+) -> None:
+    slot = make_slot(nothing_to_repair)
+    slot.recover()
+    participant = slot.lend()
+    slot.close(0)
+    assert kafka.open_participants() == 1
+    slot.give_back(participant)
+    assert kafka.open_participants() == 0
+
+
+def test_a_participant_that_did_not_come_back_is_closed_before_another_is_made(
+    make_slot: Callable[[Repair], Slot], kafka: FakeKafka
+) -> None:
+    slot = make_slot(nothing_to_repair)
+    slot.recover()
+    slot.lend()
+    slot.recover()
+    assert kafka.open_participants() == 1
+
+
+def test_a_recovery_that_finds_the_lease_lost_gives_the_slot_up(
+    make_slot: Callable[[Repair], Slot], sqlite_engine: Engine
+) -> None:
+    slot = make_slot(nothing_to_repair)
+    with sqlite_engine.begin() as connection:
+        connection.execute(update(table).values(fencing_token=table.c.fencing_token + 1))
+    with pytest.raises(LeaseLostError):
+        slot.recover()
+    assert slot.is_fenced
+
+
+def test_a_lost_slot_is_not_recovered_in_the_background(make_slot: Callable[[Repair], Slot]) -> None:
+    slot = make_slot(nothing_to_repair)
+    slot.fence(FencedError("another process has it"))
+    slot.finish_later()
+    assert not slot.is_busy

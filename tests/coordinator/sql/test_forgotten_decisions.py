@@ -274,6 +274,27 @@ def test_a_forgotten_decision_whose_commit_was_answered_late_is_no_hazard(
     assert states(dual_write) == [(second, Outcome.HEURISTIC_COMMIT)]
 
 
+def test_what_was_lost_is_on_record_before_the_slot_can_be_leased_again(
+    engine: Engine, dual_write: DualWrite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record corrects the row, which the next owner of the slot reads."""
+    manager, held = manager_of(dual_write), []
+    write(dual_write, "one")
+    before = copied(engine)
+    write(dual_write, "two")
+    set_back(engine, before)
+    record = manager.store.note_unmatched
+
+    def note(*arguments: Any) -> None:
+        held.append([lease.transactional_id for lease in manager.process.pool.registry.held])
+        record(*arguments)
+
+    monkeypatch.setattr(manager.store, "note_unmatched", note)
+    with pytest.raises(DecisionLostError):
+        write(dual_write, "three")
+    assert held == [[ID]]
+
+
 def test_an_outcome_that_could_not_be_recorded_is_recorded_by_a_later_heartbeat(
     engine: Engine, dual_write: DualWrite, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -48,8 +48,12 @@ def test_one_record_after_another_takes_few_bytes() -> None:
     assert len(encode(MovedRecords(PAIR, 0, runs))) < 7_000
 
 
+OF_A_LATER_RELEASE = encode(Finished(1, (PAIR,))).replace(b'"version":1', b'"version":2')
+
+
 @pytest.mark.parametrize(
-    "value", [None, b"", b"[]", b'{"version":2}', b'{"version":1}', b"\xff", b'{"version":1,"moved":1}']
+    "value",
+    [None, b"", b"[]", b'{"version":2}', b'{"version":1}', b"\xff", b'{"version":1,"moved":1}', OF_A_LATER_RELEASE],
 )
 def test_another_value_is_named(value: bytes | None) -> None:
     with pytest.raises(InputError, match="a record that this release cannot read"):
