@@ -288,6 +288,38 @@ def test_the_sweep_records_transactions_that_were_ended_by_force(
     assert cluster.committed == ["one"]
 
 
+def test_a_slot_that_the_background_could_not_recover_is_tried_again_at_the_next_heartbeat(
+    engine: Engine, make: Make, cluster: FakeCluster
+) -> None:
+    survivor = make()
+    write(survivor, "zero")
+    die(make, "one")
+    expire_leases(engine)
+    cluster.of("a-1").fault = lambda request: Fault.BEFORE if request == "complete" else Fault.NONE
+    manager_of(survivor).process.pool.beat()
+    swept(survivor)
+    assert cluster.ongoing == ["a-1"]
+    cluster.of("a-1").fault = lambda request: Fault.NONE
+    manager_of(survivor).process.pool.beat()
+    swept(survivor)
+    assert cluster.ongoing == []
+    assert cluster.committed == sorted(stored_values(engine)) == ["one", "zero"]
+
+
+def test_while_kafka_is_away_no_further_slot_is_taken(
+    engine: Engine, make: Make, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    die_on_two_slots(engine, make)
+    tokens = {name: row.fencing_token for name, row in slot_rows(engine).items()}
+    monkeypatch.setattr("dualwrite.coordinator.slots.sweeper.CHUNK", 1)
+    for kafka in cluster.ids.values():
+        kafka.fault = lambda request: Fault.BEFORE
+    with pytest.raises(KafkaUnavailableError):
+        manager_of(make()).process.sweeper.sweep()
+    taken = [name for name, row in slot_rows(engine).items() if row.fencing_token != tokens[name]]
+    assert taken == ["a-0"]
+
+
 def test_an_outcome_that_could_not_be_recorded_is_found_by_the_next_sweep(
     engine: Engine, make: Make, cluster: FakeCluster
 ) -> None:
