@@ -12,7 +12,7 @@ from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.slots.lease_registry import LeaseRegistry
-from dualwrite.errors import DatabaseNotReadyError, DualWriteError, KafkaUnavailableError
+from dualwrite.errors import DatabaseBusyError, DatabaseNotReadyError, DualWriteError, KafkaUnavailableError
 from tests.support.coordinator.event_table import CONFIG, await_sweeps, events, expire_leases, slot_rows, stored_values
 from tests.support.coordinator.fake_kafka import FakeCluster, Fault
 from tests.support.crash.world import free_port
@@ -334,6 +334,26 @@ def test_an_outcome_that_could_not_be_recorded_is_found_by_the_next_sweep(
     with engine.begin() as connection:
         connection.execute(text("ALTER TABLE elsewhere RENAME TO kafka_transaction_outcome"))
     assert manager_of(survivor).process.sweeper.sweep()["a-0"] is Outcome.HEURISTIC_ABORT
+    assert [outcome.transactional_id for outcome in survivor.outcomes()] == ["a-0"]
+
+
+def test_an_outcome_that_was_not_recorded_is_found_by_the_next_heartbeat(
+    engine: Engine, make: Make, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slot must not count as recovered: the heartbeat looks at no slot that was given back."""
+    die_on_two_slots(engine, make)
+    cluster.of("a-0").init_producer_id(keep_prepared_txn=False)
+    survivor = make()
+
+    def refuse(*_: object) -> None:
+        raise DatabaseBusyError("a test")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(manager_of(survivor).store, "record", refuse)
+        with pytest.raises(DatabaseBusyError):
+            manager_of(survivor).process.sweeper.sweep()
+    manager_of(survivor).process.pool.beat()
+    swept(survivor)
     assert [outcome.transactional_id for outcome in survivor.outcomes()] == ["a-0"]
 
 
