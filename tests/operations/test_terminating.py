@@ -1,13 +1,18 @@
 """``dualwrite transactions terminate``: aborts in any case, and reports if that tears a unit of work."""
 
+from collections.abc import Sequence
+
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, update
 
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.protocol.requests import InitializedProducer
 from dualwrite.coordinator.rules.lease import Lease, LeaseLostError
 from dualwrite.coordinator.rules.recovery_decision import Outcome
+from dualwrite.coordinator.rules.slot_rules import Candidate
+from dualwrite.coordinator.slots.lease_registry import LeaseRegistry
 from dualwrite.coordinator.sql.outcome_store import outcomes
+from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import (
     DatabaseBusyError,
     InvalidTransactionStateError,
@@ -228,6 +233,25 @@ def test_no_unit_of_work_begins_before_kafka_has_aborted(
     impatient.dispose()
     assert refused == [any_place.slot()]
     assert any_place.visible() == []
+
+
+def test_a_decision_that_came_after_the_look_is_contradicted_on_record(
+    site: OperationsSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database's own transaction was about to commit, as one of a client that is gone may be for a while."""
+    site.leave("one", step="COMMIT_DATABASE")
+    described = site.described()
+    assert described is not None
+    state, take = str(described.producer), LeaseRegistry.take
+
+    def decided_before(self: LeaseRegistry, candidates: Sequence[Candidate]) -> list[Lease]:
+        with site.engine.begin() as connection:
+            connection.execute(update(table).values(prepared_txn_state=state))
+        return take(self, candidates)
+
+    monkeypatch.setattr(LeaseRegistry, "take", decided_before)
+    terminate(site.engine, site.broker.client_config, site.slot())
+    assert site.outcomes() == [(site.slot(), state, Outcome.HEURISTIC_ABORT.value)]
 
 
 def test_a_slot_that_was_taken_before_kafka_is_asked_is_left_to_its_taker(
