@@ -76,6 +76,8 @@ async def answered(app: Any, scope: dict[str, Any], body: bytes = b"") -> AsgiAn
 
     await app(scope, receive, send)
     start = next(message for message in sent if message["type"] == "http.response.start")
+    names = [key.lower() for key, _ in start["headers"]]
+    assert len(set(names)) == len(names), f"a header is there twice: {names}"
     content = b"".join(message.get("body", b"") for message in sent if message["type"] == "http.response.body")
     return AsgiAnswer(
         start["status"], {key.decode().lower(): value.decode() for key, value in start["headers"]}, content.decode()
