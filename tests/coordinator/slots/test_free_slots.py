@@ -167,3 +167,16 @@ def test_a_database_that_was_replaced_by_its_copy_is_noticed_before_the_next_lea
     with pytest.raises(CopiedDatabaseError):
         lease(made)
     assert names(held) == ["a-0", "a-1"]
+
+
+def test_a_lost_lease_that_is_forgotten_late_leaves_the_next_lease_of_its_slot_alone(leases: MemoryLeases) -> None:
+    """A heartbeat finds the first lost while another thread has leased the slot again."""
+    own, other = registry(leases), registry(leases, "other")
+    (first,) = lease(own)
+    own.give_back([first], finished=True)
+    (others,) = lease(other)
+    other.give_back([others], finished=True)
+    (second,) = lease(own)
+    assert second.transactional_id == first.transactional_id
+    own.forget([first])
+    assert own.held == [second]
