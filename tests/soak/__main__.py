@@ -142,12 +142,12 @@ def report(result: dict[str, Any], options: argparse.Namespace) -> int:
 def page_of(result: dict[str, Any], found: Sequence[Growth], options: argparse.Namespace, has_picture: bool) -> str:
     """The result in Markdown."""
     command = f"python -m tests.soak --seconds {options.seconds:g} --workers {options.workers} --seed {options.seed}"
-    lines = ["# Soak\n", "| | |\n|---|---|", f"| command | `{command}` |"]
+    lines = [_INTRODUCTION, "| | |\n|---|---|", f"| command | `{command}` |"]
     lines += [f"| {name} | {value} |" for name, value in machine_and_versions().items()]
     lines += [f"| {name} | {count:,} |" for name, count in sorted(result["faults"].items())]
-    lines += [f"| units of which callers were told `{word}` | {result['told'].get(word, 0):,} |" for word in _WORDS]
+    lines += [f"| units of work that {what} | {result['told'].get(word, 0):,} |" for word, what in _WORDS.items()]
     lines += [f"| rows matched with records | {result['matched']:,} |", f"| anomalies | {len(result['anomalies'])} |"]
-    lines += ["", "| | median | per hour | grown after the warm-up | allowed |", "|---|--:|--:|--:|--:|"]
+    lines += [_GROWTH, "| | median | per hour | grown after the warm-up | allowed |", "|---|--:|--:|--:|--:|"]
     lines += [
         f"| {each.name} | {each.typical:,.1f} | {each.per_hour:+,.2f} | {each.grown:+,.2f} | {each.allowed:,.1f} |"
         for each in found
@@ -157,7 +157,22 @@ def page_of(result: dict[str, Any], found: Sequence[Growth], options: argparse.N
     return "\n".join([*lines, ""])
 
 
-_WORDS = ("ok", "no", "doubt")
+_WORDS = {"ok": "were committed", "no": "were rolled back", "doubt": "ended in doubt"}
+"""What the word of a worker says about its unit of work."""
+
+_INTRODUCTION = """\
+# Soak
+
+Eight worker processes of one application run units of work on the bundled broker and PostgreSQL, under a fault every
+one to five seconds. Rows are matched with records all the time. The broker and two of the workers live through it, and
+nothing of theirs may grow. `make soak` writes this page again, in an hour, into `build/soak/`.
+"""
+
+_GROWTH = """
+The first quarter is the warm-up, in which caches fill and pools reach their size. *Per hour* is the slope of a line
+through the samples after it, which single peaks do not move. *Grown* is that slope over the time after the warm-up, and
+*allowed* what still counts as flat.
+"""
 
 
 if __name__ == "__main__":
