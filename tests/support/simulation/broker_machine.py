@@ -132,7 +132,8 @@ class BrokerMachine:
         self.loop.end()
 
     def _before_step(self) -> None:
-        fault = self._strike(self._step_faults.pull())
+        due = self._step_faults.pull()
+        fault = None if due is None else self._strike(due)
         if fault is not None:
             self._note(f"stalls for {fault.seconds:.3f} s")
             self.process.stalled_until = self._scheduler.now + fault.seconds
@@ -154,7 +155,8 @@ class BrokerMachine:
         await self.rooms.flusher.barrier()
 
     def _is_struck(self) -> bool:
-        self._end = self._strike(self._disk_faults.pull())
+        due = self._disk_faults.pull()
+        self._end = None if due is None else self._strike(due)
         return self._end is not None
 
     def _end_process(self) -> None:

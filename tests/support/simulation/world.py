@@ -205,7 +205,7 @@ class SimulatedWorld:
 
     def _start(self, lane: str) -> None:
         process = self._process(self._clocks[lane])
-        self._lanes[process] = lane
+        self._lanes[process], process.is_faulty = lane, True
         self.note(lane, f"starts as {process.number}")
         process.start_thread(lambda: SimulatedApplication(self, process, lane).run(), "main")
 
@@ -255,10 +255,8 @@ class SimulatedWorld:
         return fault
 
     def _before_turn(self, thread: SimulatedThread) -> None:
-        lane = self._lanes.get(thread.process)
-        if lane is None:
-            return
-        fault = self._strike(self._turns[lane].pull())
+        due = self._turns[self._lanes[thread.process]].pull()
+        fault = None if due is None else self._strike(due)
         if fault is not None:
             if fault.kind is SimulatedFault.KILL:
                 self._kill(thread.process, fault.seconds)
