@@ -21,6 +21,7 @@ CHEAP = {
     "no-fsync-before-answer": 10,
     "markers-in-one-partition": 10,
     "decided-not-finished": 40,
+    "row-of-another-cluster-believed": 40,
 }
 """Each with more seeds than it takes to notice it."""
 
@@ -47,6 +48,20 @@ def test_a_kill_before_the_state_is_stored_needs_the_anchor_in_the_older_protoco
     assert world.run().anomaly == ""
     with ABLATIONS["no-anchor"].applied():
         assert name_of(run_seed(2, faults).anomaly) == "aborted read"
+
+
+def test_what_is_decided_for_one_cluster_is_left_to_the_processes_of_that_cluster() -> None:
+    """A process commits in the database and is killed. The other one has the second cluster, where nothing is open."""
+    faults = [
+        PlannedFault(SimulatedFault.KILL, FaultPlace.COMMITTED, "app-0", 1, 0.9),
+        PlannedFault(SimulatedFault.BROKER_POWER, FaultPlace.DISK, "broker", 5, 2.3),
+    ]
+    result = run_seed(18, faults)
+    assert (result.anomaly, len(result.struck)) == ("", 2)
+    assert result.seen["two clusters"] == 1
+    assert result.seen["a slot was left to its cluster"] > 0
+    with ABLATIONS["row-of-another-cluster-believed"].applied():
+        assert name_of(run_seed(18, faults).anomaly) == "lost write"
 
 
 def test_after_an_ablation_the_product_is_whole_again() -> None:

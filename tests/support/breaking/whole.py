@@ -5,6 +5,7 @@ Each stands for the product without one of its safeguards. The broken functions 
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from dualwrite.broker.api.transactions import end_txn
@@ -19,6 +20,7 @@ from dualwrite.coordinator.recovery import prepared_predecessor
 from dualwrite.coordinator.rules.lease import LeaseLostError
 from dualwrite.coordinator.rules.machine import Event
 from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision
+from dualwrite.coordinator.rules.slot_rules import SlotObserver, SlotRow, SlotStatus
 from dualwrite.coordinator.slots import slot as slots
 from dualwrite.coordinator.steps.driver import UnitDriver
 from dualwrite.ids import OngoingTransaction, PreparedTxnState, ProducerIdentity
@@ -46,6 +48,7 @@ LAST_STABLE_OFFSET = Breakable(Partition, "last_stable_offset")
 DECIDE_BATCH = Breakable(PartitionState, "decide")
 BEGUN_SESSION = Breakable(OlderProducer, "begun_session")
 IDENTIFIES = Breakable(PreparedTxnState, "identifies")
+STATUS = Breakable(SlotObserver, "status")
 
 
 class UnlockedRow(NamedTuple):
@@ -200,6 +203,14 @@ def plain_session(control: ControlPlane, transactional_id: str) -> ProducerIdent
 def same_producer(self: PreparedTxnState, ongoing: OngoingTransaction) -> bool:
     """In place of IDENTIFIES: without the anchor."""
     return bool(self) and self.producer == ongoing.producer
+
+
+_status = SlotObserver.status
+
+
+def status_in_any_cluster(self: SlotObserver, row: SlotRow) -> SlotStatus:
+    """In place of STATUS: what the row says is believed to be about the cluster in use."""
+    return _status(self, replace(row, cluster_id=self.cluster_id))
 
 
 def never(*_: Any) -> bool:

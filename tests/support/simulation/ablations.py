@@ -178,6 +178,11 @@ ABLATIONS = {
             ((whole.LAST_STABLE_OFFSET, property(whole.whole_log)),),
         ),
         Ablation(
+            "row-of-another-cluster-believed",
+            "a state row of another cluster is left to the processes of that cluster",
+            ((whole.STATUS, whole.status_in_any_cluster),),
+        ),
+        Ablation(
             "database-forgets",
             "the database keeps what it has committed",
             ((whole.COMMIT, whole.remembering_commit), (whole.RESTART, whole.forgetful_restart)),

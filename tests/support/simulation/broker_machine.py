@@ -53,6 +53,7 @@ class BrokerMachine:
     :param note: called with a lane and with what happens there.
     :param fail: called with the reason if the broker does what it must never do.
     :param died: called when its process has ended.
+    :param lane: its name.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class BrokerMachine:
         note: Callable[[str, str], None],
         fail: Callable[[str], None],
         died: Callable[[], None],
+        lane: str = BROKER,
     ) -> None:
         self.files: Files = MemoryFiles()
         self.is_listening = False
@@ -72,11 +74,11 @@ class BrokerMachine:
         self._scheduler = scheduler
         self._make_process = make_process
         self._strike = strike
-        self._note = partial(note, BROKER)
+        self._note = partial(note, lane)
         self._fail = fail
         self._died = died
-        self._disk_faults = plan.trigger(FaultPlace.DISK, BROKER)
-        self._step_faults = plan.trigger(FaultPlace.STEP, BROKER)
+        self._disk_faults = plan.trigger(FaultPlace.DISK, lane)
+        self._step_faults = plan.trigger(FaultPlace.STEP, lane)
         chance = scheduler.random
         self._clock = MachineClock(chance.random() * 1000, chance.uniform(0.9, 1.1), 1_000_000 + chance.random() * 60)
         self._writes_left = 0

@@ -50,7 +50,7 @@ class SimulatedFault(Enum):
     __hash__ = object.__hash__
 
 
-BROKER, DATABASE = "broker", "database"
+BROKER, OTHER_BROKER, DATABASE = "broker", "broker-b", "database"
 
 
 class PlannedFault(NamedTuple):
@@ -109,6 +109,13 @@ _OF_OTHERS: Mapping[SimulatedFault, tuple[str, _Sort]] = {
 }
 _QUIET = 0.05
 """The part of the runs in which nothing goes wrong."""
+_TWO_CLUSTERS = 0.2
+"""The part of the runs with a second cluster."""
+
+
+def has_two_clusters(seed: int) -> bool:
+    """True if the run of ``seed`` has a second cluster, with a broker of its own."""
+    return random.Random(f"clusters of {seed}").random() < _TWO_CLUSTERS
 
 
 def faults_of(seed: int) -> list[PlannedFault]:
@@ -123,6 +130,10 @@ def faults_of(seed: int) -> list[PlannedFault]:
                 faults += _some(chance, kind, lane_of(number), sort)
     for kind, (lane, sort) in _OF_OTHERS.items():
         faults += _some(chance, kind, lane, sort)
+    if has_two_clusters(seed):
+        for kind, (lane, sort) in _OF_OTHERS.items():
+            if lane == BROKER:
+                faults += _some(chance, kind, OTHER_BROKER, sort)
     return faults
 
 

@@ -26,6 +26,8 @@ class StateRow(NamedTuple):
     owner: str
     expires_at: float | None
     is_new: bool
+    cluster: str = ""
+    """The cluster that it was last leased for, as ``str()`` of a ClusterIdentity writes it."""
 
     @property
     def seen(self) -> RowSeen:
@@ -58,6 +60,8 @@ class MemoryDatabase:
     """Called when a unit's COMMIT has taken effect, before its answer is on its way to ``process``."""
     after_lock: "Callable[[MemoryTransaction], None]" = lambda transaction: None
     """Called when recovery has locked the rows that it needs."""
+    happened: Callable[[str], None] = lambda what: None
+    """Called with what is seen in the rows that must have happened in some run."""
     down_until: float = 0.0
 
     def call(self, name: str) -> None:
