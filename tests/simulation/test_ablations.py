@@ -64,6 +64,15 @@ def test_what_is_decided_for_one_cluster_is_left_to_the_processes_of_that_cluste
         assert name_of(run_seed(18, faults).anomaly) == "lost write"
 
 
+def test_a_decision_that_the_database_forgot_is_on_record_before_its_process_goes_on() -> None:
+    faults = [PlannedFault(SimulatedFault.DATABASE_FORGETS, FaultPlace.COMMITTED, "database", 3, 0.02)]
+    result = run_seed(62, faults)
+    assert (result.anomaly, len(result.struck)) == ("", 1)
+    assert result.seen["a forgotten COMMIT is on record"] == 1
+    with ABLATIONS["state-not-compared"].applied():
+        assert name_of(run_seed(62, faults).anomaly) == "aborted read"
+
+
 def test_after_an_ablation_the_product_is_whole_again() -> None:
     barrier = Flusher.barrier
     with ABLATIONS["no-fsync-before-answer"].applied():

@@ -25,7 +25,7 @@ from dualwrite.coordinator.slots import slot as slots
 from dualwrite.coordinator.steps.driver import UnitDriver
 from dualwrite.ids import OngoingTransaction, PreparedTxnState, ProducerIdentity
 from tests.support.breaking.breakable import Breakable
-from tests.support.simulation.database import memory_database
+from tests.support.simulation.database import memory_database, slot_leases
 from tests.support.simulation.database.memory_database import MemoryDatabase, MemoryTransaction
 from tests.support.simulation.database.memory_store import MemoryHeld, MemoryStore
 from tests.support.simulation.database.memory_unit import MemoryUnit
@@ -48,6 +48,8 @@ LAST_STABLE_OFFSET = Breakable(Partition, "last_stable_offset")
 DECIDE_BATCH = Breakable(PartitionState, "decide")
 BEGUN_SESSION = Breakable(OlderProducer, "begun_session")
 IDENTIFIES = Breakable(PreparedTxnState, "identifies")
+REQUIRE_STATE = Breakable(memory_database, "require_state")
+REQUIRE_RENEWED_ROW = Breakable(slot_leases, "require_row")
 STATUS = Breakable(SlotObserver, "status")
 
 
@@ -62,6 +64,12 @@ class UnlockedRow(NamedTuple):
 
 def believed(lease: Any, row: Any, since: Any = None) -> None:
     """In place of REQUIRE_ROW: a process that had the lease still has it."""
+
+
+def token_alone(lease: Any, row: Any, since: Any = None) -> None:
+    """In place of REQUIRE_ROW and of REQUIRE_RENEWED_ROW: only another process's lease contradicts this one's."""
+    if row is None or row.fencing_token != lease.fencing_token:
+        raise LeaseLostError(lease)
 
 
 @contextmanager

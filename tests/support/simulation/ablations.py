@@ -183,6 +183,15 @@ ABLATIONS = {
             ((whole.STATUS, whole.status_in_any_cluster),),
         ),
         Ablation(
+            "state-not-compared",
+            "a state replaces only the one that its process has read or stored last; a renewal compares it, too",
+            (
+                (whole.REQUIRE_ROW, whole.token_alone),
+                (whole.REQUIRE_RENEWED_ROW, whole.token_alone),
+                (whole.REQUIRE_STATE, whole.believed),
+            ),
+        ),
+        Ablation(
             "database-forgets",
             "the database keeps what it has committed",
             ((whole.COMMIT, whole.remembering_commit), (whole.RESTART, whole.forgetful_restart)),

@@ -61,7 +61,7 @@ class SimulatedReader:
         world = self._world
         rows = set(world.database.units)
         for value in values:
-            if value.partition("/")[0] not in rows:
+            if value.partition("/")[0] not in rows | world.database.forgotten.keys():
                 world.broken.append(f"dirty read: a reader gets {value}, which the database has not committed")
         shown = self._cluster.shown
         shown[partition] = max(shown.get(partition, []), values, key=len)

@@ -112,6 +112,7 @@ class SimulatedWorld:
         self._is_over = False
         """True once no fault strikes any more."""
         self._commits = self.plan.trigger(FaultPlace.COMMIT, DATABASE)
+        self._forgets = self.plan.trigger(FaultPlace.COMMITTED, DATABASE)
         self._calls = self.plan.trigger(FaultPlace.CALL, DATABASE)
         self._locks = {lane: self.plan.trigger(FaultPlace.LOCKED, lane) for lane in self._clocks}
         self._stores = {lane: self.plan.trigger(FaultPlace.STORE, lane) for lane in self._clocks}
@@ -120,6 +121,7 @@ class SimulatedWorld:
         database.later = lambda act: self._later(self._last_seconds, act)
         database.before_call = self._before_call
         database.happened = self.happened
+        database.forgets_after = self._forgets_after
         database.before_store = lambda process: self._strike_process(process, self._stores)
         database.after_commit = lambda process: self._strike_process(process, self._committed)
         database.after_lock = self._after_lock
@@ -157,10 +159,10 @@ class SimulatedWorld:
         self._for_each_cluster(lambda last: SimulatedReader(self, last).read_all())
         return Ended(
             rows=list(self.database.units),
-            records=of_all(self.clusters, SimulatedCluster.values),
+            records=[value for value in of_all(self.clusters, SimulatedCluster.values) if not self._is_known(value)],
             withdrawn=of_all(self.clusters, SimulatedCluster.withdrawn),
             records_of={attempt: self.records_of(attempt) for attempt in self.answers},
-            answers=self.answers,
+            answers={unit: answer for unit, answer in self.answers.items() if unit not in self.database.forgotten},
             units_left=len(self.units_left),
             unstable=of_all(self.clusters, SimulatedCluster.unstable),
             is_read=all(cluster.is_read for cluster in self.clusters),
@@ -176,9 +178,19 @@ class SimulatedWorld:
         return [f"aborted read: readers of {cluster.lane} get {value} of another cluster" for value in values]
 
     def _is_expected(self, outcome: str) -> bool:
-        """True for what is on record with two clusters: that the records of a unit are missing in the cluster that a
-        slot is used in now, because the slot was given back in the other one (docs/outcomes.md)."""
-        return len(self.clusters) > 1 and outcome == Outcome.HEURISTIC_HAZARD.value
+        """True for what must be on record if the database has forgotten something. And with two clusters: that a unit's
+        records are missing in the cluster that uses the slot now, as the other one did before (docs/outcomes.md)."""
+        is_of_other_cluster = len(self.clusters) > 1 and outcome == Outcome.HEURISTIC_HAZARD.value
+        return is_of_other_cluster or bool(self.database.forgotten)
+
+    def _is_known(self, value: str) -> bool:
+        """True for a record of a unit that the database has forgotten; unless its process has gone on in the same slot,
+        and nothing is on record. A process that has ended since can notice nothing."""
+        unit, database = value.partition("/")[0], self.database
+        lease = database.forgotten.get(unit)
+        if lease is None:
+            return False
+        return unit not in database.replaced or lease.transactional_id in dict(database.outcomes)
 
     def records_of(self, attempt: str) -> int:
         """How many records an attempt of a unit of work has."""
@@ -302,6 +314,10 @@ class SimulatedWorld:
             return 0
         self._last_seconds = fault.seconds
         return _LOST_COMMITS[fault.kind]
+
+    def _forgets_after(self) -> float | None:
+        fault = self.strike(self._forgets.pull())
+        return None if fault is None else fault.seconds
 
     def _before_call(self) -> None:
         fault = self.strike(self._calls.pull())

@@ -73,17 +73,18 @@ class MemorySlotLeases:
         if self._is_foreign(row, self._cluster):
             self._database.happened(CHANGED_CLUSTER)
         version = next(self._database.versions)
+        token = row.token + 1 if row.token else self._database.first_token()
         transaction.write(
             name,
             row._replace(
-                token=row.token + 1,
+                token=token,
                 version=version,
                 owner=owner,
                 expires_at=now + seconds,
                 cluster=str(self._cluster) or row.cluster,
             ),
         )
-        lease = Lease(name, row.token + 1)
+        lease = Lease(name, token)
         lease.memory.renewed(version)
         lease.memory.is_new = row.is_new
         lease.memory.read(row.state)
