@@ -138,6 +138,11 @@ ABLATIONS = {
         ),
         Ablation("no-fsync-before-answer", "the broker answers once the disk has it", ((BARRIER, no_barrier),)),
         Ablation(
+            "produce-without-fsync",
+            "a Produce is answered once the disk has its records",
+            ((whole.ROUTES, whole.ROUTES_WITHOUT_WAIT),),
+        ),
+        Ablation(
             "markers-before-decision",
             "markers follow once the decision is durable",
             ((EXECUTE, markers_before_the_decision_is_durable),),

@@ -15,7 +15,6 @@ from multiprocessing import get_context
 from tests.support.simulation.ablations import ABLATIONS
 from tests.support.simulation.faults import PlannedFault, faults_of
 from tests.support.simulation.oracle import name_of
-from tests.support.simulation.shared_settings import settings_read_once
 from tests.support.simulation.sometimes import note_ends, observed
 from tests.support.simulation.world import RunResult, SimulatedWorld
 
@@ -64,7 +63,7 @@ def run_seed(seed: int, faults: Iterable[PlannedFault] | None = None) -> RunResu
     """One run. An exception out of it is an anomaly, too."""
     world = SimulatedWorld(seed, faults)
     try:
-        with observed(world.seen), settings_read_once():
+        with observed(world.seen):
             result = world.run()
         note_ends(world)
         return result
