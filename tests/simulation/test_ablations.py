@@ -22,6 +22,7 @@ CHEAP = {
     "markers-in-one-partition": 10,
     "decided-not-finished": 40,
     "row-of-another-cluster-believed": 40,
+    "state-not-compared": 60,
 }
 """Each with more seeds than it takes to notice it."""
 POWER_CUT = PlannedFault(SimulatedFault.BROKER_POWER, FaultPlace.DISK, "broker", 1, 6.0)

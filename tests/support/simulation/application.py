@@ -41,7 +41,7 @@ from tests.support.simulation.scheduler import SimulatedProcess
 from tests.support.user_errors import UserError
 
 if TYPE_CHECKING:
-    from tests.support.simulation.cluster import SimulatedCluster
+    from tests.support.simulation.cluster import ClusterOfRun
     from tests.support.simulation.world import SimulatedWorld
 
 ControlT = TypeVar("ControlT", bound=ControlPlane)
@@ -70,9 +70,7 @@ class SimulatedApplication:
     :param cluster: the cluster that it uses.
     """
 
-    def __init__(
-        self, world: "SimulatedWorld", process: SimulatedProcess, lane: str, cluster: "SimulatedCluster"
-    ) -> None:
+    def __init__(self, world: "SimulatedWorld", process: SimulatedProcess, lane: str, cluster: "ClusterOfRun") -> None:
         self.world = world
         self.process = process
         self.cluster = cluster

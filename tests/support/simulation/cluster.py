@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.support.simulation.world import SimulatedWorld
 
 
-class SimulatedCluster:
+class ClusterOfRun:
     """The cluster.
 
     :param lane: the name of its broker.
@@ -74,6 +74,6 @@ class SimulatedCluster:
         return [f"partition {number}{where}" for number, (stable, end) in sorted(self.ends.items()) if stable < end]
 
 
-def of_all(clusters: Sequence[SimulatedCluster], part: Callable[[SimulatedCluster], Sequence[str]]) -> list[str]:
+def of_all(clusters: Sequence[ClusterOfRun], part: Callable[[ClusterOfRun], Sequence[str]]) -> list[str]:
     """``part`` of each cluster, as one list."""
     return [value for cluster in clusters for value in part(cluster)]

@@ -15,7 +15,7 @@ from unittest.mock import patch
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.slots import pool
 from tests.support.simulation.application import LEASE_TIMEOUT, SimulatedApplication
-from tests.support.simulation.cluster import SimulatedCluster, of_all
+from tests.support.simulation.cluster import ClusterOfRun, of_all
 from tests.support.simulation.database.memory_database import MemoryDatabase, MemoryTransaction
 from tests.support.simulation.faults import (
     APPLICATIONS,
@@ -97,15 +97,15 @@ class SimulatedWorld:
         self.struck: list[PlannedFault] = []
         self.broken: list[str] = []
         """What must never happen, and has happened."""
-        self.cluster_of: dict[str, SimulatedCluster] = {}
+        self.cluster_of: dict[str, ClusterOfRun] = {}
         """The cluster that the process of each attempt used."""
         self.processes: dict[int, SimulatedProcess] = {}
         self._lanes: dict[SimulatedProcess, str] = {}
-        self._cluster_of_process: dict[SimulatedProcess, SimulatedCluster] = {}
+        self._cluster_of_process: dict[SimulatedProcess, ClusterOfRun] = {}
         self._clocks = {lane_of(number): _clock(chance) for number in range(APPLICATIONS)}
         self.database = self._make_database()
         lanes = CLUSTERS if has_two_clusters(seed) else CLUSTERS[:1]
-        self.clusters = [SimulatedCluster(self, *names, is_alone=len(lanes) == 1) for names in lanes]
+        self.clusters = [ClusterOfRun(self, *names, is_alone=len(lanes) == 1) for names in lanes]
         self._moves = Random(f"moves of {seed}")
         self._turns = {lane: self.plan.trigger(FaultPlace.TURN, lane) for lane in self._clocks}
         self._messages = {lane: self.plan.trigger(FaultPlace.MESSAGE, lane) for lane in self._clocks}
@@ -165,12 +165,12 @@ class SimulatedWorld:
         self._for_each_cluster(lambda last: SimulatedReader(self, last).read_all())
         return Ended(
             rows=list(self.database.units),
-            records=[value for value in of_all(self.clusters, SimulatedCluster.values) if not self._is_known(value)],
-            withdrawn=of_all(self.clusters, SimulatedCluster.withdrawn),
+            records=[value for value in of_all(self.clusters, ClusterOfRun.values) if not self._is_known(value)],
+            withdrawn=of_all(self.clusters, ClusterOfRun.withdrawn),
             records_of={attempt: self.records_of(attempt) for attempt in self.answers},
             answers={unit: answer for unit, answer in self.answers.items() if unit not in self.database.forgotten},
             units_left=len(self.units_left),
-            unstable=of_all(self.clusters, SimulatedCluster.unstable),
+            unstable=of_all(self.clusters, ClusterOfRun.unstable),
             is_read=all(cluster.is_read for cluster in self.clusters),
             outcomes=[(name, outcome) for name, outcome in self.database.outcomes if not self._is_expected(outcome)],
             failures=self.scheduler.failures,
@@ -178,7 +178,7 @@ class SimulatedWorld:
             broken=[*self.broken, *self.database.violations, *of_all(self.clusters, self._strays)],
         )
 
-    def _strays(self, cluster: SimulatedCluster) -> list[str]:
+    def _strays(self, cluster: ClusterOfRun) -> list[str]:
         """What readers of ``cluster`` have got of processes that use another, as anomalies."""
         values = [value for value in cluster.values() if self.cluster_of[value.partition("/")[0]] is not cluster]
         return [f"aborted read: readers of {cluster.lane} get {value} of another cluster" for value in values]
@@ -222,7 +222,7 @@ class SimulatedWorld:
 
     # --- processes
 
-    def _start(self, lane: str, cluster: SimulatedCluster) -> None:
+    def _start(self, lane: str, cluster: ClusterOfRun) -> None:
         process = self.new_process(self._clocks[lane])
         self._lanes[process], process.is_faulty = lane, True
         where = "" if cluster.is_alone else f" with {cluster.lane}"
@@ -230,7 +230,7 @@ class SimulatedWorld:
         self._cluster_of_process[process] = cluster
         process.start_thread(lambda: SimulatedApplication(self, process, lane, cluster).run(), "main")
 
-    def _start_again(self, lane: str, cluster: SimulatedCluster) -> None:
+    def _start_again(self, lane: str, cluster: ClusterOfRun) -> None:
         """Start ``lane`` after a kill; at times with the address of the other cluster."""
         if self._moves.random() < _MOVES:
             cluster = next((other for other in self.clusters if other is not cluster), cluster)
@@ -242,7 +242,7 @@ class SimulatedWorld:
             self._start_last(act, cluster)
         self.scheduler.run()
 
-    def _start_last(self, act: Callable[[SimulatedApplication], None], cluster: SimulatedCluster) -> None:
+    def _start_last(self, act: Callable[[SimulatedApplication], None], cluster: ClusterOfRun) -> None:
         process = self.new_process(MachineClock())
         process.start_thread(lambda: act(SimulatedApplication(self, process, cluster.last, cluster)), cluster.last)
 
