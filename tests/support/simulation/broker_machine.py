@@ -22,8 +22,8 @@ from dualwrite.testing.files import MemoryFiles
 from tests.support.broker.simulated import Rooms
 from tests.support.simulation.broker_disk import BrokerDisk
 from tests.support.simulation.faults import BROKER, FaultPlace, FaultPlan, PlannedFault, SimulatedFault
-from tests.support.simulation.opening import OpeningAnswers
 from tests.support.simulation.scheduler import MachineClock, Scheduler, SimulatedProcess
+from tests.support.simulation.shared.opening import OpeningAnswers
 from tests.support.simulation.virtual_loop import VirtualLoop
 
 PARTITIONS = 2

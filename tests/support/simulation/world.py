@@ -31,11 +31,11 @@ from tests.support.simulation.faults import (
     has_two_clusters,
     lane_of,
 )
-from tests.support.simulation.opening import share_openings
 from tests.support.simulation.oracle import Ended, anomaly_in
 from tests.support.simulation.reader import SimulatedReader
 from tests.support.simulation.scheduler import MachineClock, Scheduler, SimulatedProcess, SimulatedThread
-from tests.support.simulation.shared_settings import settings_read_once
+from tests.support.simulation.shared.opening import share_openings
+from tests.support.simulation.shared.settings import settings_read_once
 from tests.support.simulation.timeline import Event, lanes_of
 
 UNITS = 8
