@@ -21,8 +21,11 @@ CHEAP = {
     "no-fsync-before-answer": 10,
     "markers-in-one-partition": 10,
     "decided-not-finished": 40,
+    "row-of-another-cluster-believed": 40,
+    "state-not-compared": 60,
 }
 """Each with more seeds than it takes to notice it."""
+POWER_CUT = PlannedFault(SimulatedFault.BROKER_POWER, FaultPlace.DISK, "broker", 1, 6.0)
 
 
 @pytest.mark.parametrize("name", CHEAP)
@@ -47,6 +50,45 @@ def test_a_kill_before_the_state_is_stored_needs_the_anchor_in_the_older_protoco
     assert world.run().anomaly == ""
     with ABLATIONS["no-anchor"].applied():
         assert name_of(run_seed(2, faults).anomaly) == "aborted read"
+
+
+def test_what_is_decided_for_one_cluster_is_left_to_the_processes_of_that_cluster() -> None:
+    """A process commits in the database and is killed. The other one has the second cluster, where nothing is open."""
+    faults = [PlannedFault(SimulatedFault.KILL, FaultPlace.COMMITTED, "app-0", 1, 5.0)]
+    result = run_seed(51, faults)
+    assert (result.anomaly, len(result.struck)) == ("", 1)
+    assert result.seen["two clusters"] == 1
+    assert result.seen["a slot was left to its cluster"] > 0
+    with ABLATIONS["row-of-another-cluster-believed"].applied():
+        assert name_of(run_seed(51, faults).anomaly) == "lost write"
+
+
+def test_a_decision_that_the_database_forgot_is_on_record_before_its_process_goes_on() -> None:
+    faults = [PlannedFault(SimulatedFault.DATABASE_FORGETS, FaultPlace.COMMITTED, "database", 3, 0.02)]
+    result = run_seed(62, faults)
+    assert (result.anomaly, len(result.struck)) == ("", 1)
+    assert result.seen["a forgotten COMMIT is on record"] == 1
+    with ABLATIONS["state-not-compared"].applied():
+        assert name_of(run_seed(62, faults).anomaly) == "aborted read"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "seed", "fault", "anomaly"),
+    [
+        # The power fails when one of two markers is on disk, and the decision is not. The row decides it once more.
+        ("markers-before-decision", "plain-init-before-recovery", 3, POWER_CUT._replace(at=49), "torn transaction"),
+        # The next decision is on disk, and a marker of the last one is not. A Produce between them waits for both.
+        ("next-decision-before-markers", "produce-without-fsync", 4, POWER_CUT._replace(at=34), "lost write"),
+    ],
+)
+def test_what_is_guarded_twice_is_noticed_with_both_safeguards_taken_away(
+    first: str, second: str, seed: int, fault: PlannedFault, anomaly: str
+) -> None:
+    for name in (first, second):
+        with ABLATIONS[name].applied():
+            assert run_seed(seed, [fault]).anomaly == ""
+    with ABLATIONS[first].applied(), ABLATIONS[second].applied():
+        assert name_of(run_seed(seed, [fault]).anomaly) == anomaly
 
 
 def test_after_an_ablation_the_product_is_whole_again() -> None:

@@ -11,7 +11,16 @@ import pytest
 from dualwrite.broker.net.connection_memory import ConnectionMemory
 from dualwrite.testing.files import MemoryFiles
 from tests.support.simulation.broker_disk import BrokerDisk, BrokerEnded
-from tests.support.simulation.faults import FaultPlace, FaultPlan, PlannedFault, SimulatedFault, faults_of, lane_of
+from tests.support.simulation.faults import (
+    OTHER_BROKER,
+    FaultPlace,
+    FaultPlan,
+    PlannedFault,
+    SimulatedFault,
+    faults_of,
+    has_two_clusters,
+    lane_of,
+)
 from tests.support.simulation.network import SimulatedLink, SimulatedNetwork
 from tests.support.simulation.scheduler import MachineClock, ProcessKilled, Scheduler, SimulatedProcess
 from tests.support.simulation.timeline import as_svg, as_text, lanes_of
@@ -35,6 +44,14 @@ def test_every_kind_of_fault_is_in_some_seed_and_some_seeds_have_none() -> None:
     plans = [faults_of(seed) for seed in range(100)]
     assert {planned.kind for plan in plans for planned in plan} == set(SimulatedFault)
     assert [] in plans
+
+
+def test_some_seeds_have_a_second_cluster_and_its_broker_has_faults_of_its_own() -> None:
+    two = [seed for seed in range(100) if has_two_clusters(seed)]
+    assert 10 < len(two) < 40
+    lanes = {seed: {planned.lane for planned in faults_of(seed)} for seed in range(100)}
+    assert any(OTHER_BROKER in lanes[seed] for seed in two)
+    assert [seed for seed in range(100) if OTHER_BROKER in lanes[seed] and seed not in two] == []
 
 
 def test_a_fault_strikes_at_its_event_and_a_second_one_at_the_next() -> None:

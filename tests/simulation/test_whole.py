@@ -12,6 +12,7 @@ from tests.simulation.__main__ import main
 from tests.support.simulation.faults import SimulatedFault, faults_of
 from tests.support.simulation.replays import failing_seeds, replayed
 from tests.support.simulation.search import run_seed, search, search_in_processes
+from tests.support.simulation.world import SimulatedWorld
 
 SEEDS = 40
 OFTEN = ("SUCCEEDED", "ROLLED_BACK", "never began", *(kind.name for kind in SimulatedFault))
@@ -38,6 +39,16 @@ def test_without_faults_every_unit_of_work_succeeds_unless_its_own_code_raises()
     assert result.struck == ()
     assert set(result.seen) <= {"SUCCEEDED", "ROLLED_BACK"}
     assert result.seen["SUCCEEDED"] >= 3
+
+
+def test_the_processes_of_two_clusters_share_one_database_and_each_writes_to_its_own() -> None:
+    world = SimulatedWorld(18, [])
+    assert world.run().anomaly == ""
+    first, second = [{value.partition("/")[0] for value in cluster.values()} for cluster in world.clusters]
+    assert first
+    assert second
+    assert sorted([*first, *second]) == sorted(world.database.units)
+    assert len({cluster.machine.rooms.cluster.state.cluster_id for cluster in world.clusters}) == 2
 
 
 def test_a_seed_is_the_same_run_again() -> None:

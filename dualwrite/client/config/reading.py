@@ -6,6 +6,7 @@ that a setting is not given; so does empty text, for a setting that is text or a
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from functools import cache
 from typing import Any
 
 from dualwrite.client.config.native_keys import ALIASES, KEYS
@@ -24,6 +25,7 @@ STEP_TIMEOUT = 30.0
 step_timeout."""
 
 
+@cache
 def names_of(key: str) -> tuple[str, ...]:
     """All names of the setting ``key``, its own first."""
     return (key, *(alias for alias, name in ALIASES.items() if name == key))

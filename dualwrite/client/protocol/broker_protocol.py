@@ -7,6 +7,7 @@ return, and closes the connection after every error.
 
 from collections import deque
 from collections.abc import Generator
+from functools import cache
 from typing import NamedTuple, Protocol
 
 from dualwrite.client.protocol.messages import OPENING_VERSION, ClientProtocol
@@ -146,10 +147,7 @@ class BrokerProtocol:
             yield from self._authenticate(self._mechanism)
 
     def _learn_versions(self) -> _Opening:
-        message = APIS[ApiKey.API_VERSIONS].request(
-            client_software_name="dualwrite", client_software_version=__version__
-        )
-        version = OPENING_VERSION
+        message, version = _opening_request(), OPENING_VERSION
         for _ in range(_LAST_VERSION_ASKED):
             answer = yield self._protocol.send(ApiKey.API_VERSIONS, version, message)
             if answer.error_code not in (ErrorCode.NONE, ErrorCode.UNSUPPORTED_VERSION):
@@ -200,3 +198,9 @@ class BrokerProtocol:
 
     def _unavailable(self, reason: str) -> KafkaUnavailableError:
         return KafkaUnavailableError(f"broker {self._broker}: {reason}")
+
+
+@cache
+def _opening_request() -> Message:
+    """The ApiVersions request, which is the same for every connection."""
+    return APIS[ApiKey.API_VERSIONS].request(client_software_name="dualwrite", client_software_version=__version__)

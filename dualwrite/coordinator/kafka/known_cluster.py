@@ -2,14 +2,15 @@
 
 import os
 import socket
-import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from ipaddress import ip_address
 from typing import Any
 
 from dualwrite.client.admin.inspector import Inspector
 from dualwrite.client.config.librdkafka_settings import LibrdkafkaSettings
 from dualwrite.client.config.reading import step_timeout
+from dualwrite.coordinator.ports.runtime import Runtime
+from dualwrite.coordinator.process.this_process import THIS_PROCESS
 from dualwrite.coordinator.rules.identities import ClusterIdentity
 from dualwrite.errors import ForeignClusterError, KafkaRefusedError
 
@@ -19,13 +20,23 @@ class KnownCluster:
 
     :param with_log_directory: True to request its data directory as well, for a database that is a file beside it.
     :param timeout: seconds that the request may take; None for step_timeout().
+    :param make_inspector: makes the Inspector, and ``runtime`` the lock; others are for tests.
     """
 
-    def __init__(self, config: Mapping[str, Any], *, with_log_directory: bool, timeout: float | None = None) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        *,
+        with_log_directory: bool,
+        timeout: float | None = None,
+        make_inspector: Callable[..., Inspector] = Inspector,
+        runtime: Runtime = THIS_PROCESS,
+    ) -> None:
         self._config = config
         self._with_log_directory = with_log_directory
         self._timeout = timeout
-        self._lock = threading.Lock()
+        self._make_inspector = make_inspector
+        self._lock = runtime.lock()
         self._identity: ClusterIdentity | None = None
 
     def __call__(self) -> ClusterIdentity:
@@ -63,7 +74,7 @@ class KnownCluster:
         timeout = self._timeout
         if timeout is None:
             timeout = step_timeout(LibrdkafkaSettings.of(self._config).delivery_timeout)
-        cluster = Inspector(self._config, timeout=timeout)
+        cluster = self._make_inspector(self._config, timeout=timeout)
         try:
             cluster_id = cluster.cluster_id()
             return ClusterIdentity(cluster_id, log_directory_identity(cluster) if with_log_directory else None)

@@ -5,12 +5,17 @@ Each stands for the product without one of its safeguards. The broken functions 
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
+from dualwrite.broker import connection
+from dualwrite.broker.api.context import BrokerContext
+from dualwrite.broker.api.records import produce
 from dualwrite.broker.api.transactions import end_txn
 from dualwrite.broker.core import transaction_rules as rules
 from dualwrite.broker.core.commands import Decision
 from dualwrite.broker.core.partitions import APPEND, BatchVerdict, PartitionState
+from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.partition import Partition
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.engine.contract import Operation
@@ -19,11 +24,13 @@ from dualwrite.coordinator.recovery import prepared_predecessor
 from dualwrite.coordinator.rules.lease import LeaseLostError
 from dualwrite.coordinator.rules.machine import Event
 from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision
+from dualwrite.coordinator.rules.slot_rules import SlotObserver, SlotRow, SlotStatus
 from dualwrite.coordinator.slots import slot as slots
 from dualwrite.coordinator.steps.driver import UnitDriver
 from dualwrite.ids import OngoingTransaction, PreparedTxnState, ProducerIdentity
+from dualwrite.wire.apis import ApiKey, Message
 from tests.support.breaking.breakable import Breakable
-from tests.support.simulation.database import memory_database
+from tests.support.simulation.database import memory_database, slot_leases
 from tests.support.simulation.database.memory_database import MemoryDatabase, MemoryTransaction
 from tests.support.simulation.database.memory_store import MemoryHeld, MemoryStore
 from tests.support.simulation.database.memory_unit import MemoryUnit
@@ -46,6 +53,10 @@ LAST_STABLE_OFFSET = Breakable(Partition, "last_stable_offset")
 DECIDE_BATCH = Breakable(PartitionState, "decide")
 BEGUN_SESSION = Breakable(OlderProducer, "begun_session")
 IDENTIFIES = Breakable(PreparedTxnState, "identifies")
+REQUIRE_STATE = Breakable(memory_database, "require_state")
+REQUIRE_RENEWED_ROW = Breakable(slot_leases, "require_row")
+STATUS = Breakable(SlotObserver, "status")
+ROUTES = Breakable(connection, "ROUTES")
 
 
 class UnlockedRow(NamedTuple):
@@ -59,6 +70,12 @@ class UnlockedRow(NamedTuple):
 
 def believed(lease: Any, row: Any, since: Any = None) -> None:
     """In place of REQUIRE_ROW: a process that had the lease still has it."""
+
+
+def token_alone(lease: Any, row: Any, since: Any = None) -> None:
+    """In place of REQUIRE_ROW and of REQUIRE_RENEWED_ROW: only another process's lease contradicts this one's."""
+    if row is None or row.fencing_token != lease.fencing_token:
+        raise LeaseLostError(lease)
 
 
 @contextmanager
@@ -200,6 +217,36 @@ def plain_session(control: ControlPlane, transactional_id: str) -> ProducerIdent
 def same_producer(self: PreparedTxnState, ongoing: OngoingTransaction) -> bool:
     """In place of IDENTIFIES: without the anchor."""
     return bool(self) and self.producer == ongoing.producer
+
+
+_status = SlotObserver.status
+
+
+def status_in_any_cluster(self: SlotObserver, row: SlotRow) -> SlotStatus:
+    """In place of STATUS: what the row says is believed to be about the cluster in use."""
+    return _status(self, replace(row, cluster_id=self.cluster_id))
+
+
+class DiskNotAwaited:
+    """A Flusher for which nothing waits."""
+
+    must_wait = False
+
+    def __init__(self, flusher: Flusher) -> None:
+        self.hurry = flusher.hurry
+
+
+async def answered_at_once(request: Message, version: int, broker: BrokerContext) -> Message | None:
+    """In place of Produce's handler: it answers before the disk has the records."""
+    flusher: Any = DiskNotAwaited(broker.flusher)
+    return await produce.handle(request, version, replace(broker, flusher=flusher))
+
+
+ROUTES_WITHOUT_WAIT = {
+    **connection.ROUTES,
+    ApiKey.PRODUCE: connection.ROUTES[ApiKey.PRODUCE]._replace(handle=answered_at_once),
+}
+"""In place of ROUTES."""
 
 
 def never(*_: Any) -> bool:

@@ -138,6 +138,11 @@ ABLATIONS = {
         ),
         Ablation("no-fsync-before-answer", "the broker answers once the disk has it", ((BARRIER, no_barrier),)),
         Ablation(
+            "produce-without-fsync",
+            "a Produce is answered once the disk has its records",
+            ((whole.ROUTES, whole.ROUTES_WITHOUT_WAIT),),
+        ),
+        Ablation(
             "markers-before-decision",
             "markers follow once the decision is durable",
             ((EXECUTE, markers_before_the_decision_is_durable),),
@@ -176,6 +181,20 @@ ABLATIONS = {
             "lso-past-open-transaction",
             "read_committed readers wait before an open transaction",
             ((whole.LAST_STABLE_OFFSET, property(whole.whole_log)),),
+        ),
+        Ablation(
+            "row-of-another-cluster-believed",
+            "a state row of another cluster is left to the processes of that cluster",
+            ((whole.STATUS, whole.status_in_any_cluster),),
+        ),
+        Ablation(
+            "state-not-compared",
+            "a state replaces only the one that its process has read or stored last; a renewal compares it, too",
+            (
+                (whole.REQUIRE_ROW, whole.token_alone),
+                (whole.REQUIRE_RENEWED_ROW, whole.token_alone),
+                (whole.REQUIRE_STATE, whole.believed),
+            ),
         ),
         Ablation(
             "database-forgets",

@@ -6,17 +6,20 @@ with its engine and the control plane.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dualwrite.client.admin.control_plane import ControlPlane
+from dualwrite.client.admin.inspector import Inspector
 from dualwrite.client.config.settings import ClientSettings
 from dualwrite.client.producer.base_producer import ProducerRuntime
 from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.coordinator.concurrency.waiting import TaskThread
 from dualwrite.coordinator.kafka.control_plane_recovery import by_control_plane
+from dualwrite.coordinator.kafka.known_cluster import KnownCluster
 from dualwrite.coordinator.kafka.native import NativeProducer
 from dualwrite.coordinator.ports.kafka import KafkaParticipant
+from dualwrite.coordinator.rules.identities import ClusterIdentity
 from dualwrite.coordinator.rules.machine import Result
 from dualwrite.coordinator.slots.lease_registry import LeaseRegistry
 from dualwrite.coordinator.slots.pool import Pool
@@ -38,8 +41,10 @@ from tests.support.simulation.scheduler import SimulatedProcess
 from tests.support.user_errors import UserError
 
 if TYPE_CHECKING:
+    from tests.support.simulation.cluster import ClusterOfRun
     from tests.support.simulation.world import SimulatedWorld
 
+ControlT = TypeVar("ControlT", bound=ControlPlane)
 NAME = "a"
 LEASE_TIMEOUT = 3.0
 WORKERS = 2
@@ -62,29 +67,43 @@ class SimulatedApplication:
     """The objects of one process.
 
     :param lane: the application's name, over all of its processes.
+    :param cluster: the cluster that it uses.
     """
 
-    def __init__(self, world: "SimulatedWorld", process: SimulatedProcess, lane: str) -> None:
+    def __init__(self, world: "SimulatedWorld", process: SimulatedProcess, lane: str, cluster: "ClusterOfRun") -> None:
         self.world = world
         self.process = process
+        self.cluster = cluster
         self.store = MemoryStore(world.database, process)
-        self._connect = partial(world.network.connect, process, lane)
+        self._connect = partial(cluster.network.connect, process, lane)
+        inspector = partial(self._control, Inspector)
+        self._known = KnownCluster(CONFIG, with_log_directory=False, make_inspector=inspector, runtime=process)
         settings = PoolSettings(NAME, world.pool_size, _PATIENCE, LEASE_TIMEOUT)
         leases, counters = MemorySlotLeases(self.store), Counters(process.lock())
-        registry = LeaseRegistry(process, leases, NAME, process.new_owner(), LEASE_TIMEOUT)
-        recoverers = partial(by_control_plane, CONFIG, make_control=self.control, runtime=process)
+        identity = ClusterIdentity if cluster.is_alone else self._known
+        registry = LeaseRegistry(process, leases, NAME, process.new_owner(), LEASE_TIMEOUT, identity)
+        recoverers = partial(
+            by_control_plane, CONFIG, self._require_cluster, make_control=self.control, runtime=process
+        )
         self.sweeper = Sweeper(process, registry, self.store, recoverers, counters, no_observer)
         self.pool = Pool(process, settings, self.store, registry, self.sweeper, self.participant, counters, no_observer)
 
     def control(self, config: Mapping[str, Any], timeout: float = 5.0) -> ControlPlane:
         """The control plane of this process."""
+        return self._control(ControlPlane, config, timeout)
+
+    def _control(self, kind: type[ControlT], config: Mapping[str, Any], timeout: float = 5.0) -> ControlT:
         connect: Any = partial(SimulatedConnection, process=self.process, connect=self._connect)
-        return ControlPlane(
-            config, timeout=timeout, clock=self.process.monotonic, sleep=self.process.sleep, connect=connect
-        )
+        return kind(config, timeout=timeout, clock=self.process.monotonic, sleep=self.process.sleep, connect=connect)
+
+    def _require_cluster(self) -> None:
+        """As DualWrite does before each recovery, where there is more than one cluster."""
+        if not self.cluster.is_alone:
+            self._known.require_same()
 
     def participant(self, transactional_id: str) -> KafkaParticipant:
         """The producer of ``transactional_id`` in this process: the native one, or one of the older protocol."""
+        self._require_cluster()
         config = {**CONFIG, "transactional.id": transactional_id}
         if self.world.is_older:
             endpoint, settings = Endpoint(HOST, PORT), ClientSettings.from_config(config)
@@ -120,6 +139,7 @@ class SimulatedApplication:
         """Run ``unit`` as DualWrite does; True if its caller may run it again."""
         world = self.world
         world.answers[unit] = "killed"
+        world.cluster_of[unit] = self.cluster
         user, driver, may_repeat = object(), None, False
         try:
             slot = self.pool.acquire(user)

@@ -22,8 +22,8 @@ from dualwrite.testing.files import MemoryFiles
 from tests.support.broker.simulated import Rooms
 from tests.support.simulation.broker_disk import BrokerDisk
 from tests.support.simulation.faults import BROKER, FaultPlace, FaultPlan, PlannedFault, SimulatedFault
-from tests.support.simulation.opening import OpeningAnswers
 from tests.support.simulation.scheduler import MachineClock, Scheduler, SimulatedProcess
+from tests.support.simulation.shared.opening import OpeningAnswers
 from tests.support.simulation.virtual_loop import VirtualLoop
 
 PARTITIONS = 2
@@ -53,6 +53,7 @@ class BrokerMachine:
     :param note: called with a lane and with what happens there.
     :param fail: called with the reason if the broker does what it must never do.
     :param died: called when its process has ended.
+    :param lane: its name.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class BrokerMachine:
         note: Callable[[str, str], None],
         fail: Callable[[str], None],
         died: Callable[[], None],
+        lane: str = BROKER,
     ) -> None:
         self.files: Files = MemoryFiles()
         self.is_listening = False
@@ -72,11 +74,11 @@ class BrokerMachine:
         self._scheduler = scheduler
         self._make_process = make_process
         self._strike = strike
-        self._note = partial(note, BROKER)
+        self._note = partial(note, lane)
         self._fail = fail
         self._died = died
-        self._disk_faults = plan.trigger(FaultPlace.DISK, BROKER)
-        self._step_faults = plan.trigger(FaultPlace.STEP, BROKER)
+        self._disk_faults = plan.trigger(FaultPlace.DISK, lane)
+        self._step_faults = plan.trigger(FaultPlace.STEP, lane)
         chance = scheduler.random
         self._clock = MachineClock(chance.random() * 1000, chance.uniform(0.9, 1.1), 1_000_000 + chance.random() * 60)
         self._writes_left = 0
@@ -132,7 +134,8 @@ class BrokerMachine:
         self.loop.end()
 
     def _before_step(self) -> None:
-        fault = self._strike(self._step_faults.pull())
+        due = self._step_faults.pull()
+        fault = None if due is None else self._strike(due)
         if fault is not None:
             self._note(f"stalls for {fault.seconds:.3f} s")
             self.process.stalled_until = self._scheduler.now + fault.seconds
@@ -154,7 +157,8 @@ class BrokerMachine:
         await self.rooms.flusher.barrier()
 
     def _is_struck(self) -> bool:
-        self._end = self._strike(self._disk_faults.pull())
+        due = self._disk_faults.pull()
+        self._end = None if due is None else self._strike(due)
         return self._end is not None
 
     def _end_process(self) -> None:

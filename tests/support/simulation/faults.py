@@ -46,11 +46,12 @@ class SimulatedFault(Enum):
     COMMIT_ANSWER_LOST = "the connection is lost after the COMMIT"
     COMMIT_ARRIVES_LATER = "the connection is lost, and the COMMIT arrives later"
     DATABASE_RESTART = "restarts"
+    DATABASE_FORGETS = "restarts, and has forgotten a COMMIT and all that followed it"
 
     __hash__ = object.__hash__
 
 
-BROKER, DATABASE = "broker", "database"
+BROKER, OTHER_BROKER, DATABASE = "broker", "broker-b", "database"
 
 
 class PlannedFault(NamedTuple):
@@ -107,8 +108,18 @@ _OF_OTHERS: Mapping[SimulatedFault, tuple[str, _Sort]] = {
     SimulatedFault.COMMIT_ARRIVES_LATER: (DATABASE, _Sort(FaultPlace.COMMIT, 7, 3.0, 1)),
     SimulatedFault.DATABASE_RESTART: (DATABASE, _Sort(FaultPlace.CALL, 80, 2.0, 1)),
 }
+_FORGETS = _Sort(FaultPlace.COMMITTED, 5, 0.1, 1)
 _QUIET = 0.05
 """The part of the runs in which nothing goes wrong."""
+_FORGETFUL = 0.1
+"""The part of the runs whose database may forget, as a standby does that lagged and is promoted."""
+_TWO_CLUSTERS = 0.2
+"""The part of the runs with a second cluster."""
+
+
+def has_two_clusters(seed: int) -> bool:
+    """True if the run of ``seed`` has a second cluster, with a broker of its own."""
+    return random.Random(f"clusters of {seed}").random() < _TWO_CLUSTERS
 
 
 def faults_of(seed: int) -> list[PlannedFault]:
@@ -123,6 +134,14 @@ def faults_of(seed: int) -> list[PlannedFault]:
                 faults += _some(chance, kind, lane_of(number), sort)
     for kind, (lane, sort) in _OF_OTHERS.items():
         faults += _some(chance, kind, lane, sort)
+    other = random.Random(f"forgetful {seed}")
+    if other.random() < _FORGETFUL:
+        kind, at = SimulatedFault.DATABASE_FORGETS, other.randint(1, _FORGETS.last)
+        faults.append(PlannedFault(kind, _FORGETS.place, DATABASE, at, other.random() * _FORGETS.longest))
+    if has_two_clusters(seed):
+        for kind, (lane, sort) in _OF_OTHERS.items():
+            if lane == BROKER:
+                faults += _some(chance, kind, OTHER_BROKER, sort)
     return faults
 
 

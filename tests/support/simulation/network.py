@@ -65,12 +65,12 @@ class SimulatedNetwork:
 
     def client_died(self, process: SimulatedProcess) -> None:
         """The system closes the connections of a dead process, or the machine is off and none is closed."""
-        closes = process.scheduler.random.random() < _CLOSES
+        closes = process.scheduler.chance() < _CLOSES
         for link in self.links:
             if link.process is process and not link.is_closed:
                 link.is_closed = True
                 if closes:
-                    link.hang_up(process.scheduler.random.random() * _NOTICES)
+                    link.hang_up(process.scheduler.chance() * _NOTICES)
 
     def broker_died(self) -> None:
         """The broker's process has ended: its clients notice."""
@@ -123,7 +123,7 @@ class SimulatedLink:
         if not self.is_closed and self.process.is_alive:
             self.is_closed = True
             if not self._is_cut:
-                self.hang_up(self._scheduler.random.random() * LATENCY)
+                self.hang_up(self._scheduler.chance() * LATENCY)
 
     def hang_up(self, seconds: float) -> None:
         """Let the broker notice, in ``seconds`` and after all that was sent, that its client has gone."""
@@ -137,7 +137,7 @@ class SimulatedLink:
 
     def _strike(self, fault: PlannedFault, data: bytes) -> None:
         kind, scheduler = fault.kind, self._scheduler
-        noticed = scheduler.now + LATENCY + scheduler.random.random() * _NOTICES
+        noticed = scheduler.now + LATENCY + scheduler.chance() * _NOTICES
         if kind is SimulatedFault.SLOW_REQUEST:
             scheduler.call_at(self._arrival(fault.seconds), partial(self._deliver, data))
             return
@@ -157,7 +157,7 @@ class SimulatedLink:
 
     def _arrival(self, seconds: float | None = None) -> float:
         """When what is sent now arrives at the broker."""
-        delay = self._scheduler.random.random() * LATENCY if seconds is None else seconds
+        delay = self._scheduler.chance() * LATENCY if seconds is None else seconds
         self._there = max(self._there, self._scheduler.now + delay)
         return self._there
 
@@ -171,7 +171,7 @@ class SimulatedLink:
         if self._network.machine.is_listening:
             self._end = BrokerEnd(self, self._network.machine)
         else:
-            self._scheduler.call_at(self._scheduler.now + self._scheduler.random.random() * LATENCY, self._refuse)
+            self._scheduler.call_at(self._scheduler.now + self._scheduler.chance() * LATENCY, self._refuse)
 
     def _refuse(self) -> None:
         self.lose("Connection refused")
@@ -191,13 +191,13 @@ class SimulatedLink:
         if self._end is not None:
             self._end = None
             self._is_cut = True
-            seconds = self._scheduler.random.random() * _NOTICES
+            seconds = self._scheduler.chance() * _NOTICES
             self._scheduler.call_at(self._back(seconds), partial(self.lose, "the connection was reset"))
 
     def answer(self, data: bytes) -> None:
         """The broker sends ``data``."""
         if not self._is_mute:
-            self._scheduler.call_at(self._back(self._scheduler.random.random() * LATENCY), partial(self._arrive, data))
+            self._scheduler.call_at(self._back(self._scheduler.chance() * LATENCY), partial(self._arrive, data))
 
     def broker_closed(self) -> None:
         """The broker has closed its end."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dualwrite.client.admin.control_plane import ControlPlane
-from dualwrite.client.fate.transaction_fate import started_ms
+from dualwrite.client.fate.transaction_fate import TopicIds, started_ms
 from dualwrite.client.librdkafka.deliveries import Deliveries
 from dualwrite.client.protocol.requests import VersionedRequest
 from dualwrite.client.terms.error_classes import raise_for
@@ -49,6 +49,7 @@ class OlderProducer(KafkaParticipant):
         self._connect = connect
         self._process = process
         self._session = LibrdkafkaSession(control, transactional_id)
+        self._topic_ids = TopicIds(control, process.monotonic)
         self._left: PreparedPredecessor | None = None
         self._connection: SimulatedConnection | None = None
         self._producer: ProducerIdentity = NO_PRODUCER
@@ -104,7 +105,8 @@ class OlderProducer(KafkaParticipant):
             self._write(place, values)
         described = self._session.require_ongoing(self._sent, has_offsets=False)
         anchor = self._session.anchor(self._sent, described)
-        return PreparedTxnState(described.producer, anchor, started_ms=started_ms(described))
+        state = PreparedTxnState(described.producer, anchor, started_ms=started_ms(described))
+        return self._topic_ids.added(state)
 
     def complete_transaction(self, state: PreparedTxnState) -> Outcome:
         assert self._left is not None

@@ -24,11 +24,12 @@ _TRIES = 20
 class SimulatedReader:
     """The consumer, in a process of its own.
 
-    :param process: a process of the application, for its control plane.
+    :param process: a process of the application, for its control plane and for its cluster.
     """
 
     def __init__(self, world: "SimulatedWorld", process: SimulatedApplication) -> None:
         self._world = world
+        self._cluster = process.cluster
         self._process = process.process
         self._control: ControlPlane = process.control(CONFIG)
 
@@ -50,7 +51,7 @@ class SimulatedReader:
         for partition in range(PARTITIONS):
             for _ in range(_TRIES):
                 try:
-                    self._world.records[partition] = self._read(partition)
+                    self._cluster.records[partition] = self._read(partition)
                     break
                 except DualWriteError:
                     self._process.sleep(1.0)
@@ -60,17 +61,18 @@ class SimulatedReader:
         world = self._world
         rows = set(world.database.units)
         for value in values:
-            if value.partition("/")[0] not in rows:
+            if value.partition("/")[0] not in rows | world.database.forgotten.keys():
                 world.broken.append(f"dirty read: a reader gets {value}, which the database has not committed")
-        world.shown[partition] = max(world.shown.get(partition, []), values, key=len)
+        shown = self._cluster.shown
+        shown[partition] = max(shown.get(partition, []), values, key=len)
 
     def _read(self, partition: int) -> list[str]:
         """The values of ``partition`` from its beginning."""
         place = TopicPartition(TOPIC, partition)
         piece = self._control.logs().read(place, 0, committed=True, most=_MOST_BYTES)
         assert piece is not None, "the log begins at 0"
-        self._world.read_bytes[partition] = piece.records
-        self._world.ends[partition] = piece.last_stable_offset, piece.high_watermark
+        self._cluster.read_bytes[partition] = piece.records
+        self._cluster.ends[partition] = piece.last_stable_offset, piece.high_watermark
         return [
             (stated.record.value or b"").decode()
             for stated in stable_records(piece, 0)

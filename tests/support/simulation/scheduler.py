@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from itertools import count
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from greenlet import getcurrent, greenlet
 
@@ -60,6 +60,8 @@ class Scheduler:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
+        self.chance = self.random.random
+        """A number from 0 to 1, by the seed."""
         self.now = 0.0
         self.current: SimulatedThread | None = None
         self.events: list[tuple[float, str, str]] = []
@@ -71,7 +73,8 @@ class Scheduler:
         self.hub = getcurrent()
         """Where a thread goes that waits or ends."""
         self._order = count()
-        self._wakings: list[tuple[float, int, int, SimulatedThread | Callable[[], None]]] = []
+        self._wakings: list[tuple[float, int, int, Any]] = []
+        """When, in which order, the turn of a thread, and the thread; or a function in its place."""
 
     @property
     def trace(self) -> list[str]:
@@ -84,28 +87,33 @@ class Scheduler:
 
     def run(self) -> None:
         """Run until every thread has ended, or waits for ever."""
-        while self._wakings:
-            time, _, turn, thread = heapq.heappop(self._wakings)
-            assert time < LONGEST_RUN, f"it does not end: {self.events[-3:]}"
+        wakings, pop = self._wakings, heapq.heappop
+        while wakings:
+            time, _, turn, act = pop(wakings)
             if turn == _NO_THREAD:
-                assert not isinstance(thread, SimulatedThread)
-                self.now = max(self.now, time)
-                thread()
-                continue
-            assert isinstance(thread, SimulatedThread)
-            if thread.has_ended or thread.turn != turn or not thread.process.is_alive:
-                continue
-            if thread.process.stalled_until > time:
-                self.wake_at(thread.process.stalled_until, thread)
-                continue
-            self.now = max(self.now, time)
-            self.before_turn(thread)
-            if thread.process.is_alive and thread.process.stalled_until <= self.now:
-                self._switch(thread)
-            elif thread.process.is_alive:
-                self.wake_at(thread.process.stalled_until, thread)
+                assert time < LONGEST_RUN, f"it does not end: {self.events[-3:]}"
+                if time > self.now:
+                    self.now = time
+                act()
+            elif not act.has_ended and act.turn == turn and act.process.is_alive:
+                assert time < LONGEST_RUN, f"it does not end: {self.events[-3:]}"
+                self._take_turn(act, time)
 
-    def _switch(self, thread: SimulatedThread) -> None:
+    def _take_turn(self, thread: SimulatedThread, time: float) -> None:
+        """Let ``thread`` go on, unless its process stalls or is killed just now."""
+        process = thread.process
+        if process.stalled_until > time:
+            self.wake_at(process.stalled_until, thread)
+            return
+        if time > self.now:
+            self.now = time
+        if process.is_faulty:
+            self.before_turn(thread)
+            if not process.is_alive:
+                return
+            if process.stalled_until > self.now:
+                self.wake_at(process.stalled_until, thread)
+                return
         thread.turn += 1
         self.current = thread
         thread.greenlet.switch()
@@ -122,23 +130,26 @@ class Scheduler:
     def wake(self, thread: SimulatedThread) -> None:
         """Let ``thread``, which waits, go on soon."""
         thread.was_woken = True
-        self.wake_at(self.now + self.random.random() * PAUSE / 10, thread)
+        self.wake_at(self.now + self.chance() * PAUSE / 10, thread)
 
     def wait(self, until: float = math.inf) -> bool:
         """Let the current thread wait until it is woken or the time comes; True if it was woken."""
         thread = self.current
         assert thread is not None
-        thread.process.require_alive()
+        process = thread.process
+        if not process.is_alive:
+            raise ProcessKilled
         thread.was_woken = False
         if until != math.inf:
             self.wake_at(until, thread)
         self.hub.switch()
-        thread.process.require_alive()
+        if not process.is_alive:
+            raise ProcessKilled
         return thread.was_woken
 
     def pause(self) -> None:
         """Let the current thread wait for a network."""
-        self.wait(self.now + self.random.random() * PAUSE)
+        self.wait(self.now + self.chance() * PAUSE)
 
     def kill(self, process: "SimulatedProcess") -> None:
         """End every thread of ``process`` where it is. What its ``except`` and ``finally`` do has no effect."""
@@ -163,23 +174,32 @@ class SimulatedLock:
         self._waiting: list[SimulatedThread] = []
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        self._process.require_alive()
+        process = self._process
+        if not process.is_alive:
+            raise ProcessKilled
+        scheduler = process.scheduler
+        me = scheduler.current
+        if self._holder is me and self._is_reentrant:
+            self._depth += 1
+            return True
+        until = process.later(timeout) if timeout >= 0 else math.inf
+        if scheduler.chance() < _SWITCHES:
+            scheduler.wait(scheduler.now)
+        if self._holder is not None and not self._await_release(blocking, until):
+            return False
+        self._holder, self._depth = me, 1
+        return True
+
+    def _await_release(self, blocking: bool, until: float) -> bool:
         scheduler = self._process.scheduler
         me = scheduler.current
         assert me is not None
-        if self._is_reentrant and self._holder is me:
-            self._depth += 1
-            return True
-        until = self._process.later(timeout) if timeout >= 0 else math.inf
-        if scheduler.random.random() < _SWITCHES:
-            scheduler.wait(scheduler.now)
         while self._holder is not None:
             if not blocking or scheduler.now >= until:
                 return False
             self._waiting.append(me)
             scheduler.wait(until)
             self._waiting = [thread for thread in self._waiting if thread is not me]
-        self._holder, self._depth = me, 1
         return True
 
     def release(self) -> None:
@@ -189,8 +209,7 @@ class SimulatedLock:
             for thread in self._waiting:
                 self._process.scheduler.wake(thread)
 
-    def __enter__(self) -> bool:
-        return self.acquire()
+    __enter__ = acquire
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -231,6 +250,8 @@ class SimulatedProcess:
         self.is_alive = True
         self.stalled_until = 0.0
         self.sees_deaths = True
+        self.is_faulty = False
+        """True if the scheduler asks before each turn of it whether it is killed or stalled."""
         self.threads: list[SimulatedThread] = []
         self._processes = processes
         self._signatures = count()
@@ -270,7 +291,7 @@ class SimulatedProcess:
         self.require_alive()
         thread = SimulatedThread(self, act, name)
         self.threads.append(thread)
-        self.scheduler.wake_at(self.scheduler.now + self.scheduler.random.random() * PAUSE, thread)
+        self.scheduler.wake_at(self.scheduler.now + self.scheduler.chance() * PAUSE, thread)
         return thread
 
     def current_thread(self) -> object:
@@ -290,4 +311,4 @@ class SimulatedProcess:
         return False
 
     def chance(self) -> float:
-        return self.scheduler.random.random()
+        return self.scheduler.chance()

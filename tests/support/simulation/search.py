@@ -1,14 +1,15 @@
 """Runs many seeds, in one process or in several, and makes a failing run as small as it gets."""
 
+import gc
 import hashlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from itertools import repeat
+from itertools import count, repeat
 from multiprocessing import get_context
 
 from tests.support.simulation.ablations import ABLATIONS
@@ -19,6 +20,8 @@ from tests.support.simulation.world import RunResult, SimulatedWorld
 
 _CHUNK = 50
 """Seeds that a process runs before it reports."""
+_COLLECTED = 10
+"""Seeds between two collections of garbage. A run makes some megabytes of it."""
 _CRASH = "crash"
 
 
@@ -68,6 +71,26 @@ def run_seed(seed: int, faults: Iterable[PlannedFault] | None = None) -> RunResu
         return RunResult(seed, f"{_CRASH}: {error!r}", "", world.seen, tuple(world.struck))
 
 
+@contextmanager
+def collected_by_hand() -> Iterator[Callable[[], None]]:
+    """Collect no garbage in the ``with`` block but by the function that it gets, to be called before each seed. What
+    was there before the first seed is not looked at: modules, classes, and the tests of the process."""
+    was_enabled, seeds = gc.isenabled(), count()
+
+    def collect() -> None:
+        if not next(seeds) % _COLLECTED:
+            gc.collect()
+
+    gc.disable()
+    gc.freeze()
+    try:
+        yield collect
+    finally:
+        gc.unfreeze()
+        if was_enabled:
+            gc.enable()
+
+
 def search(first: int, seeds: int, ablation: str | None = None, *, until_found: bool = False) -> Found:
     """Run ``seeds`` seeds from ``first`` on, in this process.
 
@@ -79,8 +102,9 @@ def search(first: int, seeds: int, ablation: str | None = None, *, until_found: 
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
     try:
-        with ABLATIONS[ablation].applied() if ablation else nullcontext():
+        with ABLATIONS[ablation].applied() if ablation else nullcontext(), collected_by_hand() as collect:
             for seed in range(first, first + seeds):
+                collect()
                 result = run_seed(seed)
                 found.seeds += 1
                 found.seen.update(result.seen.keys())

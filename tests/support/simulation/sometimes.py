@@ -17,6 +17,7 @@ from dualwrite.coordinator.rules.lease import Lease
 from dualwrite.coordinator.rules.machine import Result
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.testing import files
+from tests.support.simulation.database.slot_leases import CHANGED_CLUSTER, LEFT_ALONE
 from tests.support.simulation.faults import SimulatedFault
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ REQUIRED_FROM = 1000
 
 RECOVERY_COMMITTED = "a new owner committed"
 RECOVERY_ABORTED = "a new owner aborted"
+FORGOTTEN = "a forgotten COMMIT is on record"
+TWO_CLUSTERS = "two clusters"
 DUPLICATE = "a batch came twice"
 TORN = "a power cut tore a file"
 DOUBT_COMMITTED, DOUBT_ABORTED = "in doubt, then in both", "in doubt, then in neither"
@@ -48,6 +51,10 @@ OUTCOMES: Mapping[str, str] = {
     "KafkaUnavailableError": "a process gave up waiting for Kafka",
     DUPLICATE: "a batch came twice, and is in the log once",
     TORN: "a power cut left a part of what was not synced in a file",
+    FORGOTTEN: "the database had forgotten a COMMIT, and that is on record",
+    TWO_CLUSTERS: "there was a second Kafka cluster, for the same application and database",
+    LEFT_ALONE: "a process saw a slot whose owner had gone and had used the other cluster, and left it alone",
+    CHANGED_CLUSTER: "a process took a slot that had been given back in the other cluster",
     "a look in vain": "a reader found nothing new, and looked again",
 }
 """name -> what it means."""
@@ -108,6 +115,11 @@ def observed(seen: Counter[str]) -> Iterator[None]:
 
 def note_ends(world: "SimulatedWorld") -> None:
     """Count how the units of work ended whose callers were told nothing, or that they are in doubt."""
+    if len(world.clusters) > 1:
+        world.happened(TWO_CLUSTERS)
+    slots = dict(world.database.outcomes)
+    if any(lease.transactional_id in slots for lease in world.database.forgotten.values()):
+        world.happened(FORGOTTEN)
     rows = set(world.database.units)
     for attempt, answer in world.answers.items():
         if answer == Result.IN_DOUBT.name:

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from html import escape
 
-from tests.support.simulation.faults import APPLICATIONS, BROKER, DATABASE, lane_of
+from tests.support.simulation.faults import APPLICATIONS, BROKER, DATABASE, OTHER_BROKER, lane_of
 
 Event = tuple[float, str, str]
-LANES = (*(lane_of(number) for number in range(APPLICATIONS)), BROKER, DATABASE, "last")
+LANES = (*(lane_of(number) for number in range(APPLICATIONS)), BROKER, OTHER_BROKER, DATABASE, "last", "last-b")
 _WIDTH, _ROW, _LEFT, _TOP = 260, 16, 90, 46
 _LONGEST = 42
 _CLASSES = (("fault:", "fault"), ("is killed", "fault"), ("stalls", "fault"), ("commit ", "decision"))

@@ -7,6 +7,7 @@ in a worker thread runs later, in one piece; its end is known later still.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextvars import Context, copy_context
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,33 @@ from tests.support.simulation.scheduler import SimulatedProcess
 WORK = 0.004
 """The longest time in seconds until work in a thread has its effect, and from there to its end."""
 _TURNS_TO_END = 10_000
+
+
+class LoopStep:
+    """One call that the loop makes, in place of asyncio.Handle, which asks the loop whether it is debugged."""
+
+    __slots__ = ("_args", "_callback", "_context", "_is_cancelled", "_loop")
+
+    def __init__(self, callback: Callable[..., Any], args: Any, loop: "VirtualLoop", context: Context | None) -> None:
+        self._callback = callback
+        self._args = args
+        self._loop = loop
+        self._context = copy_context() if context is None else context
+        self._is_cancelled = False
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
+
+    def cancelled(self) -> bool:
+        return self._is_cancelled
+
+    def _run(self) -> None:
+        try:
+            self._context.run(self._callback, *self._args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001  as asyncio.Handle
+            self._loop.call_exception_handler({"message": "a step has failed", "exception": error})
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
@@ -34,7 +62,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._scheduler = process.scheduler
         self._before_step = before_step
         self._on_error = on_error
-        self._ready: deque[asyncio.Handle] = deque()
+        self._ready: deque[LoopStep | asyncio.TimerHandle] = deque()
         self._is_arranged = False
 
     def time(self) -> float:
@@ -55,12 +83,12 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def create_task(self, coro: Coroutine[Any, Any, Any], **options: Any) -> "asyncio.Task[Any]":  # type: ignore[override]
         return asyncio.Task(coro, loop=self, **options)
 
-    def call_soon(self, callback: Callable[..., Any], *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
-        handle = asyncio.Handle(callback, args, self, context)
-        self._ready.append(handle)
+    def call_soon(self, callback: Callable[..., Any], *args: Any, context: Any = None) -> Any:  # type: ignore[override]
+        step = LoopStep(callback, args, self, context)
+        self._ready.append(step)
         if not self._is_arranged:
             self._arrange()
-        return handle
+        return step
 
     def call_later(self, delay: float, callback: Callable[..., Any], *args: Any, context: Any = None) -> Any:  # type: ignore[override]
         return self.call_at(self.time() + delay, callback, *args, context=context)
@@ -84,9 +112,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                 settle = partial(future.set_result, func(*args))
             except BaseException as error:  # noqa: BLE001  as a worker hands over what it meets
                 settle = partial(future.set_exception, error)
-            scheduler.call_at(scheduler.now + scheduler.random.random() * WORK, partial(self._settle, future, settle))
+            scheduler.call_at(scheduler.now + scheduler.chance() * WORK, partial(self._settle, future, settle))
 
-        scheduler.call_at(scheduler.now + scheduler.random.random() * WORK, act)
+        scheduler.call_at(scheduler.now + scheduler.chance() * WORK, act)
         return future
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
@@ -125,22 +153,24 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def _turn(self) -> None:
         """Run what is ready now. What that makes ready runs in the next turn."""
-        process, scheduler = self._process, self._scheduler
+        process, scheduler, ready = self._process, self._scheduler, self._ready
         asyncio._set_running_loop(self)
         try:
-            for _ in range(len(self._ready)):
+            for _ in range(len(ready)):
                 if not process.is_alive or process.stalled_until > scheduler.now:
                     break
                 self._before_step()
                 if process.is_alive and process.stalled_until <= scheduler.now:
-                    self._run_one()
+                    step = ready.popleft()
+                    if not step.cancelled():
+                        step._run()
         finally:
             asyncio._set_running_loop(None)
         self._is_arranged = False
-        if self._ready and process.is_alive:
+        if ready and process.is_alive:
             self._arrange()
 
     def _run_one(self) -> None:
-        handle = self._ready.popleft()
-        if not handle.cancelled():
-            handle._run()
+        step = self._ready.popleft()
+        if not step.cancelled():
+            step._run()

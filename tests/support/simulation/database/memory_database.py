@@ -17,6 +17,7 @@ from dualwrite.ids import PreparedTxnState
 from tests.support.simulation.scheduler import Scheduler, SimulatedProcess, SimulatedThread
 
 LOCK_TIMEOUT = 30.0
+_PROMOTED_AFTER = 0.3
 
 
 class StateRow(NamedTuple):
@@ -26,10 +27,29 @@ class StateRow(NamedTuple):
     owner: str
     expires_at: float | None
     is_new: bool
+    cluster: str = ""
+    """The cluster that it was last leased for, as ``str()`` of a ClusterIdentity writes it."""
 
     @property
     def seen(self) -> RowSeen:
         return RowSeen(self.token, self.version, self.state)
+
+
+class Kept(NamedTuple):
+    """What a standby has that lags."""
+
+    rows: dict[str, StateRow]
+    units: list[str]
+    outcomes: list[tuple[str, str]]
+
+
+def require_state(lease: Lease, row: StateRow) -> None:
+    """Require that ``row`` has the state that its owner has read or stored last.
+
+    :raises LeaseLostError: if not.
+    """
+    if row.state != lease.memory.state:
+        raise LeaseLostError(lease)
 
 
 @dataclass
@@ -58,6 +78,16 @@ class MemoryDatabase:
     """Called when a unit's COMMIT has taken effect, before its answer is on its way to ``process``."""
     after_lock: "Callable[[MemoryTransaction], None]" = lambda transaction: None
     """Called when recovery has locked the rows that it needs."""
+    forgets_after: Callable[[], float | None] = lambda: None
+    """Asked at a unit's COMMIT: None, or the seconds after which the server restarts and has forgotten it."""
+    decided: dict[str, Lease] = field(default_factory=dict)
+    """By unit: the lease under which it was committed."""
+    forgotten: dict[str, Lease] = field(default_factory=dict)
+    """The units among them that a restart has forgotten."""
+    replaced: set[str] = field(default_factory=set)
+    """The units among these after which the same process has committed another, under the same lease."""
+    happened: Callable[[str], None] = lambda what: None
+    """Called with what is seen in the rows that must have happened in some run."""
     down_until: float = 0.0
 
     def call(self, name: str) -> None:
@@ -73,6 +103,17 @@ class MemoryDatabase:
         for transaction in list(self.transactions):
             transaction.end()
         self.down_until = self.scheduler.now + seconds
+
+    def forget(self, kept: "Kept") -> None:
+        """Restart as a standby that lagged: of all that was committed, ``kept`` is there."""
+        lost = self.units[len(kept.units) :]
+        self.forgotten.update({unit: self.decided[unit] for unit in lost})
+        self.rows, self.units, self.outcomes = dict(kept.rows), list(kept.units), list(kept.outcomes)
+        self.restart(_PROMOTED_AFTER)
+
+    def first_token(self) -> int:
+        """The first fencing token of a row. A row that is made anew has another one (sql/lease_store.py)."""
+        return 1 + 1000 * len(self.forgotten)
 
     def begin(self, process: SimulatedProcess) -> "MemoryTransaction":
         transaction = MemoryTransaction(self, process)
@@ -153,8 +194,7 @@ class MemoryTransaction:
         memory.writes(state)
         require_row(lease, None if row is None else row.seen)
         assert row is not None
-        if row.state != memory.state:
-            raise LeaseLostError(lease)
+        require_state(lease, row)
         self._stored = lease
         self.write(lease.transactional_id, row._replace(state=state))
 
@@ -165,10 +205,23 @@ class MemoryTransaction:
             token = database.rows[self._stored.transactional_id].token
             if token != self._stored.fencing_token:
                 database.violations.append(f"two owners: {self._stored} commits under the token {token}")
+        if self._units and self._stored is not None:
+            self._decide(self._stored)
         database.rows.update(self._rows)
         database.units.extend(self._units)
         database.outcomes.extend(self._outcomes)
         self.end()
+
+    def _decide(self, lease: Lease) -> None:
+        """Remember what this COMMIT replaces; and have it forgotten later, if that is to happen."""
+        database = self._database
+        database.replaced.update(unit for unit, former in database.forgotten.items() if former is lease)
+        database.decided.update(dict.fromkeys(self._units, lease))
+        seconds = database.forgets_after()
+        if seconds is not None:
+            kept = Kept(dict(database.rows), list(database.units), list(database.outcomes))
+            scheduler = database.scheduler
+            scheduler.call_at(scheduler.now + seconds, lambda: database.forget(kept))
 
     def rollback(self) -> None:
         if not self.has_ended and not self.is_in_flight:

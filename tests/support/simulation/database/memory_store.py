@@ -110,6 +110,11 @@ class MemoryStore:
         with self.transaction("note") as transaction:
             for unit in units:
                 transaction.put_on_record(transactional_id, unit.outcome)
+            if row is not None:
+                transaction.lock(transactional_id)
+                now = transaction.read(transactional_id)
+                if now is not None and (now.token, now.state) == (row.fencing_token, row.state):
+                    transaction.write(transactional_id, now._replace(state=PreparedTxnState()))
 
 
 def by_name(lease: Lease) -> str:

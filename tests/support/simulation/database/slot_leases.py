@@ -10,6 +10,7 @@ from dualwrite.ids import PreparedTxnState
 from tests.support.simulation.database.memory_database import MemoryTransaction, StateRow
 from tests.support.simulation.database.memory_store import MemoryStore, by_name
 
+LEFT_ALONE, CHANGED_CLUSTER = "a slot was left to its cluster", "a slot changed its cluster"
 _CERTAIN = (SlotStatus.DEAD, SlotStatus.ABANDONED)
 
 
@@ -19,6 +20,8 @@ class MemorySlotLeases:
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
         self._database = store.database
+        self._cluster = UNKNOWN_CLUSTER
+        """As of the last :meth:`rows`."""
 
     def limited(self, seconds: float, name: str, setting: str) -> AbstractContextManager[object]:
         return nullcontext()
@@ -30,12 +33,21 @@ class MemorySlotLeases:
             whose = application_of(name)
             if whose is not None and application in (None, whose):
                 left = None if row.expires_at is None else row.expires_at - self._database.scheduler.now
-                found.append(SlotRow(name, slot_number(whose, name) or 0, row.token, row.owner, left))
+                its_cluster = ClusterIdentity.of(row.cluster).cluster_id
+                if row.owner and left is not None and left <= 0 and self._is_foreign(row, cluster):
+                    self._database.happened(LEFT_ALONE)
+                found.append(SlotRow(name, slot_number(whose, name) or 0, row.token, row.owner, left, its_cluster))
+        if application is not None:
+            self._cluster = cluster
         return found
+
+    @staticmethod
+    def _is_foreign(row: StateRow, cluster: ClusterIdentity) -> bool:
+        return bool(row.cluster and str(cluster)) and row.cluster != str(cluster)
 
     def is_unchanged(self, cluster: ClusterIdentity) -> bool:
         self._database.call("identity")
-        return True
+        return cluster == self._cluster
 
     def name_of(self, application: str) -> str:
         return application
@@ -58,11 +70,21 @@ class MemorySlotLeases:
         is_over = not row.owner or row.expires_at is None or row.expires_at <= now
         if not is_over and candidate.status not in _CERTAIN:
             return []
+        if self._is_foreign(row, self._cluster):
+            self._database.happened(CHANGED_CLUSTER)
         version = next(self._database.versions)
+        token = row.token + 1 if row.token else self._database.first_token()
         transaction.write(
-            name, row._replace(token=row.token + 1, version=version, owner=owner, expires_at=now + seconds)
+            name,
+            row._replace(
+                token=token,
+                version=version,
+                owner=owner,
+                expires_at=now + seconds,
+                cluster=str(self._cluster) or row.cluster,
+            ),
         )
-        lease = Lease(name, row.token + 1)
+        lease = Lease(name, token)
         lease.memory.renewed(version)
         lease.memory.is_new = row.is_new
         lease.memory.read(row.state)
