@@ -376,12 +376,13 @@ class Postgresql(Database):
         return any(phrase in said for phrase in _AWAY)
 
     def meaning_of(self, error: DBAPIError) -> ErrorMeaning | None:
-        """By the SQLSTATE, or by asyncpg's words, which have none."""
-        if _IN_USE.search(str(error.orig)):
-            return ErrorMeaning.IN_USE
-        return _TROUBLES.get(_sqlstate(error))
+        """By the SQLSTATE; by asyncpg's words if there is none, as those of a server may have text of the user's."""
+        state = _sqlstate(error)
+        if state is None:
+            return ErrorMeaning.IN_USE if _IN_USE.search(str(error.orig)) else None
+        return _TROUBLES.get(state)
 
 
-def _sqlstate(error: DBAPIError) -> str:
-    """The SQLSTATE of ``error``, which psycopg2 calls pgcode."""
-    return str(getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None))
+def _sqlstate(error: DBAPIError) -> str | None:
+    """The SQLSTATE of ``error``, which psycopg2 calls pgcode; None if the server sent none."""
+    return getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
