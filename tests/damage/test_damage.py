@@ -32,6 +32,7 @@ WRITERS = {
     "log/layout.py", "log/recovery_point.py", "log/segment.py",  # in the directories of logs
     "process/data_dir.py", "process/data_lock.py",  # beside those
     "broker.py", "embedded.py", "metrics/health.py",  # not data: the ready file, an embedded broker's settings, a probe
+    "tls/context.py",  # a certificate in memory, for OpenSSL
 }  # fmt: skip
 
 
