@@ -52,8 +52,6 @@ def test_the_simulation_notices_that_a_safeguard_is_missing(name: str) -> None:
         "duplicate write",
         "dirty read",
         "stuck",
-        "two owners",
-        "false alarm",
     }
     assert len(found.anomalies) == 1
 
