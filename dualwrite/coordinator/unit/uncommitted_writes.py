@@ -4,6 +4,7 @@ Rows that a Core statement in a text (``text("INSERT …")``) has written are no
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -15,7 +16,7 @@ class _Writes:
     """The writes of a transaction or a savepoint: the engines, and the writes of savepoints inside that have ended."""
 
     def __init__(self) -> None:
-        self.engines: list[Engine] = []
+        self.engines: set[Engine] = set()
         self.inner: list[_Writes] = []
 
     def are_to(self, engine: Engine) -> bool:
@@ -54,21 +55,19 @@ def _open(session: Session) -> Iterator[SessionTransaction]:
 def _note(session: Session, engines: Iterable[Engine]) -> None:
     transaction = next(_open(session), None)
     if transaction is not None:
-        noted = _WRITES.setdefault(transaction, _Writes()).engines
-        noted.extend(engine for engine in engines if engine not in noted)
+        _WRITES.setdefault(transaction, _Writes()).engines.update(engines)
 
 
 def _after_flush(session: Session, _: object) -> None:
     changed = (instance for instance in session.dirty if session.is_modified(instance))
-    for instances in (session.new, session.deleted, changed):
-        _note(session, (session.get_bind(object_mapper(instance)).engine for instance in instances))
+    written = chain(session.new, session.deleted, changed)
+    _note(session, (session.get_bind(object_mapper(instance)).engine for instance in written))
 
 
 def _do_orm_execute(state: ORMExecuteState) -> None:
     if state.is_insert or state.is_update or state.is_delete:
-        session = state.session
-        session.connection(bind_arguments=dict(state.bind_arguments))  # begins the transaction of the write
-        _note(session, [session.get_bind(**state.bind_arguments).engine])
+        connection = state.session.connection(bind_arguments=dict(state.bind_arguments))  # begins the transaction
+        _note(state.session, [connection.engine])
 
 
 def _after_transaction_end(_: Session, transaction: SessionTransaction) -> None:
