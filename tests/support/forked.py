@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from multiprocessing import connection, reduction
 from types import TracebackType
 from typing import IO, Any
@@ -76,7 +77,8 @@ class Forked:
     def send_signal(self, number: int) -> None:
         with _ONE_AT_A_TIME:
             if self._process.exitcode is None:
-                os.kill(self.pid, number)
+                with suppress(ProcessLookupError):  # it has ended since, and the process that forked it has seen that
+                    os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"strconv"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -20,7 +21,7 @@ func verify(ctx context.Context, s settings) (outcome, error) {
 		return outcome{}, err
 	}
 	defer client.Close()
-	ends, err := kadm.NewClient(client).ListCommittedOffsets(ctx, s.output)
+	ends, err := committedEnds(ctx, kadm.NewClient(client), s.output)
 	if err != nil {
 		return outcome{}, err
 	}
@@ -63,4 +64,18 @@ func verify(ctx context.Context, s settings) (outcome, error) {
 		}
 	}
 	return result, nil
+}
+
+// committedEnds asks until it gets an answer: the broker may be gone for a while.
+func committedEnds(ctx context.Context, admin *kadm.Client, topic string) (kadm.ListedOffsets, error) {
+	for {
+		ends, err := admin.ListCommittedOffsets(ctx, topic)
+		if err == nil {
+			err = ends.Error()
+		}
+		if err == nil || ctx.Err() != nil {
+			return ends, err
+		}
+		time.Sleep(shortPoll)
+	}
 }
