@@ -17,6 +17,7 @@ from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.manager import unit_manager
 from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.rules import machine
+from dualwrite.coordinator.slots.slot import Slot
 from dualwrite.coordinator.steps import driver
 from dualwrite.coordinator.unit import block, transaction
 from dualwrite.errors import InvalidTransactionStateError
@@ -215,6 +216,26 @@ def test_an_abandoned_block_is_ended_by_the_heartbeat_and_by_close(make: Any, en
         end()
         assert both_are_equal(engine, kafka)
         assert kafka.aborted[-1] == "dead"
+
+
+def test_an_interrupt_after_a_participant_was_given_back_gives_it_back_no_second_time(
+    make: Any, engine: Engine, kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By then another unit of work may use it."""
+    dual_write, give_back, given = make(), Slot.give_back, []
+
+    def interrupted(slot: Slot, participant: Any) -> None:
+        give_back(slot, participant)
+        given.append(participant)
+        raise Interrupt
+
+    monkeypatch.setattr(Slot, "give_back", interrupted)
+    with pytest.raises(Interrupt):
+        write_unit(dual_write, "first")
+    assert len(given) == 1
+    monkeypatch.undo()
+    write_unit(dual_write, "second")
+    assert both_are_equal(engine, kafka, "first", "second")
 
 
 @pytest.mark.slow

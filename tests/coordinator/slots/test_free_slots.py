@@ -2,6 +2,7 @@
 
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -180,3 +181,23 @@ def test_a_lost_lease_that_is_forgotten_late_leaves_the_next_lease_of_its_slot_a
     assert second.transactional_id == first.transactional_id
     own.forget([first])
     assert own.held == [second]
+
+
+def test_a_lease_that_is_not_noted_yet_is_not_thought_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sweeper looks while a unit of work in another thread has its lease in the database, and no answer yet."""
+    leases = MemoryLeases()
+    made, take = registry(leases), leases.take
+    looks = []
+
+    def slow_take(*arguments: Any, **options: Any) -> list[Lease]:
+        taken = take(*arguments, **options)
+        looks.append(threads.submit(made.slots_to_recover))
+        with suppress(TimeoutError):
+            looks[0].result(0.2)  # it has the time to look
+        return taken
+
+    monkeypatch.setattr(leases, "take", slow_take)
+    with ThreadPoolExecutor(1) as threads:
+        held = lease(made)
+        assert looks[0].result() == []
+    assert names(held) == ["a-0"]

@@ -1,7 +1,7 @@
 """The pool: which slot a unit of work gets, how long it waits, and how lost leases are handled."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -93,6 +93,16 @@ def test_a_warm_slot_goes_before_a_cold_one_and_a_cold_one_before_a_new_lease(wo
     assert pool.acquire(object()) is warm
     assert pool.acquire(object()) is cold
     assert world.leases.owners() == {"a-0": "me", "a-1": "me"}
+
+
+def test_a_slot_that_was_lost_goes_to_no_unit_before_the_pool_drops_it(world: PoolWorld) -> None:
+    pool = world.pool()
+    assert used(pool, world) == "a-0"
+    (slot,) = pool.slots()
+    slot.fence(FencedError("another process has taken it"))
+    assert slot.is_warm
+    assert pool.acquire_now(object()) is None
+    assert used(pool, world) == "a-1"
 
 
 def test_processes_share_the_slots_of_an_application(world: PoolWorld) -> None:
@@ -416,3 +426,34 @@ def test_the_limit_of_a_heartbeats_requests_is_described_with_its_least_value(
     monkeypatch.setattr(SqlLeases, "limited", note)
     make_dual_write(lease_timeout=4).recover()
     assert set(described) == {(5.0, "a third of lease_timeout, at least 5 s")}
+
+
+class FullRuntime:
+    """This process as a Runtime, which can be at the limit of its threads."""
+
+    def __init__(self) -> None:
+        self.is_full = False
+        self.started: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(THIS_PROCESS, name)
+
+    def start_thread(self, act: Callable[[], object], name: str) -> object:
+        if self.is_full:
+            raise RuntimeError("can't start new thread")
+        self.started.append(name)
+        return THIS_PROCESS.start_thread(act, name)
+
+
+def test_the_heartbeat_begins_the_work_that_found_no_thread(world: PoolWorld) -> None:
+    runtime, user = FullRuntime(), object()
+    pool = world.pool(runtime=runtime)
+    slot = pool.acquire(user)
+    runtime.is_full = True
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        slot.finish_later()
+    pool.release(user)
+    runtime.is_full = False
+    runtime.started.clear()
+    pool.beat()
+    assert runtime.started == ["dualwrite-a-0"]

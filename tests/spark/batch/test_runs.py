@@ -82,6 +82,21 @@ def test_a_second_commit_of_a_run_changes_nothing(jobs: Jobs) -> None:
     assert jobs.values(things) == [0]
 
 
+def test_the_end_of_a_run_that_was_committed_writes_that_again(jobs: Jobs) -> None:
+    """A commit can be read before it is on disk. After a later commit it is there too."""
+    driver, written = jobs.driver(), []
+    run = jobs.begin(driver)
+    jobs.commit(driver, run, [jobs.task(run, 0)])
+
+    @event.listens_for(jobs.engine, "before_execute")
+    def note(connection: Connection, statement: Any, *_: object) -> None:
+        written.extend([statement.table.name] if statement.is_dml else [])
+
+    assert driver.end(run) is RunState.COMMITTED
+    assert written == [spark_run.name]
+    assert (jobs.state(), jobs.values(things)) == ("committed", [0])
+
+
 def test_a_new_run_ends_the_previous_one_and_takes_its_leases(jobs: Jobs) -> None:
     dead, driver = jobs.driver("dead driver"), jobs.driver()
     old = jobs.begin(dead)
