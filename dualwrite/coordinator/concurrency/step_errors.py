@@ -7,7 +7,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError, StatementError
 from dualwrite.errors import DualWriteError
 
 _OF_PEP_249 = frozenset({"InterfaceError", "DatabaseError"})
-_OF_ASYNCPG = frozenset({"PostgresError", "InterfaceError"})
+_OF_ASYNCPG = frozenset({"PostgresError", "InterfaceError", "InternalClientError"})
 """The base classes of the errors of asyncpg, which is no driver of PEP 249's."""
 
 _ENDING = frozenset({"commit", "rollback", "close"})

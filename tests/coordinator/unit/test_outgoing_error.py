@@ -67,6 +67,7 @@ def strike(kafka: FakeKafka, request: str, error: BaseException, *, after: bool 
         pymysql.err.OperationalError,
         asyncpg.PostgresConnectionError,
         asyncpg.InterfaceError,
+        asyncpg.InternalClientError,
     ],
     ids=lambda error: error.__module__,
 )
