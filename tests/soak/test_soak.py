@@ -3,7 +3,9 @@
 import json
 import os
 import random
+import signal
 from collections.abc import Iterator
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from tests.soak.__main__ import main
 from tests.soak.growth import Allowance, growth_of
 from tests.soak.matching import Matching
 from tests.soak.plots import draw
-from tests.soak.samples import ALLOWANCES, deletes_segments, memory, open_files, size_of, threads
+from tests.soak.samples import ALLOWANCES, MIB, deletes_segments, memory, open_files, size_of, threads
 from tests.support.crash.application import LEFT, RIGHT, items
 from tests.support.forked import ForkedKafkaBroker
 
@@ -75,8 +77,44 @@ def test_this_process_is_measured(tmp_path: Path) -> None:
         file.flush()
         assert open_files(os.getpid()) == before + 1
         assert size_of(tmp_path) == 1000
-    assert memory(os.getpid()) > 1
     assert threads(os.getpid()) >= 1
+
+
+def test_memory_that_a_process_fills_is_measured_and_mapped_files_are_not(tmp_path: Path) -> None:
+    before = memory(os.getpid())
+    with (tmp_path / "file").open("w+b") as file:
+        file.write(b"x" * (32 * MIB))
+        file.flush()
+        with mmap(file.fileno(), 0, access=ACCESS_READ) as mapped:
+            assert mapped.find(b"y") == -1
+            assert memory(os.getpid()) < before + 16
+    filled = b"x" * (32 * MIB)
+    assert memory(os.getpid()) > before + 16, len(filled)
+
+
+def test_memory_that_was_forked_is_measured_before_and_after_it_is_written_to() -> None:
+    filled = bytearray(b"x") * (32 * MIB)
+    ready, go = os.pipe(), os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(ready[1], b"1")
+        os.read(go[0], 1)
+        for page in range(0, len(filled), 4096):
+            filled[page] = 0
+        os.write(ready[1], b"2")
+        os.read(go[0], 1)
+        os._exit(0)
+    try:
+        os.read(ready[0], 1)
+        shared = memory(child)
+        os.write(go[1], b"1")
+        os.read(ready[0], 1)
+        assert abs(memory(child) - shared) < 8
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        for end in (*ready, *go):
+            os.close(end)
 
 
 @pytest.fixture
