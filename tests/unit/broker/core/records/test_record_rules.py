@@ -1,5 +1,6 @@
 """Which batches a topic's settings refuse: timestamps out of bounds, and no keys where the log is compacted."""
 
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -7,8 +8,16 @@ import pytest
 from dualwrite.broker.core.record_rules import RefusedBatchError, as_kept, checked_header
 from dualwrite.broker.settings.topic_configs import topic_config
 from dualwrite.records.batch import Record
-from dualwrite.records.compression import Codec
-from dualwrite.records.header import HEADER_SIZE, BatchFields, peek_header, rebuild_batch, seal_batch
+from dualwrite.records.compression import Codec, compress
+from dualwrite.records.header import (
+    HEADER_SIZE,
+    BatchFields,
+    peek_header,
+    rebuild_batch,
+    seal_batch,
+    with_compression,
+)
+from dualwrite.records.rewriting import recompressed
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.oracle_batches import oracle_batch
 
@@ -20,8 +29,9 @@ APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
 
 
 def refusal(records: Sequence[Record], configs: dict[str, str], codec: Codec = Codec.NONE) -> RefusedBatchError | None:
-    """Why a topic with ``configs`` refuses a batch, if it does."""
-    return refusal_of(oracle_batch(records, compression=codec), configs)
+    """Why a topic with ``configs`` refuses a batch, if it does. The codec compresses even what grows by it."""
+    batch = oracle_batch(records)
+    return refusal_of(recompressed(peek_header(batch), batch, codec), configs)
 
 
 def refusal_of(batch: bytes, configs: dict[str, str]) -> RefusedBatchError | None:
@@ -58,7 +68,16 @@ def test_timestamps_have_bounds(configs: dict[str, str], timestamps: list[int], 
         assert refused.error is ErrorCode.INVALID_TIMESTAMP
         bounds = f"between {NOW - 500} and {NOW + 200}" if configs else f"up to {NOW + HOUR}"
         assert refused.message == f"a record's timestamp is not {bounds}"
-        assert [position for position, _ in refused.record_errors] == wrong
+        assert refused.record_errors == [
+            (position, f"timestamp {timestamps[position]} is out of range") for position in wrong
+        ]
+
+
+@pytest.mark.parametrize(("earliest", "bounds"), [(-1, "up to"), (0, "up to"), (1, "between 1 and")])
+def test_the_message_names_a_lower_bound_after_the_epoch(earliest: int, bounds: str) -> None:
+    refused = refusal(at(NOW + HOUR + 1), {"message.timestamp.before.max.ms": str(NOW - earliest)})
+    assert refused is not None
+    assert refused.message == f"a record's timestamp is not {bounds} {NOW + HOUR}"
 
 
 @pytest.mark.parametrize("codec", Codec)
@@ -67,7 +86,8 @@ def test_a_compacted_topic_takes_no_record_without_a_key(codec: Codec) -> None:
     refused = refusal(records, COMPACT, codec)
     assert refused is not None
     assert refused.error is ErrorCode.INVALID_RECORD
-    assert [position for position, _ in refused.record_errors] == [1, 3]
+    assert refused.message == "a compacted topic takes no record without a key"
+    assert refused.record_errors == [(1, "no key"), (3, "no key")]
     assert refusal(records, {}, codec) is None
     assert refusal([records[0], records[2]], {"cleanup.policy": "compact,delete"}, codec) is None
 
@@ -105,6 +125,7 @@ def test_records_that_cannot_be_looked_at_are_refused_where_they_must_be(configs
     refused = refusal_of(nonsense, configs)
     assert refused is not None
     assert refused.error is ErrorCode.INVALID_RECORD
+    assert refused.message == "record at byte 0 of the decompressed batch: no complete varint at byte 0"
     assert refusal_of(nonsense, {}) is None, "the records are not parsed"
 
 
@@ -136,12 +157,29 @@ def test_a_batch_that_is_too_large_in_the_topics_codec_is_refused() -> None:
     with pytest.raises(RefusedBatchError) as refused:
         as_kept(header, batch, config)
     assert refused.value.error is ErrorCode.MESSAGE_TOO_LARGE
+    assert re.fullmatch(r"batch of 50\d\d bytes; max\.message\.bytes=1000", refused.value.message or "")
 
 
 def test_a_batch_that_cannot_be_opened_for_the_topics_codec_is_refused() -> None:
-    whole = peek_header(oracle_batch(at(NOW), compression=Codec.GZIP))
-    batch = rebuild_batch(whole, b"no gzip at all")
+    whole = peek_header(oracle_batch(at(NOW)))
+    batch = rebuild_batch(with_compression(whole, Codec.GZIP), b"no gzip at all")
     config = topic_config({"compression.type": "zstd"})
     with pytest.raises(RefusedBatchError) as refused:
         as_kept(checked_header(batch, config, NOW, zstd=True), batch, config)
     assert refused.value.error is ErrorCode.INVALID_RECORD
+    assert re.match("gzip records that cannot be decompressed: ", refused.value.message or "")
+
+
+@pytest.mark.parametrize(
+    ("codec", "setting", "level"),
+    [(Codec.GZIP, "compression.gzip.level", level) for level in (1, 9)]
+    + [(Codec.ZSTD, "compression.zstd.level", level) for level in (1, 19)],
+)
+def test_a_topic_compresses_at_the_level_of_its_codec(codec: Codec, setting: str, level: int) -> None:
+    text = b"".join(b"%d squared is %d, " % (number, number * number) for number in range(2000))
+    batch = oracle_batch([Record(b"key", text, NOW)])
+    config = topic_config({"compression.type": codec.name.lower(), setting: str(level)})
+    header, kept = as_kept(peek_header(batch), batch, config)
+    assert header.compression == codec
+    assert kept[HEADER_SIZE:] == compress(codec, batch[HEADER_SIZE:], level)
+    assert kept[HEADER_SIZE:] != compress(codec, batch[HEADER_SIZE:]), "the level makes a difference"
