@@ -138,9 +138,9 @@ class ConnectionStates:
         for endpoint in self._back_offs.keys() - known - self._connections.keys():
             del self._back_offs[endpoint]
 
-    def why_not(self) -> str:
-        """The reason why brokers cannot be reached, as the end of a sentence; empty if there is none."""
-        return "; ".join(dict.fromkeys(str(back_off.error) for back_off in self._back_offs.values()))
+    def why_not(self) -> list[str]:
+        """The reasons why brokers cannot be reached, each as the end of a sentence."""
+        return list(dict.fromkeys(str(back_off.error) for back_off in self._back_offs.values()))
 
     # --- requests
 

@@ -30,10 +30,10 @@ class CoordinatorRequest:
         "coordinator",
         "fallback",
         "is_asked",
-        "last_code",
         "last_error",
         "request",
         "retry_at",
+        "unknown_partition",
     )
 
     def __init__(
@@ -48,9 +48,10 @@ class CoordinatorRequest:
         self.is_asked = False
         """True while it is unanswered."""
         self.retry_at = 0.0
-        self.last_code = 0
-        """The error code of the coordinator's last answer; 0 if there was none."""
         self.last_error = ""
+        """Why the last attempt has failed; empty if none has."""
+        self.unknown_partition = ""
+        """The partition that the brokers did not know at the last attempt; empty if it was not refused for that."""
 
     @property
     def decides(self) -> bool:

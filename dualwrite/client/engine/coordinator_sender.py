@@ -16,7 +16,6 @@ from dualwrite.client.protocol.requests import (
     find_coordinator,
 )
 from dualwrite.client.terms.error_classes import ErrorClass, class_of, error_for
-from dualwrite.client.terms.versions import NoCommonVersionError
 from dualwrite.errors import AnswerLostError, DualWriteError, KafkaRefusedError, KafkaUnavailableError
 from dualwrite.wire.apis import ApiKey, Message
 from dualwrite.wire.error_codes import ErrorCode, error_name
@@ -88,7 +87,7 @@ class CoordinatorSender:
             self._find_coordinator(call, now)
             return
         connection = self._connections.open_connection(endpoint, now)
-        version = None if connection is None else self._version(connection, call.request, call)
+        version = None if connection is None else self._version(connection, call.request)
         if connection is None or version is None:
             return
         if call.request.api_key is ApiKey.TXN_OFFSET_COMMIT:
@@ -103,19 +102,17 @@ class CoordinatorSender:
         if connection is None:
             return
         request = find_coordinator(call.coordinator)
-        version = self._version(connection, request, call)
+        version = self._version(connection, request)
         if version is not None:
             self._looking_for.add(call.coordinator)
             self._connections.send(connection, request.api_key, version, request.message, call.coordinator, now)
 
-    def _version(self, connection: ConnectionState, request: VersionedRequest, call: CoordinatorRequest) -> int | None:
-        """The version in which to send ``request`` for ``call``; None, and ``call`` has failed, if there is none."""
+    def _version(self, connection: ConnectionState, request: VersionedRequest) -> int | None:
+        """The version in which to send ``request``; None, and the call in progress has failed, if there is none."""
         try:
-            return connection.version(request.api_key, request.floor, request.cap)
-        except NoCommonVersionError as error:
-            operation = f"{call.request.operation}: broker {connection.endpoint}: {error}"
-            code, two_phase = ErrorCode.UNSUPPORTED_VERSION, request.needs_two_phase
-            self._give_up(error_for(request.api_key, operation, code, two_phase=two_phase), ErrorClass.FATAL)
+            return request.version_at(connection.endpoint, connection.versions)
+        except DualWriteError as error:
+            self._give_up(error, ErrorClass.FATAL)
             return None
 
     # --- answers
@@ -138,7 +135,6 @@ class CoordinatorSender:
         """A coordinator has answered ``call``."""
         if call is not self._call:
             return
-        call.is_asked = False
         code, place = code_in(call.request.api_key, answer)
         error_class = class_of(call.request.api_key, code)
         if error_class is ErrorClass.SUCCESS:
@@ -151,7 +147,8 @@ class CoordinatorSender:
                 self._metadata.coordinators.pop(call.coordinator, None)
             is_soon = code == ErrorCode.CONCURRENT_TRANSACTIONS and not call.attempts
             self._again(call, now, _in_words(place, error_name(code)), BUSY_PAUSE if is_soon else 0.0)
-            call.last_code = code
+            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                call.unknown_partition = place
         else:
             operation, two_phase = _in_words(call.request.operation, place), call.request.needs_two_phase
             self._give_up(error_for(call.request.api_key, operation, code, two_phase=two_phase), error_class)
@@ -170,19 +167,19 @@ class CoordinatorSender:
 
     def _again(self, call: CoordinatorRequest, now: float, why: str, pause: float = 0.0) -> None:
         call.attempts += 1
-        call.is_asked, call.last_code, call.last_error = False, 0, why
+        call.is_asked, call.last_error, call.unknown_partition = False, why, ""
         call.retry_at = now + (pause or self._settings.pause_after(call.attempts))
 
     def _time_out(self, call: CoordinatorRequest) -> None:
         is_content = call.request.api_key is ApiKey.TXN_OFFSET_COMMIT
         seconds = self._settings.delivery_timeout
-        if is_content and call.last_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            operation = f"{call.request.operation}: refused for {seconds:g} s: {call.last_error.partition(': ')[0]}"
-            refusal = KafkaRefusedError(operation, call.last_code, error_name(call.last_code))
-            self._give_up(refusal, ErrorClass.ABORTABLE)
+        if call.unknown_partition:
+            operation = f"{call.request.operation}: refused for {seconds:g} s: {call.unknown_partition}"
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            self._give_up(KafkaRefusedError(operation, code, error_name(code)), ErrorClass.ABORTABLE)
             return
         reasons = "; ".join(
-            dict.fromkeys(reason for reason in (call.last_error, self._connections.why_not()) if reason)
+            dict.fromkeys(reason for reason in (call.last_error, *self._connections.why_not()) if reason)
         )
         kind = AnswerLostError if call.decides else KafkaUnavailableError
         error = kind(f"{call.request.operation}: no answer in {seconds:g} s: {reasons or self._silence(call)}")

@@ -219,7 +219,7 @@ class Sender:
 
     def _give_up(self, where: str, code: int, why: str, seconds: float) -> None:
         operation = f"{self._records} not acknowledged in {seconds:g} s: {where}"
-        reasons = ": ".join(reason for reason in (why, self._connections.why_not()) if reason)
+        reasons = ": ".join(reason for reason in (why, "; ".join(self._connections.why_not())) if reason)
         if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             self._fail_transaction(KafkaRefusedError(operation, code, error_name(code)), ErrorClass.ABORTABLE)
         else:

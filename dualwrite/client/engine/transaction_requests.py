@@ -46,8 +46,7 @@ class TransactionRequests:
         flushed."""
         machine, pending = self._machine, self._verb.pending or self._verb.wait()
         if not commits:
-            failure = PrepareFailedError("the transaction was aborted") if machine.failure is None else machine.failure
-            self._sender.drop(failure)
+            self._sender.drop(PrepareFailedError("the transaction was aborted"))
         is_open = bool(machine.ongoing) if before is ProducerState.KEPT else machine.may_be_open
         if is_open:
             machine.deciding()

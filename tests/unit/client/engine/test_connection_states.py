@@ -25,9 +25,9 @@ def test_a_removed_brokers_error_is_not_named_as_a_reason() -> None:
     for endpoint in (RETIRED, CURRENT):
         peers.open_connection(endpoint, 0.0)
         peers.lost(endpoint, KafkaUnavailableError(f"broker {endpoint}: gone"), 0.0)
-    assert peers.why_not() == f"broker {RETIRED}: gone; broker {CURRENT}: gone"
+    assert peers.why_not() == [f"broker {RETIRED}: gone", f"broker {CURRENT}: gone"]
     peers.forget_back_offs({CURRENT})
-    assert peers.why_not() == f"broker {CURRENT}: gone"
+    assert peers.why_not() == [f"broker {CURRENT}: gone"]
 
 
 def test_a_removed_broker_being_tried_does_not_delay_other_brokers() -> None:
