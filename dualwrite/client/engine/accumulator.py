@@ -1,11 +1,13 @@
 """The records of one transaction, per partition: gathered in batches, numbered, in flight, acknowledged or sent again.
 
-A broker checks the order of a producer's batches by their sequence numbers (KIP-98). A batch gets its number, and is
-encoded, when it is first sent, and keeps both. A batch that must be sent again waits until its partition has no other
-unanswered batch, and then goes first. So batches of one partition never overtake each other, not even when the leader
-moves. The numbers begin at 0 with each transaction, because each has an epoch of its own (KIP-890 part 2).
+A broker checks the order of a producer's batches by their sequence numbers (KIP-98). A batch gets its sequence number,
+and is encoded, when it is first sent, and keeps both. A batch that must be sent again waits until its partition has no
+other unanswered batch, and then goes first. So batches of one partition never overtake each other, not even when the
+leader moves. The sequence numbers begin at 0 with each transaction, because each has an epoch of its own (KIP-890 part
+2).
 """
 
+from bisect import bisect
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
@@ -52,7 +54,7 @@ class ProducerBatch:
         self.data = b""
         self.attempts = 0
         self.number = -1
-        """The batch's number in its queue; -1 until it is sent."""
+        """The batch's number in its queue; set when it becomes due to be sent."""
         self.last_code = 0
         self.last_error = ""
         self.dropped_connections = 0
@@ -113,22 +115,20 @@ class PartitionQueue:
             return True
         if self.is_recovering or self.sent_to != to:
             return False
-        following = self.waiting[0].number
-        return (following if following >= 0 else self.next_number) - self.in_flight[0].number < max_in_flight
+        return self.waiting[0].number - self.in_flight[0].number < max_in_flight
 
     def first_unacknowledged(self) -> ProducerBatch:
-        """The batch with the lowest number that was sent and is not acknowledged."""
-        sent_before = [batch for batch in self.waiting if batch.sequence >= 0]
-        return min([*sent_before, *self.in_flight], key=lambda batch: batch.sequence)
+        """The batch with the lowest number that is not acknowledged. It was sent, if any batch was."""
+        return min([*self.waiting, *self.in_flight], key=lambda batch: batch.number)
 
 
 class RecordAccumulator:
     """The batches of one transaction.
 
     :param batch_size: bytes of a batch past which it takes no more records.
-    :param batch_records: records at which it takes no more.
     :param delivery_timeout: seconds that a batch which is to be sent may stay unacknowledged.
     :param linger: seconds that a batch may wait for more records; None: until the next flush.
+    :param batch_records: records of a batch at which it takes no more.
     :param tracks_all: records without a delivery callback are tracked, too.
     """
 
@@ -136,10 +136,10 @@ class RecordAccumulator:
         self,
         batch_size: int,
         delivery_timeout: float,
-        linger: float | None = None,
-        batch_records: int = 10_000,
+        linger: float | None,
+        batch_records: int,
         *,
-        tracks_all: bool = False,
+        tracks_all: bool,
     ) -> None:
         self.buffered = 0
         """Bytes of the unacknowledged records."""
@@ -219,6 +219,8 @@ class RecordAccumulator:
         batch.deadline = deadline
         self._unacknowledged[batch] = None  # first: after an interrupt, is_empty must still see the batch
         del self._filling[queue]
+        batch.number = queue.next_number
+        queue.next_number += 1
         queue.waiting.append(batch)
         self._sending[queue] = None
 
@@ -244,8 +246,6 @@ class RecordAccumulator:
             self._sending[queue] = None  # at the end: other queues come first
         if batch.sequence < 0:
             batch.sequence = queue.next_sequence
-            batch.number = queue.next_number
-            queue.next_number += 1
             queue.next_sequence += batch.count
             batch.data = batch.builder.seal(codec, level, producer, batch.sequence & MAX_SEQUENCE)
         batch.attempts += 1
@@ -276,12 +276,7 @@ class RecordAccumulator:
         queue = batch.queue
         queue.in_flight.remove(batch)
         batch.last_code, batch.last_error = code, why
-        place = 0
-        for other in queue.waiting:
-            if other.sequence < 0 or other.sequence > batch.sequence:
-                break
-            place += 1
-        queue.waiting.insert(place, batch)
+        queue.waiting.insert(bisect(queue.waiting, batch.number, key=lambda other: other.number), batch)
         queue.is_recovering = True
         queue.retry_at = max(queue.retry_at, at)
         self._sending[queue] = None
@@ -309,8 +304,8 @@ class RecordAccumulator:
         oldest = next(iter(self._unacknowledged), None)
         wake_at = NEVER if oldest is None else oldest.deadline
         for queue in self._sending:
-            if now < queue.retry_at < wake_at:
-                wake_at = queue.retry_at
+            if now < queue.retry_at:
+                wake_at = min(wake_at, queue.retry_at)
         if self._linger is not None:
             for batch in self._filling.values():
                 wake_at = min(wake_at, batch.since + self._linger)

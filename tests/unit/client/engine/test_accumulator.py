@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from itertools import permutations
 from types import FrameType
 from typing import Any
 
@@ -12,40 +13,12 @@ from hypothesis import strategies as st
 from dualwrite.broker.core.partitions import PartitionState
 from dualwrite.client.engine import accumulator as sender_module
 from dualwrite.client.engine.accumulator import NEVER, PartitionQueue, ProducerBatch, RecordAccumulator
-from dualwrite.ids import ProducerIdentity
-from dualwrite.records.batch import iterate_records
 from dualwrite.records.compression import Codec
 from dualwrite.records.header import peek_header
 from dualwrite.records.outgoing import OutgoingRecord
 from dualwrite.wire.error_codes import ErrorCode
+from tests.support.client.accumulators import DELIVERY_TIMEOUT, ME, SMALL, add, make, take, values
 from tests.support.user_errors import HandlerInterrupt
-
-ME = ProducerIdentity(7, 3)
-DELIVERY_TIMEOUT = 30.0
-SMALL = 100
-"""Bytes of a batch in which no second record of these tests has room."""
-
-
-def make(batch_size: int = 1_000_000, linger: float | None = None) -> RecordAccumulator:
-    return RecordAccumulator(batch_size, DELIVERY_TIMEOUT, linger)
-
-
-def add(
-    accumulator: RecordAccumulator, *values: bytes, partition: int = 0, now: float = 0.0, on_delivery: Any = None
-) -> PartitionQueue:
-    queue = accumulator.queue("t", partition)
-    for value in values:
-        accumulator.append(queue, OutgoingRecord("t", value, on_delivery=on_delivery), len(value), 0, now)
-    return queue
-
-
-def take(accumulator: RecordAccumulator, queue: PartitionQueue, to: Any = "leader") -> ProducerBatch:
-    assert queue.may_send(to, 0.0, 5)
-    return accumulator.take(queue, to, ME, Codec.NONE, None)
-
-
-def values(batch: ProducerBatch) -> list[bytes | None]:
-    return [record.value for record in iterate_records(batch.data)]
 
 
 def test_records_of_a_partition_share_a_batch_until_it_is_full() -> None:
@@ -151,6 +124,47 @@ def test_a_failed_batch_is_resent_first_after_the_rest_returned_and_its_pause_en
     assert [batch.sequence for batch in again] == [0, 1, 2]
     assert again[:2] == [first, second]
     assert first.attempts == 2
+
+
+@pytest.mark.parametrize("failing", list(permutations(range(3))))
+def test_batches_that_fail_in_any_order_are_sent_again_in_their_own_and_beside_each_other(
+    failing: tuple[int, ...],
+) -> None:
+    accumulator = make(SMALL)
+    queue = add(accumulator, *[b"%d" % number * 50 for number in range(5)])
+    accumulator.flush(0.0)
+    sent = [take(accumulator, queue) for _ in range(3)]
+    for number in failing:
+        accumulator.send_again(sent[number], 0.0, "NOT_ENOUGH_REPLICAS")
+    again = []
+    while queue.may_send("leader", 0.0, 3):
+        again.append(accumulator.take(queue, "leader", ME, Codec.NONE, None))
+    assert again == sent, "three, as before, and in their order"
+    assert [batch.attempts for batch in queue.waiting] == [0, 0]
+
+
+def test_a_batch_knows_the_brokers_last_refusal() -> None:
+    """It becomes the reason if the batch is given up."""
+    accumulator = make()
+    queue = add(accumulator, b"a")
+    accumulator.flush(0.0)
+    batch = take(accumulator, queue)
+    assert (batch.last_code, batch.last_error) == (0, "")
+    accumulator.send_again(batch, 0.0, "NOT_ENOUGH_REPLICAS", ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert (batch.last_code, batch.last_error) == (ErrorCode.NOT_ENOUGH_REPLICAS, "NOT_ENOUGH_REPLICAS")
+    accumulator.send_again(take(accumulator, queue), 0.0, "reset")
+    assert (batch.last_code, batch.last_error) == (0, "reset"), "the last attempt had no answer"
+
+
+def test_the_accumulator_wakes_for_the_partition_whose_pause_ends_first() -> None:
+    accumulator = make()
+    for partition, retry_at in enumerate((7.0, 3.0, 5.0)):
+        queue = add(accumulator, b"a", partition=partition)
+        accumulator.flush(0.0)
+        accumulator.send_again(take(accumulator, queue), retry_at, "NOT_ENOUGH_REPLICAS")
+    assert accumulator.wake_at(0.0) == 3.0
+    assert accumulator.wake_at(3.0) == 5.0, "the other can be sent already"
+    assert accumulator.wake_at(7.0) == DELIVERY_TIMEOUT
 
 
 def test_the_first_batch_that_is_missing_is_not_merely_out_of_order() -> None:

@@ -1,5 +1,7 @@
 """The native producer's transaction: what state, identity and verbs follow from what."""
 
+import re
+
 import pytest
 
 from dualwrite.client.engine.transaction_state import TransactionManager, require_unanchored
@@ -54,7 +56,7 @@ def test_verbs_are_allowed_as_the_shared_table_has_them(state: ProducerState, ve
     machine = at(state)
     assert machine.state is state
     if (state, verb) not in AFTER:
-        with pytest.raises(InvalidTransactionStateError):
+        with pytest.raises(InvalidTransactionStateError, match=f"^{re.escape(verb.value)}: the producer is"):
             machine.start(verb)
         assert machine.state is state
         return
@@ -62,6 +64,35 @@ def test_verbs_are_allowed_as_the_shared_table_has_them(state: ProducerState, ve
     assert machine.state is AFTER_FAILURE[verb]
     machine.finish()
     assert machine.state is AFTER[state, verb]
+
+
+def test_a_new_producer_has_no_identity_and_no_transaction() -> None:
+    machine = TransactionManager()
+    assert (machine.identity, machine.ongoing) == (NO_PRODUCER, NO_PRODUCER)
+    assert machine.has_content is False
+    assert machine.may_be_open is False
+    assert machine.first_record is None
+    assert machine.prepared == PreparedTxnState()
+
+
+def test_a_transaction_begins_at_the_first_record_whose_offset_a_broker_told() -> None:
+    machine = at(ProducerState.IN_TRANSACTION)
+    machine.acknowledged("t", 2, -1)
+    assert machine.first_record is None
+    machine.acknowledged("t", 1, 0)
+    machine.acknowledged("other", 0, 9)
+    assert machine.first_record == Anchor("t", 1, 0)
+    assert machine.prepared.first_record == Anchor("t", 1, 0)
+    machine.begun()
+    assert machine.first_record is None, "it was another transaction's"
+
+
+def test_a_kept_transaction_that_has_ended_is_kept_no_longer() -> None:
+    machine = at(ProducerState.KEPT)
+    assert machine.ongoing == OTHER
+    machine.start(Verb.COMMIT)
+    machine.ended(NEXT)
+    assert (machine.identity, machine.ongoing) == (NEXT, NO_PRODUCER)
 
 
 def test_a_prepared_transaction_is_named_by_its_identity_and_an_empty_one_by_nothing() -> None:
