@@ -200,8 +200,7 @@ class PartitionState:
     def advance(self, high_watermark: int) -> None:
         """Raise the high watermark, which never goes back. Readers can read below it."""
         assert high_watermark <= self.end_offset, f"high watermark {high_watermark} past {self.end_offset}"
-        if high_watermark > self.high_watermark:
-            self.high_watermark = high_watermark
+        self.high_watermark = max(self.high_watermark, high_watermark)
         while self._ending and self._ending[0].last_offset < self.high_watermark:
             self._ending.popleft()
 

@@ -137,6 +137,29 @@ def test_a_batch_of_the_open_transaction_is_recognised_after_one_of_an_earlier_t
     assert offer(state, batch(A, 1, transactional=True)) == duplicate(2)
 
 
+def test_a_batch_outside_transactions_is_recognised_while_a_transaction_is_open(state: PartitionState) -> None:
+    """Only a transactional batch must be of the open transaction."""
+    send(state, A, 0, transactional=False)
+    send(state, A, 1)
+    assert offer(state, batch(A, 0)) == duplicate(0)
+
+
+def test_a_transaction_that_begins_at_the_first_offset_is_like_others(state: PartitionState) -> None:
+    send(state, A, 0)
+    assert offer(state, batch(A, 0, transactional=True)) == duplicate(0)
+    send(state, A, 1)
+    assert (state.producers[1].transaction_start, state.open_transactions) == (0, {1: 0})
+
+
+def test_the_producer_id_zero_is_a_producers(state: PartitionState) -> None:
+    """It is the first id that a new cluster hands out."""
+    zero = ProducerIdentity(0, 0)
+    send(state, zero, 0)
+    assert list(state.producers) == [0]
+    assert offer(state, batch(zero, 0, transactional=True)) == duplicate(0)
+    assert offer(state, batch(zero, 2, transactional=True)) == OUT_OF_ORDER
+
+
 def test_a_marker_fences_the_epoch_before_it(state: PartitionState) -> None:
     send(state, A, 0)
     mark(state, A_NEXT, Marker.ABORT)
@@ -260,8 +283,11 @@ def test_a_marker_must_not_have_an_epoch_that_is_past(
 
 def test_a_marker_of_an_older_coordinator_is_fenced(state: PartitionState) -> None:
     send(state, A, 0)
+    assert state.producers[1].coordinator_epoch == -1
     assert state.decide_marker(A, 0, is_tv2=False) is ErrorCode.NONE
-    state.apply(batch(A, -1)._replace(base_offset=1), Marker.ABORT, coordinator_epoch=3)
+    mark(state, A, Marker.COMMIT)
+    assert state.producers[1].coordinator_epoch == 0
+    state.apply(batch(A, -1)._replace(base_offset=2), Marker.ABORT, coordinator_epoch=3)
     assert state.producers[1].coordinator_epoch == 3
     assert state.decide_marker(A, 2, is_tv2=False) is ErrorCode.TRANSACTION_COORDINATOR_FENCED
     assert state.decide_marker(A, 3, is_tv2=False) is ErrorCode.NONE
