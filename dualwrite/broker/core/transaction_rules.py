@@ -100,7 +100,7 @@ def decide(table: TransactionTable, command: Command, moment: Moment, settings: 
 
 
 def _refuse(error: ErrorCode) -> Decision:
-    return _ACCEPTED if error is _NONE else Decision(Reply(error))
+    return Decision(Reply(error))
 
 
 # --- InitProducerId
@@ -198,10 +198,7 @@ def _add_partitions(entry: TransactionRecorded, command: AddPartitions, moment: 
             moment.now_ms,
             command.partitions,
             started_ms=moment.now_ms,
-            previous=NO_PRODUCER,
-            next_producer=entry.next_producer,
             version=command.version if entry.owns_epoch else _TV1,
-            next_timeout_ms=entry.next_timeout_ms,
         )
     return Decision(_ACCEPTED.reply, (fact,))
 
@@ -217,13 +214,14 @@ def _is_verified(table: TransactionTable, command: VerifyPartitions, settings: T
 
 def _verify_partitions(entry: TransactionRecorded, command: VerifyPartitions) -> Decision:
     error = _identity_error(entry, command.producer)
-    if error is _NONE and entry.is_ended:
-        error = ErrorCode.CONCURRENT_TRANSACTIONS
-    if error is _NONE and not (
-        entry.status is _ONGOING and not entry.is_kept and command.partitions <= entry.partitions
-    ):
-        error = ErrorCode.TRANSACTION_ABORTABLE
-    return _refuse(error)
+    if error is not _NONE:
+        return _refuse(error)
+    if entry.is_ended:
+        return _refuse(ErrorCode.CONCURRENT_TRANSACTIONS)
+    is_open = entry.status is _ONGOING and not entry.is_kept
+    if is_open and command.partitions <= entry.partitions:
+        return _ACCEPTED
+    return _refuse(ErrorCode.TRANSACTION_ABORTABLE)
 
 
 def _identity_error(entry: TransactionRecorded, producer: ProducerIdentity) -> ErrorCode:
@@ -285,7 +283,7 @@ def _prepare(entry: TransactionRecorded, result: Marker, version: TransactionVer
         version=version,
         next_timeout_ms=entry.next_timeout_ms,
     )
-    return Decision(Reply(_NONE, following, NO_PRODUCER), (fact,), (markers_of(fact),))
+    return Decision(Reply(_NONE, following), (fact,), (markers_of(fact),))
 
 
 def _abort_by_coordinator(

@@ -84,7 +84,7 @@ class TransactionTable:
     def owner_of(self, producer_id: int) -> TransactionRecorded | None:
         """The transactional id that ``producer_id`` was given to; None for an idempotent producer's id."""
         owner = self._owners.get(producer_id)
-        return None if owner is None else self.entries.get(owner)
+        return None if owner is None else self.entries[owner]
 
     @property
     def highest_producer_id(self) -> int:

@@ -109,6 +109,7 @@ class CoordinatorWorld:
                 self.step(MarkersWritten(effect.transactional_id))
             if decision.reply is not None:
                 return decision.reply
+            assert decision.effects, "the same command would be decided again without an end"
 
 
 def carried_out(entry: TransactionRecorded, command: Command, fresh_id: int) -> tuple[TransactionRecorded, int, Reply]:

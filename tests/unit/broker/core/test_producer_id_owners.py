@@ -4,7 +4,7 @@ import pytest
 
 from dualwrite.broker.core.transactions import TransactionTable
 from dualwrite.broker.facts.transactions import NO_TIMEOUT, TransactionForgotten, TransactionRecorded, TransactionStatus
-from dualwrite.ids import ProducerIdentity, TopicPartition
+from dualwrite.ids import NO_PRODUCER_ID, ProducerIdentity, TopicPartition
 
 P0 = TopicPartition("t", 0)
 FIRST, HEIR = ProducerIdentity(7, 0), ProducerIdentity(8, 0)
@@ -38,7 +38,28 @@ def test_a_producer_id_that_is_not_used_any_more_has_no_owner() -> None:
 
 
 def test_an_expired_transactional_id_owns_nothing() -> None:
-    assert table(EMPTY, TransactionForgotten("a")).owner_of(7) is None
+    forgotten = table(EMPTY, TransactionForgotten("a"))
+    assert forgotten.owner_of(7) is None
+    forgotten.apply(EMPTY._replace(producer=HEIR))
+    assert forgotten.owner_of(7) is None, "the transactional id has begun anew with another one"
+
+
+def test_a_record_without_a_producer_id_has_no_owner() -> None:
+    assert table(EMPTY).owner_of(NO_PRODUCER_ID) is None
+
+
+def test_the_identity_of_the_latest_recovery_replaces_that_of_the_one_before() -> None:
+    """Where the epochs of the former heir have run out."""
+    kept_again = KEPT._replace(next_producer=ProducerIdentity(9, 0))
+    kept = table(EMPTY, ONGOING, KEPT, kept_again)
+    assert [kept.owner_of(producer_id) for producer_id in (7, 8, 9)] == [kept_again, None, kept_again]
+
+
+def test_the_identity_of_the_latest_bump_replaces_that_of_the_one_before() -> None:
+    bumped = EMPTY._replace(producer=HEIR, previous=FIRST)
+    again = bumped._replace(producer=ProducerIdentity(8, 1), previous=ProducerIdentity(9, 0))
+    owned = table(EMPTY, bumped, again)
+    assert [owned.owner_of(producer_id) for producer_id in (7, 8, 9)] == [None, again, again]
 
 
 @pytest.mark.parametrize(

@@ -28,14 +28,15 @@ def recorded(
     return TransactionRecorded("tx", producer, status, 1, 1, partitions, next_producer=following, version=version)
 
 
-def partition(epoch: int | None, is_open: bool = False) -> PartitionState:
-    """A partition in which producer 7 wrote last with ``epoch``."""
+def partition(epoch: int | None, is_open: bool = False, start: int = 3) -> PartitionState:
+    """A partition in which producer 7 wrote last with ``epoch``; its open transaction begins at ``start``."""
     state = PartitionState()
     if epoch is not None:
-        state.producers[7] = ProducerEntry(7, epoch, transaction_start=3 if is_open else -1)
+        state.producers[7] = ProducerEntry(7, epoch, transaction_start=start if is_open else -1)
     return state
 
 
+@pytest.mark.parametrize("start", [0, 3])
 @pytest.mark.parametrize(
     ("version", "epoch", "is_open", "lacks", "lost"),
     [
@@ -52,12 +53,12 @@ def partition(epoch: int | None, is_open: bool = False) -> PartitionState:
     ],
 )
 def test_a_decision_with_epoch_5_looks_for_its_marker(
-    version: TransactionVersion, epoch: int | None, is_open: bool, lacks: bool, lost: bool | None
+    version: TransactionVersion, epoch: int | None, is_open: bool, lacks: bool, lost: bool | None, start: int
 ) -> None:
     decision = recorded(PREPARED, 5, version)
-    assert lacks_marker(decision, partition(epoch, is_open)) is lacks
+    assert lacks_marker(decision, partition(epoch, is_open, start)) is lacks
     if lost is not None:
-        assert lost_marker(decision, partition(epoch, is_open)) is lost
+        assert lost_marker(decision, partition(epoch, is_open, start)) is lost
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,10 @@ WRONG_ALONE: list[tuple[str, TransactionStatus, dict[str, Any]]] = [
     ("a next epoch past 16 bits", ONGOING, {"next_producer": who(42, MAX + 1)}),
     ("an empty transaction with partitions", EMPTY, {"partitions": ONE}),
     ("an empty transaction that started", EMPTY, {"started_ms": START_MS}),
+    ("an empty transaction that started at 0", EMPTY, {"started_ms": 0}),
     ("an empty transaction with a second identity", EMPTY, {"next_producer": C6}),
+    ("an empty transaction with a second identity of the producer id 0", EMPTY, {"next_producer": who(0, 6)}),
+    ("an empty transaction with a second timeout", EMPTY, {"next_timeout_ms": 0}),
     ("an ongoing transaction without partitions", ONGOING, {"partitions": frozenset()}),
     ("an ongoing transaction that never started", ONGOING, {"started_ms": -1}),
     ("a complete transaction with partitions", COMPLETE_COMMIT, {"partitions": ONE}),
@@ -110,6 +113,14 @@ WRONG_ALONE: list[tuple[str, TransactionStatus, dict[str, Any]]] = [
 def test_a_fact_that_contradicts_itself_is_refused(status: TransactionStatus, change: dict[str, Any]) -> None:
     sound = SOUND.get(status, SOUND[EMPTY]._replace(status=status))
     assert_refused(TransactionTable(), sound._replace(**change))
+
+
+@pytest.mark.parametrize("status", STORED, ids=lambda status: status.name)
+def test_the_producer_id_0_and_the_moment_0_are_sound(status: TransactionStatus) -> None:
+    """0 is the first producer id of a new cluster."""
+    sound = SOUND[status]
+    fact = sound._replace(producer=who(0, 0), started_ms=min(sound.started_ms, 0))
+    assert table_with(fact).entries == {TXN_ID: fact}
 
 
 KEPT = SOUND[ONGOING]._replace(next_producer=C6)
@@ -155,6 +166,10 @@ def test_a_fact_that_contradicts_the_one_before_is_refused(
 def test_the_refusal_shows_both_facts() -> None:
     with pytest.raises(IllegalTransitionError, match=r"illegal transition from .*EMPTY.* to .*COMPLETE_COMMIT"):
         table_with(SOUND[EMPTY], SOUND[COMPLETE_COMMIT])
+    with pytest.raises(IllegalTransitionError, match=r"illegal transition from None to .*ONGOING"):
+        table_with(SOUND[ONGOING]._replace(started_ms=-1))
+    with pytest.raises(IllegalTransitionError, match=r"illegal transition from .*ONGOING.* to TransactionForgotten"):
+        table_with(SOUND[ONGOING]).apply(TransactionForgotten(TXN_ID))
 
 
 def ids(*facts: TransactionRecorded) -> Iterator[TransactionRecorded]:
