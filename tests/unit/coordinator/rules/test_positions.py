@@ -288,7 +288,7 @@ def test_a_static_member_that_is_taken_in_again_goes_on_after_it_was_put_back() 
     claim(known, {P: 8}, static)
     claim(known, {P: 9}, static)
     again = static._replace(member="again")
-    with pytest.raises(RebalancedError, match="group membership has changed"):
+    with pytest.raises(RebalancedError, match=r"group membership has changed .* call seek_to_stored\(consumer\)"):
         claim(known, {P: 10}, again)
     known.sought(again, {P: 9}, HERE)
     claim(known, {P: 10}, again)
@@ -320,6 +320,31 @@ def test_a_consumer_without_a_known_worker_takes_on_the_claimants_failures(is_kn
     claim(known, {P: 7})  # it is known to be worked by THERE: HERE's failure was another's
     known.sought(ONE, {P: 5}, None)
     claim(known, {P: 6})
+
+
+def test_a_failure_is_of_the_worker_that_has_positioned_a_partition_last() -> None:
+    known = put(ONE)
+    known.sought(ONE, {P: 5}, THERE, is_whole=False)
+    known.failed(THERE)
+    with pytest.raises(InvalidTransactionStateError, match="has failed since"):
+        claim(known, {P: 6})
+
+
+def test_a_failure_of_a_worker_that_did_not_have_the_consumer_does_not_count() -> None:
+    known = put(ONE)
+    known.failed(THERE)
+    claim(known, {P: 8}, worker=THERE)
+    assert known.moves(ONE, {P: 8}, {}) == [Move(P, 5, 8)]
+
+
+def test_after_a_failure_only_offsets_that_were_claimed_before_may_be_claimed() -> None:
+    known = Positions()
+    claim(known, {P: 0})
+    known.failed(HERE)
+    claim(known, {P: 0})
+    for offsets in ({P: 1}, {Q: 0}, {Q: 1}):
+        with pytest.raises(InvalidTransactionStateError, match="has failed since"):
+            claim(known, offsets)
 
 
 def test_a_failure_that_was_mended_does_not_count_when_its_worker_is_gone() -> None:
