@@ -118,7 +118,7 @@ class PartitionQueue:
         return self.waiting[0].number - self.in_flight[0].number < max_in_flight
 
     def first_unacknowledged(self) -> ProducerBatch:
-        """The batch with the lowest number that is not acknowledged. It was sent, if any batch was."""
+        """The batch with the lowest number that is not acknowledged. Batches are sent in the order of their numbers."""
         return min([*self.waiting, *self.in_flight], key=lambda batch: batch.number)
 
 
