@@ -92,6 +92,7 @@ def test_memory_that_a_process_fills_is_measured_and_mapped_files_are_not(tmp_pa
     assert memory(os.getpid()) > before + 16, len(filled)
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_memory_that_was_forked_is_measured_before_and_after_it_is_written_to() -> None:
     filled = bytearray(b"x") * (32 * MIB)
     ready, go = os.pipe(), os.pipe()

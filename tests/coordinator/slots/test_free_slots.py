@@ -1,8 +1,7 @@
 """Leases that use what an earlier look at the rows has found: how many rows they read, and when a look is outdated."""
 
 import shutil
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -187,13 +186,12 @@ def test_a_lease_that_is_not_noted_yet_is_not_thought_abandoned(monkeypatch: pyt
     """The sweeper looks while a unit of work in another thread has its lease in the database, and no answer yet."""
     leases = MemoryLeases()
     made, take = registry(leases), leases.take
-    looks = []
+    looks: list[Future[Any]] = []
 
     def slow_take(*arguments: Any, **options: Any) -> list[Lease]:
         taken = take(*arguments, **options)
         looks.append(threads.submit(made.slots_to_recover))
-        with suppress(TimeoutError):
-            looks[0].result(0.2)  # it has the time to look
+        wait(looks, 0.2)  # it has the time to look
         return taken
 
     monkeypatch.setattr(leases, "take", slow_take)

@@ -1,7 +1,7 @@
 """The pool: which slot a unit of work gets, how long it waits, and how lost leases are handled."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -20,7 +20,7 @@ from dualwrite.errors import (
     NoFreeSlotError,
 )
 from tests.support.coordinator.memory_leases import MemoryLeases
-from tests.support.coordinator.memory_pools import LONG, PoolWorld, until_waiting, used, world
+from tests.support.coordinator.memory_pools import LONG, FullRuntime, PoolWorld, until_waiting, used, world
 
 __all__ = ["world"]
 
@@ -426,23 +426,6 @@ def test_the_limit_of_a_heartbeats_requests_is_described_with_its_least_value(
     monkeypatch.setattr(SqlLeases, "limited", note)
     make_dual_write(lease_timeout=4).recover()
     assert set(described) == {(5.0, "a third of lease_timeout, at least 5 s")}
-
-
-class FullRuntime:
-    """This process as a Runtime, which can be at the limit of its threads."""
-
-    def __init__(self) -> None:
-        self.is_full = False
-        self.started: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(THIS_PROCESS, name)
-
-    def start_thread(self, act: Callable[[], object], name: str) -> object:
-        if self.is_full:
-            raise RuntimeError("can't start new thread")
-        self.started.append(name)
-        return THIS_PROCESS.start_thread(act, name)
 
 
 def test_the_heartbeat_begins_the_work_that_found_no_thread(world: PoolWorld) -> None:

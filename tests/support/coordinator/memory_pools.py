@@ -74,6 +74,23 @@ class ClockedRuntime:
         return THIS_PROCESS.monotonic() + self.passed
 
 
+class FullRuntime:
+    """This process as a Runtime, which can be at the limit of its threads."""
+
+    def __init__(self) -> None:
+        self.is_full = False
+        self.started: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(THIS_PROCESS, name)
+
+    def start_thread(self, act: Callable[[], object], name: str) -> object:
+        if self.is_full:
+            raise RuntimeError("can't start new thread")
+        self.started.append(name)
+        return THIS_PROCESS.start_thread(act, name)
+
+
 class PoolWorld:
     """Processes that share the leases of one application."""
 
