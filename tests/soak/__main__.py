@@ -165,7 +165,8 @@ _INTRODUCTION = """\
 
 Eight worker processes of one application run units of work on the bundled broker and PostgreSQL, under a fault every
 one to five seconds. Rows are matched with records all the time. The broker and two of the workers live through it, and
-nothing of theirs may grow. `make soak` writes this page again, in an hour, into `build/soak/`.
+nothing of theirs may grow. PostgreSQL's autovacuum looks every five seconds, so that dead rows do not fill the tables
+in a short soak. `make soak` writes this page again, in an hour, into `build/soak/`.
 """
 
 _GROWTH = """

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from sqlalchemy import create_engine, text
+from sqlalchemy import Engine, create_engine, text
 
 from dualwrite.cli.db import upgrade
 from tests.matrix.servers import Servers
@@ -31,6 +31,8 @@ _CONFIG = {
 }
 """Segments that are full are deleted or compacted, so that the data of a broker that keeps nothing for ever is flat."""
 _REST_SECONDS = 0.02
+_NAPTIME = "5s"
+"""Between two looks of autovacuum. At PostgreSQL's own minute, dead rows fill the tables throughout a short soak."""
 _END_ONE_SESSION = (
     "SELECT pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity WHERE datname = current_database() "
     "AND pid <> pg_backend_pid() AND backend_type = 'client backend' ORDER BY random() LIMIT 1) AS chosen"
@@ -91,6 +93,7 @@ class SoakStage:
         url = servers.new_database("postgresql", "soak")
         self.engine = create_engine(url)
         self._stack.callback(self.engine.dispose)
+        _set_naptime(self.engine)
         items.create(self.engine)
         upgrade(url)
         (port,) = free_ports(1)
@@ -192,3 +195,9 @@ class SoakStage:
             worker.end()
         self._workers.clear()
         self._stopped = []
+
+
+def _set_naptime(engine: Engine) -> None:
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text(f"ALTER SYSTEM SET autovacuum_naptime = '{_NAPTIME}'"))
+        connection.execute(text("SELECT pg_reload_conf()"))

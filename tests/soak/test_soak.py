@@ -10,16 +10,19 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from sqlalchemy import Engine, create_engine, insert
+from sqlalchemy import Engine, create_engine, insert, text
 
+from dualwrite.coordinator.sql.tables import kafka_transaction_state
 from dualwrite.testing.kafka import KafkaBroker
 from tests.soak.__main__ import main
 from tests.soak.growth import Allowance, growth_of
 from tests.soak.matching import Matching
 from tests.soak.plots import draw
 from tests.soak.samples import ALLOWANCES, MIB, deletes_segments, memory, open_files, size_of, threads
+from tests.soak.stage import SoakStage
 from tests.support.crash.application import LEFT, RIGHT, items
 from tests.support.forked import ForkedKafkaBroker
+from tests.support.waiting import eventually
 
 SECONDS = [float(at) for at in range(0, 3600, 4)]
 CHANCE = random.Random(3)
@@ -192,3 +195,19 @@ def test_a_soak_of_some_seconds_matches_everything(tmp_path: Path) -> None:
     assert result["matched"] > 0
     assert sum(result["faults"].values()) >= 2
     assert "| rows matched with records |" in (tmp_path / "soak.md").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.crash
+@pytest.mark.postgresql
+@pytest.mark.usefixtures("postgresql_server")
+def test_dead_rows_are_removed_several_times_in_a_short_soak(tmp_path: Path) -> None:
+    """PostgreSQL looks once a minute by itself; a table of a soak of two minutes would grow for half of it."""
+    query = text("SELECT autovacuum_count FROM pg_stat_user_tables WHERE relname = :table")
+    stage = SoakStage(tmp_path, workers=2, seed=1)
+    try:
+        with stage.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            looks = {"table": kafka_transaction_state.name}
+            assert eventually(lambda: connection.scalar(query, looks), lambda count: count >= 3) >= 3
+    finally:
+        stage.close()
