@@ -118,7 +118,7 @@ def _view(
     view = TransactionView(name, row, kafka, cluster_id)
     if forecaster is None or row is None or not view.is_recoverable:
         return view
-    return replace(view, forecast=forecaster.foretell(name, row.state, described, ongoing, is_new=row.is_new))
+    return replace(view, forecast=forecaster.foretell(name, row.state, described, ongoing, is_new=view.is_new_here))
 
 
 def _confirmed(engine: Engine, views: dict[str, TransactionView]) -> dict[str, TransactionView]:

@@ -13,6 +13,7 @@ from dualwrite.coordinator.rules.slot_rules import (
     SlotRow,
     SlotStatus,
     application_of,
+    is_another,
     left_in_another_cluster,
     named,
 )
@@ -37,7 +38,7 @@ class RowView:
     :param status: the slot's status according to the row.
     :param state: the state stored by the last committed unit of work.
     :param updated_at: the time of the last write to the row, apart from renewals of its lease; in UTC.
-    :param is_new: True if the row was inserted and not recovered yet.
+    :param is_new: True if the row is new in its cluster and not recovered yet (LeaseMemory.is_new).
     :param is_locked: True if another database transaction has locked the row, and so may change ``state`` yet. Looked
         at only if the slot's transaction in Kafka waits, and its owner is gone.
     """
@@ -142,7 +143,7 @@ class TransactionView:
             return RecoveryDecision.NOTHING
         if self.row is None:
             return None
-        return verdict(self.row_state, self.kafka.ongoing)
+        return verdict(PreparedTxnState() if self.is_new_here else self.row_state, self.kafka.ongoing)
 
     @property
     def is_recoverable(self) -> bool:
@@ -158,8 +159,13 @@ class TransactionView:
     def is_elsewhere(self) -> bool:
         """True if the row was last leased for another Kafka cluster than the one that was queried. The answer of that
         one about the transactional id then says nothing about the row's last unit of work."""
-        theirs = None if self.row is None else self.row.slot.cluster_id
-        return None not in (theirs, self.cluster_id) and theirs != self.cluster_id
+        return self.row is not None and is_another(self.row.slot.cluster_id, self.cluster_id)
+
+    @property
+    def is_new_here(self) -> bool:
+        """True if no unit of work of the row has used the Kafka cluster that was queried (LeaseMemory.is_new): the row
+        is new, or the process that takes it next marks it as new, because it was last leased for another cluster."""
+        return self.row is not None and (self.row.is_new or self.is_elsewhere)
 
     @property
     def situation(self) -> Situation:

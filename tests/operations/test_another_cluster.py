@@ -79,7 +79,9 @@ def test_an_owner_that_died_in_another_cluster_is_dead_before_its_lease_has_run_
 
 
 @pytest.mark.parametrize(
-    ("given_back", "recovery"), [(False, "in another cluster"), (True, "nothing to do")], ids=["in use", "given back"]
+    ("given_back", "recovery"),
+    [(False, "in another cluster"), (True, "heuristic hazard")],
+    ids=["in use", "given back"],
 )
 def test_a_slot_that_is_used_in_another_cluster_is_named(site: OperationsSite, given_back: bool, recovery: str) -> None:
     site.write("one")

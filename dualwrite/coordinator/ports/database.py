@@ -77,8 +77,8 @@ class DecisionStore(Protocol):
 
     def mark_recovered(self, lease: Lease, unclaimed: PreparedTxnState) -> None:
         """Note in the row of ``lease`` that it is no longer new (LeaseMemory.is_new), before a transaction begins under
-        it. In the same database transaction put ``unclaimed`` on record, before it is aborted. Call it while no lock is
-        held.
+        it. In the same database transaction put ``unclaimed`` on record, before it is aborted; and move the state of
+        the row, if it has one, from the row into the record. Call it while no lock is held.
 
         :param unclaimed: the transaction that the row's first recovery found open, and that another row may have
             decided to commit; the empty state if there was none.

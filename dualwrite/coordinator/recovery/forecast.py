@@ -8,6 +8,7 @@ from dualwrite.client.terms.transaction_states import ENDING
 from dualwrite.coordinator.recovery.prepared_predecessor import EndingCheck, EndingNotCheckedError
 from dualwrite.coordinator.rules.recovery_decision import (
     DETAILS,
+    LEFT_ELSEWHERE,
     UNCLAIMED,
     Outcome,
     end_of,
@@ -71,12 +72,13 @@ class Forecaster:
         :param state: the state in the slot's row.
         :param described: the coordinator's description; None if it does not know the transactional id.
         :param ongoing: the open transaction; None if none waits for a decision.
-        :param is_new: True if the row was inserted and not recovered yet (LeaseMemory.is_new).
+        :param is_new: True if the row is new in this cluster and not recovered yet, or will be once it is taken
+            (LeaseMemory.is_new).
         """
         if described is not None and described.state in ENDING:
             return Forecast(None, IS_ENDING)
-        if is_new and ongoing is not None:
-            return Forecast(Outcome.HEURISTIC_HAZARD, UNCLAIMED)
+        if is_new and (state or ongoing is not None):
+            return Forecast(Outcome.HEURISTIC_HAZARD, LEFT_ELSEWHERE if state else UNCLAIMED)
         now = NO_PRODUCER if described is None else identity_after(described.producer)
         check = EndingCheck(self._control, transactional_id, now, is_last=False)
         done = end_of(verdict(state, ongoing))

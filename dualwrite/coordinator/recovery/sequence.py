@@ -71,7 +71,8 @@ class Recovery(Generic[R]):
         self.outcomes: dict[Lease, Outcome] = {}
         """The outcomes of the leases whose slots are completed."""
         self.unclaimed: dict[Lease, PreparedTxnState] = {}
-        """Transactions found open under new rows; they stay open until they are on record."""
+        """By the lease of a new row: the transaction found open under it, which stays open until it is on record; the
+        empty state if only the row's own state is to be put on record."""
         self._store = store
         self._make = make
         self._runner = runner
@@ -121,17 +122,20 @@ class Recovery(Generic[R]):
             yield held
 
     def _complete(self, lease: Lease, state: PreparedTxnState) -> None:
-        """End the predecessor's transaction, unless it is unclaimed.
+        """End the predecessor's transaction, unless the row is new and something must go on record first.
 
-        A transaction is unclaimed if its row is new: no unit of work of that row began it. Another row may have
-        decided to commit it, in another database or schema, or one that was deleted. So it goes on record first.
+        - The open transaction: no unit of work of this row began it. Another row may have decided to commit it, in
+          another database or schema, or one that was deleted.
+        - The row's own state: its transaction was in another cluster. This one's log is not asked, because it may have
+          a transaction of the same producer id, epoch and offset: each cluster counts them from the beginning.
         """
         participant = self.participants[lease]
-        unclaimed = name_of_left_transaction(participant) if lease.memory.is_new else None
-        if unclaimed:
-            self.unclaimed[lease] = unclaimed
-            self.outcomes[lease] = Outcome.HEURISTIC_HAZARD
-            return
+        if lease.memory.is_new:
+            unclaimed = name_of_left_transaction(participant)
+            if unclaimed or state:
+                self.unclaimed[lease] = unclaimed
+                self.outcomes[lease] = Outcome.HEURISTIC_HAZARD
+                return
         self._observe("RECOVER_COMPLETE")
         self.outcomes[lease] = participant.complete_transaction(state)
 

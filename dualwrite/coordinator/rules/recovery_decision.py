@@ -74,6 +74,13 @@ UNCLAIMED = (
 )
 """The meaning of a heuristic hazard found by the first recovery of a new row, in a line for the operator."""
 
+LEFT_ELSEWHERE = (
+    "the database committed, and the transaction was in another Kafka cluster, where the slot was used before: the log "
+    "of this one says nothing about it. The other cluster was left on purpose, or is lost. If it is lost, more than "
+    "this transaction may be missing"
+)
+"""The meaning of a heuristic hazard of a slot that was given back in another cluster, in a line for the operator."""
+
 
 def verdict(stored: PreparedTxnState, ongoing: OngoingTransaction | None) -> RecoveryDecision:
     """Commit the ongoing transaction if and only if the database decided for it (KIP-939, completeTransaction).

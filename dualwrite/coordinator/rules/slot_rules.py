@@ -77,7 +77,7 @@ class SlotObserver:
         if not row.owner:
             return SlotStatus.FREE
         status = self._status_of_leased(row)
-        is_foreign = row.cluster_id is not None and self.cluster_id is not None and row.cluster_id != self.cluster_id
+        is_foreign = is_another(row.cluster_id, self.cluster_id)
         return SlotStatus.FOREIGN if is_foreign and status in ENDED else status
 
     def _status_of_leased(self, row: SlotRow) -> SlotStatus:
@@ -86,6 +86,11 @@ class SlotObserver:
         if row.remaining is None or row.remaining <= 0:
             return SlotStatus.EXPIRED
         return SlotStatus.DEAD if self.is_gone(row.owner) else SlotStatus.HELD
+
+
+def is_another(cluster_id: str | None, current: str | None) -> bool:
+    """True if ``cluster_id``, of a state row, is known to be another Kafka cluster than ``current``."""
+    return None not in (cluster_id, current) and cluster_id != current
 
 
 def describe_owner(owner: str) -> str:

@@ -15,7 +15,7 @@ from dualwrite.coordinator.process.greenlets import run_in_loop
 from dualwrite.coordinator.process.watchdog import Limit
 from dualwrite.coordinator.rules.lease import Lease, LeaseLostError
 from dualwrite.coordinator.rules.lease_memory import RowSeen, Unmatched
-from dualwrite.coordinator.rules.recovery_decision import DETAILS, UNCLAIMED, Outcome
+from dualwrite.coordinator.rules.recovery_decision import DETAILS, LEFT_ELSEWHERE, UNCLAIMED, Outcome
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.engine.connecting import detach_if_pool_disposed
 from dualwrite.coordinator.sql.engine.database_errors import connected
@@ -188,26 +188,37 @@ class SqlDecisionStore:
     def record(self, lease: Lease, outcome: Outcome) -> None:
         """Move the state into the record of heuristic outcomes; see DecisionStore.record."""
         with self.transaction(commit=True) as connection, clear_errors(self._engine):
-            state = lock_row(connection, lease)
-            insert_outcome(connection, lease.transactional_id, state, outcome, DETAILS[outcome], self._database.now())
-            self._write(connection, lease, PreparedTxnState())  # not store(): kept records are for a replay
+            unit = Unmatched(lock_row(connection, lease), outcome, DETAILS[outcome])
+            self._move_to_record(connection, lease, unit)
         lease.memory.committed()
-        log_outcome(lease.transactional_id, state, outcome, DETAILS[outcome])
+        log_outcome(lease.transactional_id, *unit)
 
     def mark_recovered(self, lease: Lease, unclaimed: PreparedTxnState) -> None:
-        """Record that the row is no longer new, and record ``unclaimed``; see DecisionStore.mark_recovered."""
-        name = lease.transactional_id
+        """Record that the row is no longer new, and what is in doubt because it was; see
+        DecisionStore.mark_recovered."""
+        name, hazard = lease.transactional_id, Outcome.HEURISTIC_HAZARD
+        found: list[Unmatched] = []
         with self.transaction(commit=True) as connection, clear_errors(self._engine):
-            lock_row(connection, lease)
+            state = lock_row(connection, lease)
+            if unclaimed:
+                found.append(Unmatched(unclaimed, hazard, UNCLAIMED))
+                self._insert_unmatched(connection, name, found[-1])
+            if state:  # it may be called the same as the unclaimed one, and is another: both go on record
+                found.append(Unmatched(state, hazard, LEFT_ELSEWHERE))
+                self._move_to_record(connection, lease, found[-1])
             connection.execute(
                 update(table).where(is_of(name)).values(outcome=None),
                 execution_options=ours(connection),
             )
-            if unclaimed:
-                self._insert_unmatched(connection, name, Unmatched(unclaimed, Outcome.HEURISTIC_HAZARD, UNCLAIMED))
+        lease.memory.committed()
         lease.memory.is_new = False
-        if unclaimed:
-            log_outcome(name, unclaimed, Outcome.HEURISTIC_HAZARD, UNCLAIMED)
+        for unit in found:
+            log_outcome(name, *unit)
+
+    def _move_to_record(self, connection: Connection, lease: Lease, unit: Unmatched) -> None:
+        """Move the state of ``unit`` from the locked row of ``lease`` into the record."""
+        insert_outcome(connection, lease.transactional_id, *unit, self._database.now())
+        self._write(connection, lease, PreparedTxnState())  # not store(): kept records are for a replay
 
     def note_outcome(self, transactional_id: str, state: PreparedTxnState, outcome: Outcome, detail: str) -> None:
         """Record a heuristic outcome of another unit than the stored one; see DecisionStore.note_outcome."""

@@ -22,7 +22,14 @@ from dualwrite.coordinator.rules.identities import (
     require_original,
 )
 from dualwrite.coordinator.rules.lease import Lease, LeaseLostError, require_row
-from dualwrite.coordinator.rules.slot_rules import Candidate, SlotRow, SlotStatus, application_of, slot_number
+from dualwrite.coordinator.rules.slot_rules import (
+    Candidate,
+    SlotRow,
+    SlotStatus,
+    application_of,
+    is_another,
+    slot_number,
+)
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.engine.engine_checks import use_own_isolation_level
@@ -202,7 +209,7 @@ class SqlLeases:
 
         :param only: conditions; a row that does not meet them is not locked.
         """
-        columns = (*ROW_COLUMNS, table.c.owner, table.c.outcome, self._remaining.label("remaining"))
+        columns = (*ROW_COLUMNS, table.c.owner, table.c.outcome, table.c.cluster_id, self._remaining.label("remaining"))
         rows = self._database.lock_at_once(
             connection, select(*columns).where(is_of(transactional_id)), ours(connection), only
         )
@@ -238,6 +245,9 @@ class SqlLeases:
         """The next lease of ``slot``, whose locked row is ``row``."""
         version = new_version()
         new_lease = Lease(slot.transactional_id, slot.fencing_token + 1)
+        # A slot of another cluster is taken only if it was given back there (SlotStatus.FOREIGN).
+        is_from_another = is_another(ClusterIdentity.of(row.cluster_id).cluster_id, self._cluster.cluster_id)
+        new_lease.memory.is_new = is_from_another or row.outcome == UNRECOVERED
         is_written = self._update(
             connection,
             Lease(slot.transactional_id, slot.fencing_token),
@@ -246,10 +256,11 @@ class SqlLeases:
             owner=owner,
             lease_expires_at=self._database.from_now(seconds),
             updated_at=self._database.now(),
+            # In the transaction that changes the row's cluster: a crash before recovery must not hide the change.
+            outcome=UNRECOVERED if new_lease.memory.is_new else row.outcome,
             **self._identity_columns(),
         )
         new_lease.memory.renewed(version)
-        new_lease.memory.is_new = row.outcome == UNRECOVERED
         with suppress(ConfigurationError):  # the row's state is invalid: recovery reads it and raises
             new_lease.memory.read(state_of(row))
         return [new_lease] if is_written else []

@@ -17,8 +17,9 @@ OPEN_RUN = "open"
 """The ``state`` of a row of dualwrite_spark_run that was not decided yet."""
 
 UNRECOVERED = "unrecovered"
-"""What ``outcome`` says of a row that was inserted and not recovered yet. A transaction that its first recovery finds
-open in Kafka was begun by no unit of work of this row."""
+"""What ``outcome`` says of a row that is new in its cluster and not recovered since: it was inserted, or taken after it
+was given back in another cluster. No unit of work of this row has begun a transaction that recovery finds open there.
+Nor is the transaction of the row's state there, whatever that cluster's log says."""
 
 kafka_transaction_state = Table(
     STATE_TABLE,
@@ -34,8 +35,8 @@ kafka_transaction_state = Table(
     # NULL: the lease does not run out by itself, it is taken over.
     Column("lease_expires_at", MOMENT),
     Column("updated_at", MOMENT, nullable=False),
-    # UNRECOVERED from the row's insertion until its first recovery, and NULL from then on. A former release writes NULL
-    # to it in each unit. Outcomes outlive the state, so they have a table.
+    # UNRECOVERED from the row's insertion, or its first lease in another cluster, until its recovery there; NULL from
+    # then on. A former release writes NULL to it in each unit. Outcomes outlive the state, so they have a table.
     Column("outcome", String(32)),
     # What recovery knows the transaction by if a topic is gone, and finds its end by (evidence.py). Of no use
     # if it is another state's: the former release leaves it as it is.
@@ -43,7 +44,7 @@ kafka_transaction_state = Table(
     # Drawn anew with each renewal of the lease, so that two copies of one process notice each other. NULL: leased by an
     # earlier release.
     Column("lease_version", BigInteger),
-    # Kafka's cluster id: where the transaction of the state is. NULL: not known yet.
+    # Kafka's cluster id: where the transaction of the state is, unless the row is UNRECOVERED. NULL: not known yet.
     Column("cluster_id", String(255)),
     # The database that has written the row. Another one here is that of a copy. NULL: not known yet.
     Column("database_id", String(255)),

@@ -119,6 +119,8 @@ class BulkWorld:
     def leases(self, count: int) -> list[Lease]:
         """Of dead owners; every other one has a decision in its row."""
         leases = [self.store.take_over(f"a-{number}", "dead") for number in range(count)]
+        for lease in leases[::2]:
+            self.store.mark_recovered(lease, PreparedTxnState())
         with self.engine.begin() as connection:
             for number, lease in enumerate(leases[::2]):
                 self.store.store(connection, lease, PreparedTxnState(f"{number + 1}:0"))

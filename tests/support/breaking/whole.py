@@ -21,7 +21,8 @@ from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.engine.contract import Operation
 from dualwrite.client.engine.engine import Engine
 from dualwrite.coordinator.recovery import prepared_predecessor
-from dualwrite.coordinator.rules.lease import LeaseLostError
+from dualwrite.coordinator.recovery.sequence import Recovery
+from dualwrite.coordinator.rules.lease import Lease, LeaseLostError
 from dualwrite.coordinator.rules.machine import Event
 from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision
 from dualwrite.coordinator.rules.slot_rules import SlotObserver, SlotRow, SlotStatus
@@ -56,6 +57,7 @@ IDENTIFIES = Breakable(PreparedTxnState, "identifies")
 REQUIRE_STATE = Breakable(memory_database, "require_state")
 REQUIRE_RENEWED_ROW = Breakable(slot_leases, "require_row")
 STATUS = Breakable(SlotObserver, "status")
+COMPLETE = Breakable(Recovery, "_complete")
 ROUTES = Breakable(connection, "ROUTES")
 
 
@@ -225,6 +227,16 @@ _status = SlotObserver.status
 def status_in_any_cluster(self: SlotObserver, row: SlotRow) -> SlotStatus:
     """In place of STATUS: what the row says is believed to be about the cluster in use."""
     return _status(self, replace(row, cluster_id=self.cluster_id))
+
+
+_complete = Recovery._complete
+
+
+def looked_for_in_any_cluster(self: Recovery[Any], lease: Lease, state: PreparedTxnState) -> None:
+    """In place of COMPLETE: the log of the cluster in use is believed to show how each state's transaction ended."""
+    if state:
+        lease.memory.is_new = False
+    _complete(self, lease, state)
 
 
 class DiskNotAwaited:

@@ -19,6 +19,7 @@ from tests.support.operations.places import OperationsSite
 NOW = datetime.now(timezone.utc)
 STATUSES: Mapping[str, Mapping[str, Any]] = {
     "free": {"owner": ""},
+    "given back elsewhere": {"owner": "", "cluster_id": "another-cluster-id"},
     "expired": {"owner": "elsewhere:1 - - x", "lease_expires_at": NOW - timedelta(hours=1)},
     "held": {"owner": "elsewhere:1 - - x", "lease_expires_at": NOW + timedelta(days=1)},
     "foreign": {
@@ -134,4 +135,6 @@ def cases(site: OperationsSite, producer: str, partitions: int) -> dict[str, Cas
         for stored in make(history, "nothing", STATUSES["free"])[1:]:
             make(history, stored, STATUSES["free" if len(made) % 2 else "expired"])
         make(history, "nothing", {**STATUSES["expired"], "outcome": UNRECOVERED})
+        for stored in ("nothing", "another producer's", *(["transaction 0"] if HISTORIES[history].strip("i") else [])):
+            make(history, stored, STATUSES["given back elsewhere"])
     return made

@@ -188,6 +188,11 @@ ABLATIONS = {
             ((whole.STATUS, whole.status_in_any_cluster),),
         ),
         Ablation(
+            "log-of-another-cluster-believed",
+            "what a unit of work has left in one cluster is not looked for in the log of another",
+            ((whole.COMPLETE, whole.looked_for_in_any_cluster),),
+        ),
+        Ablation(
             "state-not-compared",
             "a state replaces only the one that its process has read or stored last; a renewal compares it, too",
             (

@@ -23,7 +23,8 @@ class Ended:
     :param units_left: how many units of work no process began.
     :param unstable: the partitions in which a transaction is open.
     :param is_read: True if the reader has read every partition.
-    :param outcomes: the heuristic outcomes on record.
+    :param outcomes: the heuristic outcomes that are on record and should not be.
+    :param unrecorded: the slots with a unit of work that should be on record, and is not.
     :param failures: the exceptions that ended threads.
     :param waiting: the threads that wait for ever.
     :param broken: what must never happen, and has happened.
@@ -38,6 +39,7 @@ class Ended:
     unstable: Sequence[str]
     is_read: bool
     outcomes: Sequence[tuple[str, str]]
+    unrecorded: Sequence[str]
     failures: Sequence[str]
     waiting: Sequence[str]
     broken: Sequence[str]
@@ -63,6 +65,8 @@ def _anomalies(ended: Ended) -> Iterator[str]:
         yield f"stuck: a transaction is open for ever in {', '.join(ended.unstable) or 'a log that no reader gets'}"
     if ended.outcomes:
         yield f"false alarm: {ended.outcomes} on record"
+    if ended.unrecorded:
+        yield f"lost write: a unit of work of {ended.unrecorded[0]} is in another cluster, and that is not on record"
     if ended.waiting:
         yield f"deadlock: {', '.join(ended.waiting)} wait for ever"
     yield from (f"crash: {failure}" for failure in ended.failures)

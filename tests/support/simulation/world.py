@@ -163,6 +163,7 @@ class SimulatedWorld:
         for cluster in self.clusters:
             cluster.ends.clear()
         self._for_each_cluster(lambda last: SimulatedReader(self, last).read_all())
+        on_record, expected = self._outcomes()
         return Ended(
             rows=list(self.database.units),
             records=[value for value in of_all(self.clusters, ClusterOfRun.values) if not self._is_known(value)],
@@ -172,7 +173,8 @@ class SimulatedWorld:
             units_left=len(self.units_left),
             unstable=of_all(self.clusters, ClusterOfRun.unstable),
             is_read=all(cluster.is_read for cluster in self.clusters),
-            outcomes=[(name, outcome) for name, outcome in self.database.outcomes if not self._is_expected(outcome)],
+            outcomes=list((on_record - expected).elements()),
+            unrecorded=[name for name, _ in (expected - on_record).elements()],
             failures=self.scheduler.failures,
             waiting=self._waiting(),
             broken=[*self.broken, *self.database.violations, *of_all(self.clusters, self._strays)],
@@ -183,11 +185,13 @@ class SimulatedWorld:
         values = [value for value in cluster.values() if self.cluster_of[value.partition("/")[0]] is not cluster]
         return [f"aborted read: readers of {cluster.lane} get {value} of another cluster" for value in values]
 
-    def _is_expected(self, outcome: str) -> bool:
-        """True for what must be on record if the database has forgotten something. And with two clusters: that a unit's
-        records are missing in the cluster that uses the slot now, as the other one did before (docs/outcomes.md)."""
-        is_of_other_cluster = len(self.clusters) > 1 and outcome == Outcome.HEURISTIC_HAZARD.value
-        return is_of_other_cluster or bool(self.database.forgotten)
+    def _outcomes(self) -> tuple[Counter[tuple[str, str]], Counter[tuple[str, str]]]:
+        """The outcomes on record, and those that must be: a hazard for each unit whose records are not in the cluster
+        that uses its slot now (docs/outcomes.md). What a database that forgets makes of them is not counted."""
+        if self.database.forgotten:
+            return Counter(), Counter()
+        hazard = Outcome.HEURISTIC_HAZARD.value
+        return Counter(self.database.outcomes), Counter((name, hazard) for name in self.database.left_elsewhere)
 
     def _is_known(self, value: str) -> bool:
         """True for a record of a unit that the database has forgotten; unless its process has gone on in the same slot,

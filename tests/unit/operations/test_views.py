@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import datetime, timezone
+from typing import Any
 
 import pytest
 
@@ -87,6 +88,22 @@ def test_a_slot_may_be_in_use_in_another_cluster(
     assert seen.situation is situation
     assert seen.is_elsewhere is (theirs == "there")
     assert bool(used_elsewhere_message([seen])) is seen.is_elsewhere
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ({"slot": SlotRow("a-0", 0, 1, "", 5.0, "here")}, RecoveryDecision.COMMIT),
+        ({"slot": SlotRow("a-0", 0, 1, "", 5.0, "there")}, RecoveryDecision.ABORT),
+        ({"is_new": True}, RecoveryDecision.ABORT),
+    ],
+)
+def test_an_open_transaction_that_looks_like_a_new_rows_is_not_the_rows(
+    changes: dict[str, Any], verdict: RecoveryDecision
+) -> None:
+    seen = TransactionView("a-0", replace(row(SlotStatus.FREE), **changes), kafka("Ongoing"), "here")
+    assert seen.is_new_here is (verdict is RecoveryDecision.ABORT)
+    assert seen.verdict is verdict
 
 
 @pytest.mark.parametrize(

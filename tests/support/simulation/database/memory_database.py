@@ -84,6 +84,8 @@ class MemoryDatabase:
     """By unit: the lease under which it was committed."""
     forgotten: dict[str, Lease] = field(default_factory=dict)
     """The units among them that a restart has forgotten."""
+    left_elsewhere: list[str] = field(default_factory=list)
+    """The slots that were taken with a state whose transaction is in another cluster: each must be put on record."""
     replaced: set[str] = field(default_factory=set)
     """The units among these after which the same process has committed another, under the same lease."""
     happened: Callable[[str], None] = lambda what: None
@@ -139,6 +141,7 @@ class MemoryTransaction:
         self._rows: dict[str, StateRow] = {}
         self._units: list[str] = []
         self._outcomes: list[tuple[str, str]] = []
+        self._left_elsewhere: list[str] = []
         self._stored: Lease | None = None
 
     def lock(self, name: str, *, waits: bool = True) -> bool:
@@ -169,6 +172,11 @@ class MemoryTransaction:
     def insert(self, unit: str) -> None:
         self._require_open()
         self._units.append(unit)
+
+    def leaves(self, name: str, state: PreparedTxnState) -> None:
+        """Note that a process takes the slot, whose transaction with ``state`` is in another cluster."""
+        if state:
+            self._left_elsewhere.append(name)
 
     def put_on_record(self, name: str, outcome: Outcome) -> None:
         self._outcomes.append((name, outcome.value))
@@ -210,6 +218,7 @@ class MemoryTransaction:
         database.rows.update(self._rows)
         database.units.extend(self._units)
         database.outcomes.extend(self._outcomes)
+        database.left_elsewhere.extend(self._left_elsewhere)
         self.end()
 
     def _decide(self, lease: Lease) -> None:

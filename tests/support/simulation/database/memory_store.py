@@ -92,12 +92,16 @@ class MemoryStore:
         name = lease.transactional_id
         with self.transaction(f"mark {name}") as transaction:
             transaction.lock(name)
-            transaction.locked_state(lease)
+            state = transaction.locked_state(lease)
+            for _ in filter(None, (state, unclaimed)):
+                transaction.put_on_record(name, Outcome.HEURISTIC_HAZARD)
+            if state:
+                transaction.store(lease, PreparedTxnState())
             row = transaction.read(name)
             assert row is not None
             transaction.write(name, row._replace(is_new=False))
-            if unclaimed:
-                transaction.put_on_record(name, Outcome.HEURISTIC_HAZARD)
+        if state:
+            lease.memory.committed()
         lease.memory.is_new = False
 
     def note_outcome(self, transactional_id: str, state: PreparedTxnState, outcome: Outcome, detail: str) -> None:

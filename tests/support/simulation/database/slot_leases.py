@@ -5,7 +5,14 @@ from contextlib import AbstractContextManager, nullcontext
 
 from dualwrite.coordinator.rules.identities import UNKNOWN_CLUSTER, ClusterIdentity
 from dualwrite.coordinator.rules.lease import Lease, LeaseLostError, require_row
-from dualwrite.coordinator.rules.slot_rules import Candidate, SlotRow, SlotStatus, application_of, slot_number
+from dualwrite.coordinator.rules.slot_rules import (
+    Candidate,
+    SlotRow,
+    SlotStatus,
+    application_of,
+    is_another,
+    slot_number,
+)
 from dualwrite.ids import PreparedTxnState
 from tests.support.simulation.database.memory_database import MemoryTransaction, StateRow
 from tests.support.simulation.database.memory_store import MemoryStore, by_name
@@ -34,16 +41,13 @@ class MemorySlotLeases:
             if whose is not None and application in (None, whose):
                 left = None if row.expires_at is None else row.expires_at - self._database.scheduler.now
                 its_cluster = ClusterIdentity.of(row.cluster).cluster_id
-                if row.owner and left is not None and left <= 0 and self._is_foreign(row, cluster):
+                is_foreign = is_another(its_cluster, cluster.cluster_id)
+                if row.owner and left is not None and left <= 0 and is_foreign:
                     self._database.happened(LEFT_ALONE)
                 found.append(SlotRow(name, slot_number(whose, name) or 0, row.token, row.owner, left, its_cluster))
         if application is not None:
             self._cluster = cluster
         return found
-
-    @staticmethod
-    def _is_foreign(row: StateRow, cluster: ClusterIdentity) -> bool:
-        return bool(row.cluster and str(cluster)) and row.cluster != str(cluster)
 
     def is_unchanged(self, cluster: ClusterIdentity) -> bool:
         self._database.call("identity")
@@ -70,8 +74,10 @@ class MemorySlotLeases:
         is_over = not row.owner or row.expires_at is None or row.expires_at <= now
         if not is_over and candidate.status not in _CERTAIN:
             return []
-        if self._is_foreign(row, self._cluster):
+        is_from_another = is_another(ClusterIdentity.of(row.cluster).cluster_id, self._cluster.cluster_id)
+        if is_from_another:
             self._database.happened(CHANGED_CLUSTER)
+            transaction.leaves(name, row.state)
         version = next(self._database.versions)
         token = row.token + 1 if row.token else self._database.first_token()
         transaction.write(
@@ -82,11 +88,12 @@ class MemorySlotLeases:
                 owner=owner,
                 expires_at=now + seconds,
                 cluster=str(self._cluster) or row.cluster,
+                is_new=is_from_another or row.is_new,
             ),
         )
         lease = Lease(name, token)
         lease.memory.renewed(version)
-        lease.memory.is_new = row.is_new
+        lease.memory.is_new = is_from_another or row.is_new
         lease.memory.read(row.state)
         return [lease]
 

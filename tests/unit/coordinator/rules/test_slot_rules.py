@@ -17,6 +17,7 @@ from dualwrite.coordinator.rules.slot_rules import (
     application_of,
     choose,
     describe_owner,
+    is_another,
     named,
     slot_id,
     slot_number,
@@ -188,3 +189,11 @@ def test_the_application_of_a_transactional_id(name: str, application: str | Non
 )
 def test_a_message_names_a_few_and_counts_the_others(count: int, most: int, text: str) -> None:
     assert named([f"a{number}" for number in range(count)], most) == text
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "expected"),
+    [("a", "b", True), ("a", "a", False), (None, "a", False), ("a", None, False), (None, None, False)],
+)
+def test_a_cluster_is_another_one_only_if_both_are_known(theirs: str | None, ours: str | None, expected: bool) -> None:
+    assert is_another(theirs, ours) is expected
