@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutation.__main__ import main
-from tests.mutation.explanations import ChangePattern, Explanation, read_explanations
+from tests.mutation.explanations import ChangePattern, Explanation, explanation_of, read_explanations
 from tests.mutation.mutants import HOME, Mutant, MutantFate, read_mutants
 from tests.mutation.page import markdown
 from tests.mutation.results import RoomResult, load, store, summed_up
@@ -83,6 +83,20 @@ def test_mutants_are_read_with_their_change_and_their_fate(finished: Path) -> No
 )
 def test_a_pattern_explains_the_changes_that_it_fits(pattern: ChangePattern, fits: bool) -> None:
     assert pattern.explains(mutant(MutantFate.SURVIVED)) is fits
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "is_wording"),
+    [
+        ('"slot {name} is gone"', '"XXslot {name} is goneXX"', True),
+        ('f"slot {name} has {count:,} units"', 'f"XXslot {name} has {count:,} unitsXX"', True),
+        ("f\"slot {name if is_known else ''}\"", "f\"XXslot {name if is_known else ''}XX\"", False),
+        ('f"{a < b}"', 'f"{a <= b}"', False),
+    ],
+)
+def test_the_wording_of_a_message_is_no_condition(was: str, now: str, is_wording: bool) -> None:
+    found = explanation_of(mutant(MutantFate.SURVIVED, was, now), read_explanations())
+    assert (found is not None and found.title == "The wording of a message") is is_wording
 
 
 def test_a_room_is_summed_up_with_the_survivors_that_nothing_explains() -> None:
