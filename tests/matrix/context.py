@@ -69,9 +69,10 @@ def processor_seconds() -> float:
 
 
 def commit() -> str:
-    """The commit of the sources, with a mark if files differ from it."""
+    """The commit of the sources, with a mark if files of it have changed. A file beside them is no change."""
     described = _said("git", "-C", str(HOME), "rev-parse", "HEAD")
-    return f"{described} with changes" if _said("git", "-C", str(HOME), "status", "--porcelain") else described
+    changed = _said("git", "-C", str(HOME), "status", "--porcelain", "--untracked-files=no")
+    return f"{described} with changes" if changed else described
 
 
 def versions() -> dict[str, str]:
