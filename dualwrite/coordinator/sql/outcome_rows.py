@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import Connection, exists, func, insert, literal, select
 from sqlalchemy.sql.elements import ColumnElement
 
-from dualwrite.coordinator.rules.recovery_decision import Outcome
+from dualwrite.coordinator.rules.recovery_decision import LEFT_ELSEWHERE, Outcome
 from dualwrite.coordinator.sql.own_tables import ours
 from dualwrite.coordinator.sql.state_row import columns_naming
 from dualwrite.coordinator.sql.tables import kafka_transaction_outcome as table
@@ -47,7 +47,9 @@ def insert_outcome_once(
     If the state table is emptied while a process runs, both that process and the first recovery of the new row find
     the unit of work that was in progress.
 
-    A state without a first record's place may name several Kafka transactions, or none, so it is recorded each time.
+    A state names one transaction of one cluster: a unit of work that was left in another may have the same name, and
+    is not the same. A state without a first record's place may name several Kafka transactions, or none, so it is
+    recorded each time.
     """
     if state.first_record is None:
         insert_outcome(connection, transactional_id, state, outcome, detail, now)
@@ -55,6 +57,7 @@ def insert_outcome_once(
     values = _values(transactional_id, state, outcome, detail)
     on_record = exists().where(
         *(table.c[name] == value for name, value in values.items() if name != "detail"),
+        table.c.detail != LEFT_ELSEWHERE,
         table.c.acknowledged_at.is_(None),
     )
     row = select(*(literal(value, table.c[name].type) for name, value in values.items()), now).where(~on_record)

@@ -4,6 +4,7 @@ same: producer ids, epochs and offsets begin at the same numbers in each cluster
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from dualwrite.coordinator.rules.recovery_decision import LEFT_ELSEWHERE, UNCLAI
 from dualwrite.coordinator.sql.tables import UNRECOVERED
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.testing.kafka import KafkaBroker
-from tests.support.coordinator.event_table import await_sweeps, expire_leases, slot_rows
+from tests.support.coordinator.event_table import await_sweeps, expire_leases, ready_engine, slot_rows
 from tests.support.forked import ForkedKafkaBroker
 
 pytestmark = pytest.mark.slow_cases("mariadb")
@@ -41,19 +42,7 @@ class Arrival:
 
     def die_when(self, is_over: Callable[[list[str]], bool]) -> None:
         """A process that does nothing any more once ``is_over`` is true of the steps that it has begun."""
-        seen: list[str] = []
-
-        def observe(step: str) -> None:
-            if not (seen and is_over(seen)):
-                seen.append(step)
-            if is_over(seen):
-                raise SystemExit
-
-        dying = self.dual_write(on_step=observe)
-        with pytest.raises(SystemExit):
-            write(dying, "dead")
-        dying.close(timeout=0)
-        await_sweeps()
+        die_when(is_over, self.dual_write)
         expire_leases(self._engine)
 
     def came_from_elsewhere(self) -> None:
@@ -79,6 +68,23 @@ def arrival(request: pytest.FixtureRequest, engine: Engine, tmp_path: Path) -> I
 def write(dual_write: DualWrite, value: str) -> None:
     with dual_write.transaction() as tx:
         tx.produce(TOPIC, value)
+
+
+def die_when(is_over: Callable[[list[str]], bool], make: Callable[..., DualWrite]) -> None:
+    """A process made by ``make`` that does nothing any more once ``is_over`` is true of the steps that it has begun."""
+    seen: list[str] = []
+
+    def observe(step: str) -> None:
+        if not (seen and is_over(seen)):
+            seen.append(step)
+        if is_over(seen):
+            raise SystemExit
+
+    dying = make(on_step=observe)
+    with pytest.raises(SystemExit):
+        write(dying, "dead")
+    dying.close(timeout=0)
+    await_sweeps()
 
 
 def on_record(dual_write: DualWrite) -> list[tuple[Outcome, str]]:
@@ -158,3 +164,29 @@ def test_a_slot_that_was_given_back_in_one_cluster_is_taken_in_another(engine: E
                 found.append(on_record(there))
         assert found == [[], [LOST], [LOST] * 2, [LOST] * 3], "one for each change"
         assert [len(broker.read(TOPIC)) for broker in brokers] == [2, 1, 1]
+
+
+def test_a_unit_of_a_former_cluster_on_record_does_not_hide_one_of_the_same_name_here(
+    engine: Engine, tmp_path: Path
+) -> None:
+    """Another database has used the third cluster, and its first transaction there is called as this one's first."""
+    brokers = [ForkedKafkaBroker(tmp_path / name) for name in ("former", "here", "third")]
+
+    def dual_write(engine: Engine, broker: KafkaBroker, **options: Any) -> DualWrite:
+        return DualWrite(engine, broker.client_config, application="orders", pool_size=1, **options)
+
+    other_engine = ready_engine(f"sqlite:///{tmp_path / 'other.db'}")
+    with brokers[0], brokers[1], brokers[2]:
+        for broker in brokers:
+            broker.create_topic(TOPIC)
+        with dual_write(engine, brokers[0]) as former:
+            write(former, "one")
+        with dual_write(engine, brokers[1]) as here:
+            here.recover()
+            assert on_record(here) == [LOST]
+        die_when(lambda seen: seen[-1] == "COMMIT_KAFKA", partial(dual_write, other_engine, brokers[2]))
+        with dual_write(engine, brokers[2]) as third:
+            write(third, "two")
+            assert on_record(third) == [LOST, (Outcome.HEURISTIC_HAZARD, UNCLAIMED)]
+            assert len({outcome.state for outcome in third.outcomes()}) == 1, "two units that are called the same"
+    other_engine.dispose()
