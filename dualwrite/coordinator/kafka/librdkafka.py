@@ -129,8 +129,11 @@ class LibrdkafkaProducer:
     @property
     def is_reusable(self) -> bool:
         """See KafkaParticipant. False once librdkafka has lost a connection, got no answer about offsets, or has not
-        returned from a call: its requests may still be in flight. Also once the cluster was found restored."""
-        if self._deadline_calls.is_wedged or self._offsets.may_be_in_flight or self._before.is_lost:
+        returned from a call: its requests may still be in flight. Also once the cluster was found restored, or an abort
+        has left the transaction open."""
+        if self._deadline_calls.is_wedged or self._offsets.may_be_in_flight:
+            return False
+        if self._before.is_lost or self._session.is_open:
             return False
         if self._producer is not None and self._process == os.getpid():
             self._producer.poll(0)  # serve librdkafka's log and delivery reports
@@ -315,7 +318,9 @@ class LibrdkafkaProducer:
 
     def _abort(self) -> None:
         self._call(Verb.ABORT, self._producer.abort_transaction)
-        self._session.look_up()  # librdkafka bumps its epoch in the abort if it had lost track of a sequence
+        # librdkafka bumps its epoch in the abort if it had lost track of a sequence. And if the answer to the first
+        # AddPartitionsToTxn comes after the abort has begun, it leaves the transaction open, and reports success.
+        self._session.look_up()
 
 
 def require_valid_settings(config: Mapping[str, Any]) -> None:

@@ -77,13 +77,17 @@ class FakeConfluentProducer:
         self.sent: list[tuple[list[Any], Any]] = []
         self.meanwhile: Callable[[], object] = lambda: None
         """What happens in send_offsets and abort."""
+        self.note_state: Callable[[str], None] = lambda state: None
+        """Called with the coordinator's state of the transaction from now on."""
 
     def init_transactions(self, timeout: float) -> None:
         self.timeouts["init_transactions"] = timeout
         self._call("init_transactions")
+        self.note_state("Empty")
 
     def begin_transaction(self) -> None:
         self._call("begin_transaction")
+        self.note_state("Ongoing")
 
     def produce(self, topic: str, value: Any, key: Any, partition: int, **arguments: Any) -> None:
         self._call("produce")
@@ -110,6 +114,7 @@ class FakeConfluentProducer:
     def abort_transaction(self, timeout: float) -> None:
         self.timeouts["abort_transaction"] = timeout
         self._call("abort_transaction")
+        self.note_state("CompleteAbort")
         self.meanwhile()
         self.queue.clear()
 
@@ -153,6 +158,7 @@ class LibrdkafkaRig:
 
     def _make_producer(self, config: dict[str, Any]) -> FakeConfluentProducer:
         self.producer = FakeConfluentProducer(config)
+        self.producer.note_state = lambda state: setattr(self.control, "state", state)
         return self.producer
 
     def _make_control(self, config: dict[str, Any], timeout: float) -> FakeControl:
@@ -453,6 +459,17 @@ def test_an_epoch_that_an_abort_bumped_is_the_sessions_from_then_on() -> None:
     rig.participant.begin_transaction()
     rig.participant.produce(OutgoingRecord("t", b"v", partition=0))
     assert rig.participant.prepare_transaction().producer == ProducerIdentity(7, 1)
+
+
+@pytest.mark.parametrize(("state", "is_reusable"), [("CompleteAbort", True), ("Empty", True), ("Ongoing", False)])
+def test_a_transaction_that_librdkafka_leaves_open_in_its_abort_is_left_to_recovery(
+    state: str, is_reusable: bool
+) -> None:
+    """librdkafka sends no EndTxn if the answer to the first AddPartitionsToTxn comes after the abort has begun."""
+    rig = LibrdkafkaRig().begun(T0)
+    rig.producer.meanwhile = lambda: setattr(rig.control, "state", state)
+    rig.participant.abort_transaction()
+    assert rig.participant.is_reusable is is_reusable
 
 
 def test_records_are_produced_as_confluent_kafka_produces_them() -> None:
