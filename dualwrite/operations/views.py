@@ -163,8 +163,9 @@ class TransactionView:
 
     @property
     def is_new_here(self) -> bool:
-        """True if no unit of work of the row has used the Kafka cluster that was queried (LeaseMemory.is_new): the row
-        is new, or the process that takes it next marks it as new, because it was last leased for another cluster."""
+        """True if no unit of work of the row has left a transaction open in the Kafka cluster that was queried
+        (LeaseMemory.is_new): the row is new there, or the process that takes it next marks it as new, because it was
+        last leased for another cluster."""
         return self.row is not None and (self.row.is_new or self.is_elsewhere)
 
     @property

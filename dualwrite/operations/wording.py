@@ -112,6 +112,11 @@ def termination_meaning(view: TransactionView, engine: Engine | None) -> str:
         return "Its database's decision is unknown: if it committed, read_committed consumers miss its records."
     if view.row is None:
         return "No row of this database names it: if another database committed it, its rows lose their records."
+    if view.is_new_here:
+        return (
+            "No unit of work of this database has left it open: if another database committed it, its rows lose their "
+            "records."
+        )
     if contradicts(view):
         return (
             "THE DATABASE HAS COMMITTED IT: its rows are there, and read_committed consumers will not see its records. "

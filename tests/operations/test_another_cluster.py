@@ -4,6 +4,7 @@ import pytest
 
 from dualwrite.cli import db
 from dualwrite.coordinator.process.owner import new_owner
+from dualwrite.coordinator.rules.recovery_decision import LEFT_ELSEWHERE, UNCLAIMED
 from dualwrite.errors import NoFreeSlotError
 from dualwrite.operations.doctor import examine
 from dualwrite.operations.findings import Finding, Level
@@ -113,6 +114,38 @@ def test_resolve_leaves_slots_of_another_cluster_alone_and_reports_it(
         assert result.out.startswith(f"{site.slot()}: not touched: ")
         assert says_it(result.out, site, here)
     assert (site.rows(), site.described()) == before
+
+
+@pytest.fixture
+def arrived(site: OperationsSite) -> OperationsSite:
+    """A slot that was given back in another cluster; here a transaction is open under its name, and is called the same
+    as the one that the row's state names."""
+    site.leave("one")
+    site.change_row(cluster_id=THERE, owner="", lease_expires_at=None)
+    return site
+
+
+def test_the_forecast_of_a_slot_from_another_cluster_names_both_transactions(arrived: OperationsSite) -> None:
+    for text in (
+        arrived.run("transactions", "describe", arrived.slot()).out,
+        transactions(arrived, arrived.application).message,
+        arrived.run("transactions", "resolve", arrived.slot()).out,
+    ):
+        assert f"{LEFT_ELSEWHERE}. Besides, {UNCLAIMED}" in text
+
+
+def test_terminate_aborts_a_transaction_that_another_database_may_have_committed_and_says_so(
+    arrived: OperationsSite,
+) -> None:
+    state = arrived.rows()[arrived.slot()][1:3]
+    meaning = "No unit of work of this database has left it open: if another database committed it"
+    assert meaning in arrived.run("transactions", "terminate", arrived.slot()).out
+    result = arrived.run("transactions", "terminate", arrived.slot(), "--yes")
+    assert (result.code, meaning in result.out) == (0, True)
+    assert (arrived.rows()[arrived.slot()][1:3], arrived.outcomes()) == (state, [])
+    assert arrived.run("recover", "--application", arrived.application).code == 1
+    assert [detail for *_, detail in arrived.outcomes()] == ["heuristic hazard"], "of the row's own state"
+    assert arrived.visible() == []
 
 
 def test_terminate_does_not_take_away_another_clusters_decision(site: OperationsSite, here: str) -> None:

@@ -62,7 +62,8 @@ class LeaseMemory:
     :param uncompleted: a state that is decided, and not yet known to be committed in Kafka.
     :param versions: the lease's version, and the one that a renewal in progress is about to write.
     :param is_new: True if the row is new in its cluster, and was not recovered since (``tables.UNRECOVERED``): it was
-        inserted, or given back in another cluster. No unit of work of the row has used this cluster yet.
+        inserted, or given back in another cluster. No unit of work of the row has left a transaction open in this
+        cluster.
     :param renewed_at: the monotonic time in seconds before the lease was taken or last renewed.
     """
 

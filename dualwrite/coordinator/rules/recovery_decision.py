@@ -66,13 +66,14 @@ DETAILS = {
 """The meaning of each heuristic outcome, in a line for the operator."""
 
 UNCLAIMED = (
-    "the state row of this transactional id was made anew, and this transaction was open in Kafka under it: it is "
-    "aborted. A process with another database or schema under the same application name has begun it, or one that ran "
-    "before the state table was emptied. If it was committed there, its rows have no records: look for this state in "
-    "kafka_transaction_state of every database and schema (PostgreSQL: search_path, ALTER ROLE) that the application "
-    "has used, and let the application name use one of them only (schema=, --schema)"
+    "the state row of this transactional id was made anew, or was used in another Kafka cluster before, and this "
+    "transaction was open in Kafka under it: it is aborted. A process with another database or schema under the same "
+    "application name has begun it, or one that ran before the state table was emptied. If it was committed there, its "
+    "rows have no records: look for this state in kafka_transaction_state of every database and schema (PostgreSQL: "
+    "search_path, ALTER ROLE) that the application has used, and let the application name use one of them only "
+    "(schema=, --schema)"
 )
-"""The meaning of a heuristic hazard found by the first recovery of a new row, in a line for the operator."""
+"""The meaning of a heuristic hazard found by the first recovery of a row in its cluster, in a line for the operator."""
 
 LEFT_ELSEWHERE = (
     "the database committed, and the transaction was in another Kafka cluster, where the slot was used before: the log "

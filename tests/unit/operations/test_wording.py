@@ -70,5 +70,6 @@ def test_the_meaning_of_a_termination_follows_from_the_decision() -> None:
         "The database does not ask for its commit"
     )
     assert termination_meaning(view(None), engine).startswith("No row of this database names it")
+    assert termination_meaning(view(replace(row(), is_new=True)), engine).startswith("No unit of work of this database")
     assert termination_meaning(view(row()), None).startswith("Its database's decision is unknown")
     assert described(view(row())) == "7:3, in 2 partitions"
