@@ -126,7 +126,7 @@ class BulkRecovery:
         self.outcomes[lease.transactional_id] = outcome
         if outcome is not Outcome.NOTHING:
             log_fields = {"outcome": outcome.value}
-            message = "%s: recovery found a transaction open: %s"
+            message = "%s: outcome of recovery: %s"
             _LOG.info(message, lease.transactional_id, outcome.value, extra=log_fields)
 
     def _in_threads(self, leases: Sequence[Lease], step: _Step, most: int) -> None:

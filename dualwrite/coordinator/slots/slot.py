@@ -201,7 +201,7 @@ class Slot:
             self._counters.add("heuristic")
         if outcome is not Outcome.NOTHING:
             log_fields = {"outcome": outcome.value}
-            message = "%s: recovery found a transaction open: %s"
+            message = "%s: outcome of recovery: %s"
             _LOG.info(message, self.transactional_id, outcome.value, extra=log_fields)
         repaired = None if self._repair is None else self._repair(self)
         if repaired is Outcome.REPLAYED:

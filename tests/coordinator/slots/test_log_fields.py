@@ -97,7 +97,7 @@ def test_a_recovered_transaction_is_logged_with_its_outcome(
     manager_of(dead).process.pool.heartbeat.stop(0)
     expire_leases(sqlite_engine)
     make_dual_write().recover()
-    found = about(lines, "recovery found a transaction")
+    found = about(lines, "outcome of recovery")
     assert found == {"transactional_id": "orders-0", "application": "orders", "outcome": "committed"}
     assert about(lines, "taken over from")["transactional_id"] == "orders-0"
 
