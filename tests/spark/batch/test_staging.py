@@ -233,10 +233,12 @@ def test_a_table_of_key_columns_only_can_be_upserted(engine: Engine) -> None:
     assert [order for order, _ in place.stored()] == [1, 2]
 
 
-def test_many_attempts_are_moved_in_several_statements(place: StagingPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_attempts_are_moved_in_the_order_of_partitions_by_several_statements(
+    place: StagingPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(staging, "ATTEMPTS", 3)
     attempts = [place.stage(part, 100 - part, [(part % 2, f"{part}")]) for part in range(10)]
-    assert place.move(attempts, ["order"]) == 10
+    assert place.move(attempts[::-1], ["order"]) == 10
     assert sorted(place.stored()) == [(0, "8"), (1, "9")]
 
 
