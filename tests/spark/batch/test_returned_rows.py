@@ -116,6 +116,14 @@ def test_a_batch_that_was_committed_before_is_not_written_and_a_second_commit_is
     place.judge(rows(0, 9))
 
 
+def test_a_second_commit_of_a_batch_without_a_number_writes_no_returned_row_again(place: BatchPlace) -> None:
+    batch, work = begun(place.options(driverBytes=ALL))
+    tasks = written(work, [rows(0, 5)])
+    first = batch.commit(work, tasks, None)
+    assert batch.commit(work, tasks, None) == first
+    place.judge(rows(0, 5))
+
+
 def test_a_row_that_cannot_be_written_is_an_input_error_of_its_partition_or_of_the_batch(place: BatchPlace) -> None:
     options = place.options(driverBytes=ALL)
     batch, work = begun(options, 1)

@@ -74,6 +74,19 @@ def test_a_batch_that_was_committed_meanwhile_is_not_committed_again(jobs: Jobs)
     assert jobs.state() == "aborted"
 
 
+def test_a_fenced_driver_whose_batch_is_committed_by_now_does_not_end_the_run_that_is_open(jobs: Jobs) -> None:
+    zombie, driver = jobs.driver("zombie"), jobs.driver()
+    old = jobs.begin(zombie)
+    jobs.commit(driver, jobs.begin(driver), [], 5)
+    new = jobs.begin(driver, 6)
+    lease = jobs.task(new, 0)
+    with pytest.raises(FencedError, match="another run of the job has begun"):
+        jobs.commit(zombie, old, [], 5)
+    assert (jobs.state(), jobs.values(staged)) == ("open", [0])
+    assert jobs.commit(driver, new, [lease], 6) is RunState.COMMITTED
+    assert jobs.values(things) == [0]
+
+
 def test_a_second_commit_of_a_run_changes_nothing(jobs: Jobs) -> None:
     driver = jobs.driver()
     run = jobs.begin(driver)
@@ -178,6 +191,30 @@ def test_jobs_do_not_affect_each_other(jobs: Jobs) -> None:
     assert jobs.commit(two, second, leases[1:]) is RunState.COMMITTED
     assert jobs.commit(one, first, leases[:1]) is RunState.COMMITTED
     assert jobs.states() == {"a-0": ("7:3", "one"), "a-1": ("7:3", "two")}
+    assert jobs.values(things) == [0, 1], "the end of a run deletes no staged row of another job"
+
+
+def test_of_two_first_runs_of_a_job_the_later_one_finds_the_row_of_the_other(jobs: Jobs) -> None:
+    """The other run inserts the job's row after this one has looked for it."""
+    rivals = iter([jobs.driver("rival")])
+
+    @event.listens_for(jobs.engine, "checkin")
+    def overtake(*_: object) -> None:
+        for rival in rivals:
+            jobs.begin(rival)
+
+    run = jobs.begin(jobs.driver())
+    assert next(rivals, None) is None
+    jobs.driver().require_still_open(run)
+
+
+def test_a_run_whose_staging_table_was_dropped_can_be_ended(jobs: Jobs) -> None:
+    driver = jobs.driver()
+    run = jobs.begin(driver)
+    jobs.task(run, 0)
+    staged.drop(jobs.engine)
+    assert driver.end(run) is RunState.ABORTED
+    assert jobs.states() == {"a-0": ("", "driver")}
 
 
 def test_only_the_open_one_of_many_concurrent_runs_commits(jobs: Jobs) -> None:
@@ -300,6 +337,20 @@ def test_the_batch_shows_a_commits_outcome_after_another_run_has_begun(jobs: Job
     else:
         with pytest.raises(OperationalError):
             jobs.commit(driver, run, leases, 5, observe=overtake)
+
+
+def test_a_batch_that_the_next_run_has_committed_is_not_taken_for_the_work_of_the_run_before(jobs: Jobs) -> None:
+    def overtake(step: str) -> None:
+        cut.arm(step)
+        if step == "READ_DECISION":
+            heir = jobs.driver("next")
+            jobs.commit(heir, jobs.begin(heir, 5), [], 5)
+
+    driver, cut = jobs.driver(), CutConnection(jobs.engine, effect=False)
+    run = jobs.begin(driver, 5)
+    with pytest.raises(OperationalError, match="cut"):
+        jobs.commit(driver, run, [jobs.task(run, 0)], 5, observe=overtake)
+    assert (jobs.batches(), jobs.values(things)) == ([5], [])
 
 
 def test_without_a_batch_id_a_commit_is_in_doubt_after_another_run(jobs: Jobs) -> None:
