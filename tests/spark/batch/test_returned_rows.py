@@ -158,6 +158,27 @@ def test_an_error_of_the_last_rows_that_a_task_stages_is_raised_before_the_trans
     place.judge([])
 
 
+@pytest.mark.parametrize("first", [0, 7])
+def test_a_task_raises_the_error_of_a_portion_although_later_portions_could_be_staged(
+    place: BatchPlace, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    """Otherwise the records of these rows would be in Kafka, and the rows missing in the table."""
+
+    def refuse(writer: RunWriter, connection: Connection, portion: Portion) -> None:
+        if portion[0].first == first:
+            raise InputError("one of the first rows")
+        stage(writer, connection, portion)
+
+    batch, work = begun(place.options(), 1)
+    stage = RunWriter.stage
+    monkeypatch.setattr(RunWriter, "stage", refuse)
+    with pytest.raises(InputError, match="one of the first rows"):
+        work.write(rows(0, 20), 0, 1)  # in portions of seven
+    batch.abort(work.run, 1)
+    close_workers()
+    place.judge([])
+
+
 def test_the_share_of_a_task_depends_on_their_number(place: BatchPlace) -> None:
     _, work = begun(place.options(driverBytes=2**24))
     assert work.returning(1000).returned_bytes == 2**24 // 1000
