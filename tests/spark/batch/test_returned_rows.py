@@ -14,6 +14,7 @@ from dualwrite.spark.batch.tasks import Portion, RunWriter, few_rows
 from dualwrite.spark.plan.converted_row import ConvertedRow
 from dualwrite.spark.workers import close_workers
 from tests.support.coordinator.event_table import slot_rows
+from tests.support.peer_clients.kafka_helpers import visible
 from tests.support.spark.batch_place import BatchPlace, batch_place_on, broker
 from tests.support.spark.batches import (
     begun,
@@ -66,6 +67,16 @@ def test_the_last_row_with_a_key_counts_whoever_writes_it(place: BatchPlace) -> 
     notes = {0: "first", 1: "second", 2: "third", **dict.fromkeys(range(3, 43), "fourth")}
     assert stored(place.engine) == notes
     assert place.seen() == sorted(json_of([row for part in partitions for row in part]).elements())
+
+
+def test_the_records_of_returned_rows_are_produced_in_the_order_of_the_partitions(place: BatchPlace) -> None:
+    """The last record of a key is the row that the table has."""
+    batch, work = begun(place.options(driverBytes=ALL, upsertKeys="id"), 1)
+    notes = ["first", "second", "third"]
+    tasks = written(work, [rows(0, 1, note) for note in notes])
+    batch.commit(work, tasks[::-1], 1)
+    assert visible(place.servers, place.topic) == [b'{"id":0,"note":"%s"}' % note.encode() for note in notes]
+    assert stored(place.engine) == {0: "third"}
 
 
 @pytest.mark.slow_cases

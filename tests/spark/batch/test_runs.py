@@ -1,6 +1,7 @@
 """Runs: one at a time is open in each job, a decision is one transaction, and a COMMIT that was lost is asked for."""
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,7 @@ from dualwrite.coordinator.rules.slot_rules import Candidate, SlotStatus
 from dualwrite.coordinator.sql.tables import spark_run
 from dualwrite.errors import FencedError, InDoubtError
 from dualwrite.spark.batch.known_batches import BatchContent
-from dualwrite.spark.batch.runs import RUN_COLUMN, Run, Runs, RunState
+from dualwrite.spark.batch.runs import RUN_COLUMN, Run, RunState
 from tests.support.coordinator.event_table import expire_leases
 from tests.support.servers.databases import SERVERS
 from tests.support.spark.jobs import LONG, STAGED, Jobs, ignore, staged, things
@@ -365,9 +366,17 @@ def test_without_a_batch_id_a_commit_is_in_doubt_after_another_run(jobs: Jobs) -
         jobs.commit(driver, run, [jobs.task(run, 0)], observe=overtake)
 
 
+ENDS: dict[str, Callable[[Jobs, Run], object]] = {
+    "end": lambda jobs, run: jobs.driver().end(run),
+    "end of the job": lambda jobs, run: jobs.driver().end_job(run.job),
+    "commit": lambda jobs, run: jobs.commit(jobs.driver(), run, []),
+}
+
+
+@pytest.mark.parametrize("act", list(ENDS))
 @pytest.mark.parametrize("server", SERVERS)
 def test_a_task_that_is_writing_is_waited_for_and_its_rows_are_deleted(
-    server: str, request: pytest.FixtureRequest
+    server: str, act: str, request: pytest.FixtureRequest
 ) -> None:
     """Whoever ends a run sees all that its tasks have staged: none comes after it."""
     from tests.spark.conftest import ready
@@ -375,12 +384,11 @@ def test_a_task_that_is_writing_is_waited_for_and_its_rows_are_deleted(
 
     for engine in ready(request.getfixturevalue(f"{server}_url")):
         jobs = Jobs(engine)
-        driver = jobs.driver()
-        run = jobs.begin(driver)
+        run = jobs.begin(jobs.driver())
         ended = threading.Event()
 
-        def end(driver: Runs = driver, run: Run = run, ended: threading.Event = ended) -> None:
-            driver.end(run)
+        def end(jobs: Jobs = jobs, run: Run = run, ended: threading.Event = ended) -> None:
+            ENDS[act](jobs, run)
             ended.set()
 
         with jobs.driver("task").writing(run) as connection:
