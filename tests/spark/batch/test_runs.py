@@ -239,6 +239,16 @@ def test_old_batches_are_forgotten(jobs: Jobs) -> None:
     assert jobs.batches() == [3, 4, 5]
 
 
+def test_a_job_that_forgets_batches_changes_nothing_for_another_job(jobs: Jobs) -> None:
+    driver = jobs.driver()
+    jobs.commit(driver, jobs.begin(driver, 0, job="other"), [], 0, keep=1)
+    for batch_id in (5, 6):
+        jobs.commit(driver, jobs.begin(driver, batch_id), [], batch_id, keep=1)
+    assert jobs.batches() == [0, 6]
+    assert driver.begin("other", 0, STAGED, LONG) is None, "a forgotten batch would be written again"
+    assert jobs.commit(driver, jobs.begin(driver, 3, job="other"), [], 3, keep=1) is RunState.COMMITTED
+
+
 def test_end_job_ends_an_open_run_only(jobs: Jobs) -> None:
     driver, operator = jobs.driver(), jobs.driver("operator")
     assert operator.end_job("job") is None
