@@ -199,9 +199,9 @@ class AwaitedParticipant:
         return outcome
 
     def _added(self, record: OutgoingRecord) -> bool:
-        """True if the record needed no thread."""
-        is_calling = self._last is not None and not self._last.done()
-        if self._at_once is None or is_calling or self._in_a_row == IN_A_ROW or not self._at_once(record):
+        """True if the record needed no thread. No call is in progress: only a cancelled one goes on, and after that
+        :meth:`_reporting` refuses records."""
+        if self._at_once is None or self._in_a_row == IN_A_ROW or not self._at_once(record):
             return False
         self._in_a_row += 1
         return True

@@ -1,0 +1,150 @@
+"""Calls in threads that go on after their task was cancelled, and a close during the unit of work of another task."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from dualwrite.coordinator.aio.awaited_slot import AwaitedParticipant
+from dualwrite.coordinator.aio.transaction import AsyncTransaction
+from dualwrite.coordinator.manager.unit_manager import manager_of
+from dualwrite.coordinator.process.greenlets import greenlet_spawn
+from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run, write, write_unit
+from tests.support.coordinator.fake_kafka import FakeKafka
+from tests.support.spark.lock_waits import AT_ONCE
+
+PATIENCE = 20.0
+
+
+async def cancelled(task: "asyncio.Task[Any]") -> None:
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def test_the_abort_of_a_unit_waits_for_its_cancelled_call_which_goes_on_in_a_thread(sqlite_place: AsyncPlace) -> None:
+    """A participant is not thread-safe, and a record that is added after the abort would be in the next transaction."""
+    began, go_on, aborts = threading.Event(), threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def hold(request: str) -> None:
+        if request == "produce":
+            began.set()
+            assert go_on.wait(PATIENCE)
+        elif request == "abort":
+            aborts.set()
+        order.append(request)
+
+    async def cancels(tx: AsyncTransaction) -> None:
+        task = asyncio.create_task(tx.produce("events", "one"))
+        await asyncio.to_thread(began.wait, PATIENCE)
+        await cancelled(task)
+        raise ValueError("no")
+
+    async def release() -> None:
+        await asyncio.to_thread(aborts.wait, AT_ONCE)
+        go_on.set()
+
+    async def main() -> None:
+        releases: list[asyncio.Task[None]] = []
+
+        def on_step(step: str) -> None:
+            if step == "ABORT_KAFKA":
+                releases.append(asyncio.ensure_future(release()))
+
+        async with sqlite_place.dual_write(pool_size=2, on_step=on_step) as dual_write:
+            await write_unit(dual_write)
+            sqlite_place.kafka.before_effect = hold
+            with pytest.raises(ValueError, match="no"):
+                await write_unit(dual_write, cancels)
+            await releases[0]
+
+    run(main())
+    assert order[:3] == ["begin", "produce", "abort"]
+    assert sqlite_place.in_both()
+
+
+def test_a_participant_is_not_reused_after_a_cancelled_call() -> None:
+    """The call may go on in its thread while the next unit of work begins."""
+    began, go_on = threading.Event(), threading.Event()
+
+    def hold(request: str) -> None:
+        began.set()
+        assert go_on.wait(PATIENCE)
+
+    async def main() -> None:
+        kafka = FakeKafka()
+        with ThreadPoolExecutor(1) as threads:
+            participant = AwaitedParticipant(kafka.participant(), threads)
+            await greenlet_spawn(participant.init_transactions)
+            participant.begin_transaction()
+            assert participant.is_reusable
+            kafka.before_effect = hold
+            call = asyncio.create_task(greenlet_spawn(participant.abort_transaction))
+            await asyncio.to_thread(began.wait, PATIENCE)
+            await cancelled(call)
+            assert not participant.is_reusable
+            go_on.set()
+        assert not participant.is_reusable, "the outcome of the call is lost"
+
+    run(main())
+
+
+def test_a_slot_that_is_acquired_for_a_cancelled_unit_is_free_for_the_next(
+    sqlite_place: AsyncPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that waits for slots may take one after the unit has let go of all that it had."""
+    began, go_on, taken = threading.Event(), threading.Event(), threading.Event()
+
+    async def main() -> None:
+        async with sqlite_place.dual_write(acquire_timeout=1.0) as dual_write:
+            pool = manager_of(dual_write).process.pool
+            acquire = pool.acquire
+
+            def late(user: object, deadline: float | None = None) -> Any:
+                began.set()
+                assert go_on.wait(PATIENCE)
+                try:
+                    return acquire(user)
+                finally:
+                    taken.set()
+
+            async with dual_write.transaction() as tx:
+                await write(tx, "one")
+                monkeypatch.setattr(pool, "acquire", late)
+                waiting = asyncio.create_task(write_unit(dual_write, "never"))
+                await asyncio.to_thread(began.wait, PATIENCE)
+                await cancelled(waiting)
+            monkeypatch.setattr(pool, "acquire", acquire)
+            go_on.set()
+            await asyncio.to_thread(taken.wait, PATIENCE)
+            await write_unit(dual_write, "two")
+            assert manager_of(dual_write).waiting == 0
+
+    run(main())
+    assert sqlite_place.in_both("one", "two")
+
+
+def test_a_close_waits_for_the_unit_of_another_task_and_does_not_end_it(sqlite_place: AsyncPlace) -> None:
+    async def main() -> None:
+        async with sqlite_place.dual_write() as dual_write:
+            is_inside, may_leave = asyncio.Event(), asyncio.Event()
+
+            async def stays(tx: AsyncTransaction) -> None:
+                is_inside.set()
+                await may_leave.wait()
+
+            task = asyncio.create_task(write_unit(dual_write, "one", stays))
+            await is_inside.wait()
+            closing = asyncio.create_task(dual_write.close())
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert not closing.done()
+            may_leave.set()
+            await task
+            await closing
+
+    run(main())
+    assert sqlite_place.in_both("one")
