@@ -75,6 +75,44 @@ def test_a_poison_record_is_put_aside(sqlite_place: AsyncPlace, kafka: KeepingKa
     assert [record.value for record in kafka.kept.of(DLQ)] == [b"bad"]
 
 
+@pytest.mark.parametrize("offsets", PLACES)
+def test_a_dead_letter_is_committed_with_the_offset_after_its_record(
+    sqlite_place: AsyncPlace, kafka: KeepingKafka, offsets: str
+) -> None:
+    async def main() -> int:
+        async with sqlite_place.dual_write() as dual_write:
+            consumer, letters = await begun(dual_write, offsets)
+            assert await letters.use(polled(consumer, P, "bad"), use_strictly) == 1
+            heir = FakeConsumer(FakeGroup(), "heir")
+            await dual_write.seek_to_stored(heir, positions(P))
+            return heir.next[P]
+
+    offset_in_the_database = run(main())
+    in_kafka = [value[1] for value in kafka.committed if not isinstance(value, str)]
+    assert (offset_in_the_database, in_kafka) == ((1, []) if offsets == "stored" else (0, [{P: 1}]))
+
+
+def test_a_record_whose_unit_has_committed_past_the_library_is_neither_tried_again_nor_put_aside(
+    sqlite_place: AsyncPlace, kafka: KeepingKafka
+) -> None:
+    async def function(tx: Any, message: Any) -> None:
+        await tx.execute(insert(events).values(value="a"))
+        await tx.produce("out", "a")
+        driver: Any = (await tx.connection.get_raw_connection()).driver_connection
+        await driver.commit()
+        raise ValueError("after the commit")
+
+    async def main() -> None:
+        async with sqlite_place.dual_write() as dual_write:
+            consumer, letters = await begun(dual_write, "stored")
+            with pytest.raises(ValueError, match="after the commit"):
+                await letters.use(polled(consumer, P, "a"), function)
+
+    run(main())
+    assert stored_values(sqlite_place.seen) == ["a"]
+    assert kafka.kept.of(DLQ) == []
+
+
 @pytest.mark.parametrize(
     "error", [RebalancedError("moved"), asyncio.CancelledError(), KafkaRefusedError("x", 29, "X")], ids=repr
 )

@@ -265,6 +265,38 @@ def test_a_timeout_after_the_decision_is_not_raised(sqlite_place: AsyncPlace) ->
     assert place.in_both("one", "two", "three")
 
 
+def test_a_timeout_after_the_decision_of_more_than_the_unit_strikes_at_the_next_await(sqlite_place: AsyncPlace) -> None:
+    if not hasattr(asyncio, "timeout"):
+        pytest.skip("Python 3.10 has no asyncio.timeout")
+    place = sqlite_place
+    reached = []
+
+    async def works(dual_write: AsyncDualWrite) -> None:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(None) as scope:
+            place.kafka.before_effect = lambda request: (
+                asyncio.run_coroutine_threadsafe(reschedule(scope, loop), loop).result(20)
+                if request == "commit"
+                else None
+            )
+            await write_unit(dual_write, "two")
+            reached.append("after the block")
+            await asyncio.sleep(20)
+
+    async def main() -> None:
+        async with place.dual_write() as dual_write:
+            await write_unit(dual_write, "one")
+            with pytest.raises(TimeoutError):
+                await works(dual_write)
+            task = asyncio.current_task()
+            assert task is not None
+            assert task.cancelling() == 0
+
+    run(main())
+    assert reached == ["after the block"]
+    assert place.in_both("one", "two")
+
+
 async def reschedule(scope: Any, loop: asyncio.AbstractEventLoop) -> None:
     """Let ``scope`` end now, and return when it has struck."""
     scope.reschedule(loop.time())

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka.serialization import MessageField, SerializationContext, StringSerializer
+from sqlalchemy import insert
 
 from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
 from dualwrite.coordinator.aio.transaction import AsyncTransaction
@@ -14,7 +15,7 @@ from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import ConfigurationError, InvalidTransactionStateError
 from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run
-from tests.support.coordinator.event_table import CONFIG
+from tests.support.coordinator.event_table import CONFIG, events
 from tests.support.coordinator.fake_kafka import FakeKafka, FakeParticipant
 from tests.support.coordinator.usual_unit import run_unit
 
@@ -131,6 +132,22 @@ def test_an_async_unit_takes_both_kinds(sqlite_place: AsyncPlace, serializer: An
 
     run_async_unit(sqlite_place, serializer, produce)
     assert sqlite_place.kafka.committed == ['{"item": "tea"}']
+
+
+@pytest.mark.parametrize("serializer", [as_json, as_json_later])
+def test_an_async_unit_whose_only_record_has_no_bytes_is_not_committed(
+    sqlite_place: AsyncPlace, serializer: Any
+) -> None:
+    """Its rows would be in the database alone."""
+
+    async def write_and_pass(tx: AsyncTransaction) -> None:
+        await tx.execute(insert(events).values(value="one"))
+        with pytest.raises(TypeError, match="not JSON serializable"):
+            await tx.produce("events", object())
+
+    with pytest.raises(InvalidTransactionStateError, match="there is no record to commit"):
+        run_async_unit(sqlite_place, serializer, write_and_pass)
+    assert sqlite_place.in_both()
 
 
 def with_slow_serializer(sqlite_place: AsyncPlace, act: Callable[[AsyncTransaction], Awaitable[None]]) -> None:
