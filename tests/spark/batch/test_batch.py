@@ -25,6 +25,7 @@ from dualwrite.errors import (
 )
 from dualwrite.spark.batch import completing
 from dualwrite.spark.batch.known_batches import BatchContent
+from dualwrite.spark.batch.runs import Runs
 from dualwrite.spark.batch.staging import staged_clause
 from dualwrite.spark.workers import close_workers, worker_of
 from tests.support.coordinator.event_table import await_sweeps, slot_rows
@@ -228,6 +229,34 @@ def test_after_the_decision_no_failure_is_raised_and_the_next_run_completes_it(
     assert "recovery will end them later" in caplog.text
     assert sorted(stored(place.engine)) == list(range(10))
     assert begun(place.options(), 1)[1].run is None
+    place.judge(rows(0, 10))
+
+
+def test_a_completion_that_fails_once_is_tried_again_at_once(place: BatchPlace) -> None:
+    failures = ["COMPLETE_KAFKA"]
+
+    def observe(step: str) -> None:
+        if step in failures:
+            failures.remove(step)
+            raise RuntimeError(step)
+
+    write(place.options(), [rows(0, 10)], 1, observe)
+    assert (failures, open_slots(place.engine)) == ([], [])
+    place.judge(rows(0, 10))
+
+
+def test_the_error_of_a_batch_is_raised_although_its_run_cannot_be_ended(
+    place: BatchPlace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise DatabaseUnavailableError("no route to host")
+
+    with monkeypatch.context() as patched, caplog.at_level(logging.WARNING, "dualwrite"):
+        patched.setattr(Runs, "end", fail)
+        with pytest.raises(RuntimeError, match="MOVE_ROWS"):
+            write(place.options(), [rows(0, 10)], 1, failing_at("MOVE_ROWS"))
+    assert "its run was not ended, the next one does that: no route to host" in caplog.text
+    write(place.options(), [rows(0, 10)], 1)
     place.judge(rows(0, 10))
 
 

@@ -73,6 +73,17 @@ def test_a_stream_that_numbers_its_batch_at_the_commit_is_compared_too(place: Ba
         place.judge(rows(0, 20))
 
 
+def test_a_stream_that_numbers_its_batch_at_the_commit_is_refused_for_another_topic(place: BatchPlace) -> None:
+    write(place.options(), [rows(0, 20)], 1)
+    other = fresh_name()
+    create_topic(place.servers, other, 3)
+    batch, work = begun(replace(place.options(), topic=other), None)
+    tasks = written(work.numbered(1), [rows(0, 20)])
+    with pytest.raises(BatchChangedError, match=f"was written to topic {place.topic}, and not to topic {other}"):
+        batch.commit(work.numbered(1), tasks, 1)
+    place.judge(rows(0, 20))
+
+
 def test_rows_that_were_written_meanwhile_are_compared(place: BatchPlace) -> None:
     """The run begins before another driver commits the batch, and so writes its rows in vain."""
     batch, work = begun(place.options(), None)
