@@ -8,7 +8,7 @@ from sqlalchemy import insert
 
 from dualwrite import AsyncDeadLetters
 from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
-from dualwrite.errors import ConfigurationError, KafkaRefusedError, RebalancedError
+from dualwrite.errors import ConfigurationError, KafkaRefusedError, KafkaUnavailableError, RebalancedError
 from dualwrite.ids import TopicPartition
 from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run
 from tests.support.coordinator.dead_letters.fake_records import KeepingKafka, polled
@@ -92,20 +92,21 @@ def test_a_dead_letter_is_committed_with_the_offset_after_its_record(
     assert (offset_in_the_database, in_kafka) == ((1, []) if offsets == "stored" else (0, [{P: 1}]))
 
 
+@pytest.mark.parametrize("error", [ValueError("no"), KafkaUnavailableError("retriable")], ids=repr)
 def test_a_record_whose_unit_has_committed_past_the_library_is_neither_tried_again_nor_put_aside(
-    sqlite_place: AsyncPlace, kafka: KeepingKafka
+    sqlite_place: AsyncPlace, kafka: KeepingKafka, error: Exception
 ) -> None:
     async def function(tx: Any, message: Any) -> None:
         await tx.execute(insert(events).values(value="a"))
         await tx.produce("out", "a")
         driver: Any = (await tx.connection.get_raw_connection()).driver_connection
         await driver.commit()
-        raise ValueError("after the commit")
+        raise error
 
     async def main() -> None:
         async with sqlite_place.dual_write() as dual_write:
             consumer, letters = await begun(dual_write, "stored")
-            with pytest.raises(ValueError, match="after the commit"):
+            with pytest.raises(type(error)):
                 await letters.use(polled(consumer, P, "a"), function)
 
     run(main())

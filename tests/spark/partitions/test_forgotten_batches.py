@@ -84,6 +84,14 @@ def test_a_low_batch_that_is_forgotten_late_makes_no_higher_number_known(place: 
     assert len(place.produced()) == 8
 
 
+def test_a_job_that_forgets_batches_changes_nothing_for_another_job(place: SparkPlace) -> None:
+    assert place.write(rows_of(2), job="other", batchId=1)
+    for batch_id in (1, 2):
+        assert place.write(rows_of(2, first=10 * batch_id), batchId=batch_id, keepBatches=1)
+    assert place.progress() == [(1, 2), (2, 2)], "of the other job, and the latest of this one"
+    assert not place.write(rows_of(2), job="other", batchId=1)
+
+
 def test_a_task_of_a_batch_that_is_forgotten_writes_nothing(place: SparkPlace) -> None:
     zombie = place.writer()
     assert place.write(rows_of(1))
