@@ -9,9 +9,17 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from dualwrite.errors import BatchChangedError, ConfigurationError, DualWriteError, InputError, KafkaUnavailableError
+from dualwrite.errors import (
+    BatchChangedError,
+    ConfigurationError,
+    DatabaseBusyError,
+    DualWriteError,
+    InputError,
+    KafkaUnavailableError,
+)
 from dualwrite.spark.partitions import writers as partitions
 from dualwrite.spark.partitions.writers import batch_writer
+from dualwrite.spark.tables.bulk_load import Loader
 from tests.support.servers.databases import SERVERS
 from tests.support.spark.attempts import begun, in_thread, is_awaited
 from tests.support.spark.expected_rows import HEADERS
@@ -182,6 +190,27 @@ def test_if_the_first_of_two_attempts_fails_the_other_one_writes(place: SparkPla
     assert isinstance(first.end(), OSError)
     second.join(PATIENCE)
     assert done == [True]
+    assert place.produced() == values_of(rows_of(5))
+
+
+def test_a_task_that_has_read_rows_raises_an_error_that_may_pass_and_does_not_write_the_rest_of_them(
+    place: SparkPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows can be read only once, and a partition without them would count as written."""
+    errors = [DatabaseBusyError("a deadlock")]
+    write = Loader.write
+
+    def fail_once(loader: Loader, rows: Any) -> None:
+        if errors:
+            raise errors.pop()
+        write(loader, rows)
+
+    monkeypatch.setattr(Loader, "write", fail_once)
+    with pytest.raises(DatabaseBusyError, match="a deadlock"):
+        place.write(rows_of(5))
+    assert (place.stored(), place.progress()) == ([], [])
+    assert place.write(rows_of(5))
+    assert place.stored() == rows_of(5)
     assert place.produced() == values_of(rows_of(5))
 
 
