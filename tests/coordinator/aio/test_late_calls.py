@@ -1,4 +1,4 @@
-"""Calls in threads that go on after their task was cancelled, and a close during the unit of work of another task."""
+"""Calls in threads that go on after their task was cancelled, and calls beside or inside of an open unit of work."""
 
 import asyncio
 import threading
@@ -11,6 +11,7 @@ from dualwrite.coordinator.aio.awaited_slot import AwaitedParticipant
 from dualwrite.coordinator.aio.transaction import AsyncTransaction
 from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.process.greenlets import greenlet_spawn
+from dualwrite.errors import InvalidTransactionStateError
 from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run, write, write_unit
 from tests.support.coordinator.fake_kafka import FakeKafka
 from tests.support.spark.lock_waits import AT_ONCE
@@ -148,3 +149,18 @@ def test_a_close_waits_for_the_unit_of_another_task_and_does_not_end_it(sqlite_p
 
     run(main())
     assert sqlite_place.in_both("one")
+
+
+@pytest.mark.parametrize("verb", ["recover", "wait_idle", "close"])
+def test_a_call_that_would_wait_for_its_own_unit_is_refused_and_the_unit_goes_on(
+    sqlite_place: AsyncPlace, verb: str
+) -> None:
+    async def main() -> None:
+        async with sqlite_place.dual_write() as dual_write, dual_write.transaction() as tx:
+            await write(tx, "one")
+            with pytest.raises(InvalidTransactionStateError):
+                await getattr(dual_write, verb)()
+            await write(tx, "two")
+
+    run(main())
+    assert sqlite_place.in_both("one", "two")
