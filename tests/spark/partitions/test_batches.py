@@ -4,7 +4,7 @@ import threading
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import event, select
 
 from dualwrite.coordinator.sql.tables import spark_progress
 from dualwrite.errors import BatchChangedError
@@ -62,6 +62,24 @@ def test_a_change_of_the_number_of_partitions_waits_for_writing_tasks(place: Spa
     assert first.end() is True
     other.join(PATIENCE)
     assert isinstance(done[0], BatchChangedError)
+
+
+@ON_SERVERS
+def test_a_driver_that_waited_for_the_row_of_a_batch_sees_what_another_driver_has_changed(place: SparkPlace) -> None:
+    assert place.begin(place.options(), 1)
+    rivals = iter(["a rival"])
+
+    @event.listens_for(place.engine, "before_cursor_execute")
+    def overtake(connection: Any, cursor: Any, statement: str, *_: object) -> None:
+        if "FOR UPDATE" in statement:
+            for _rival in rivals:
+                with place.worker() as worker:
+                    assert place.writer(2).write(worker, 0, rows_of(3))
+
+    assert error_of(place, partitions=2) is None, "the batch has two partitions by now, and one is written"
+    assert next(rivals, None) is None
+    assert place.write(rows_of(3, first=3), partition=1)
+    assert place.stored() == rows_of(6)
 
 
 def test_the_same_batch_may_be_begun_by_many(place: SparkPlace) -> None:
