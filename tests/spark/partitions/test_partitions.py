@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Engine, text
 
 from dualwrite.errors import (
     BatchChangedError,
@@ -20,6 +20,7 @@ from dualwrite.errors import (
 from dualwrite.spark.partitions import writers as partitions
 from dualwrite.spark.partitions.writers import batch_writer
 from dualwrite.spark.tables.bulk_load import Loader
+from dualwrite.testing.kafka import KafkaBroker
 from tests.support.servers.databases import SERVERS
 from tests.support.spark.attempts import begun, in_thread, is_awaited
 from tests.support.spark.expected_rows import HEADERS
@@ -250,6 +251,19 @@ def test_a_partition_writer_is_refused_outside_of_a_task(postgresql_place: Spark
     pytest.importorskip("pyspark")
     with pytest.raises(ConfigurationError, match="a partition writer is called by Spark"):
         postgresql_place.writer()(rows_of(1))
+
+
+def test_a_partition_that_the_batch_does_not_have_is_refused(
+    sqlite: Engine, kafka_broker: KafkaBroker, dualwrite_application: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer was made for another DataFrame: the batch would be complete without all of its rows."""
+    pytest.importorskip("pyspark")
+    place = SparkPlace(sqlite, kafka_broker, dualwrite_application)
+    writer = place.writer(1)
+    monkeypatch.setattr("pyspark.TaskContext.get", lambda: SimpleNamespace(partitionId=lambda: 1))
+    with pytest.raises(ConfigurationError, match="made for 1 partitions, and this is partition 1: make the writer for"):
+        writer(rows_of(3))
+    assert place.stored() == []
 
 
 def test_a_batch_writer_needs_a_job_and_gets_its_batches_from_spark(postgresql_place: SparkPlace) -> None:
