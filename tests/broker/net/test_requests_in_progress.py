@@ -35,6 +35,37 @@ async def answer(client: ScriptedClient) -> Message:
     return partition
 
 
+class LingeringClient(ScriptedClient):
+    """Does not read its last answer: its connection stays after the broker has closed its own end."""
+
+    def close(self) -> None:
+        """Wait for the client."""
+
+
+async def steps() -> None:
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("last", [b"", with_size(b"no request")], ids=["an end", "no request"])
+def test_a_connection_that_waits_for_its_client_to_read_is_counted_and_makes_room(last: bytes) -> None:
+    """Not counted, such connections could take every file of the broker."""
+
+    async def scenario() -> None:
+        broker = InProcessBroker(await Rooms(MemoryFiles()).with_topic())
+        client = LingeringClient(broker.context, "10.0.0.1")
+        await asyncio.sleep(0)
+        client.send(last)
+        client.send_end()
+        await steps()
+        assert not client.serving.done(), "the server counts the connections that are served"
+        assert client.connection.idle_since is not None, "no idle connection is closed to make room"
+        client.abort()
+        await asyncio.wait_for(client.serving, AT_ONCE_SECONDS)
+
+    run(scenario())
+
+
 def test_a_large_request_gives_its_memory_back_before_its_client_goes() -> None:
     """Otherwise clients that stay would at last hold all of the memory, and every large request would wait."""
 
