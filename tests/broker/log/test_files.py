@@ -3,7 +3,9 @@
 import errno
 import os
 import random
+import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -175,6 +177,28 @@ def test_the_disk_syncs_the_parent_of_a_directory_that_was_there(
     files.make_directory(tmp_path / "left-by-a-killed-process" / "t-0")
     files.make_directory(tmp_path / "left-by-a-killed-process")
     assert synced == [tmp_path / "left-by-a-killed-process", tmp_path]
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="macOS has another call, which also empties the drive's cache")
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (lambda files, path: files.open(path).sync(), "a.log"),
+        (lambda files, path: files.open(path).truncate(1), "a.log"),
+        (lambda files, path: files.sync_directory(path.parent), ""),
+    ],
+    ids=["sync", "truncate", "sync_directory"],
+)
+def test_the_disk_has_the_system_write_what_is_to_be_durable(
+    change: Callable[[Files, Path], None], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, path = DiskFiles(), tmp_path / "a.log"
+    files.open(path).append(b"before")
+    written: list[int] = []
+    for call in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, call, lambda descriptor: written.append(os.fstat(descriptor).st_ino))
+    change(files, path)
+    assert written == [(tmp_path / name).stat().st_ino]
 
 
 def test_a_power_cut_keeps_synced_bytes_and_any_part_of_the_others() -> None:

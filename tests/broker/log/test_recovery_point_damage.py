@@ -6,12 +6,21 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker.log.journal import Journal
-from dualwrite.broker.log.layout import read_recovery_point
+from dualwrite.broker.log.layout import (
+    RECOVERY_POINT,
+    SNAPSHOT,
+    UNFINISHED,
+    name_at,
+    read_recovery_point,
+    write_mark,
+)
+from dualwrite.broker.log.partition_log import PartitionLog
+from dualwrite.broker.log.settings import LogSettings
 from dualwrite.broker.process.disk import DiskFiles
 from dualwrite.errors import ConfigurationError, CorruptLogError
 from dualwrite.records.batch import Record
 from dualwrite.testing.files import MemoryFiles
-from tests.support.broker.logs import DIRECTORY, add, opened
+from tests.support.broker.logs import DIRECTORY, Reported, add, opened
 from tests.support.forked import ForkedBroker
 from tests.support.requests.calls import batch, new_topic, produce, read_all
 from tests.support.requests.raw_client import RawClient
@@ -146,3 +155,29 @@ def test_the_whole_log_of_a_real_disk_is_noted(tmp_path: Path) -> None:
     log.checkpoint()
     assert (tmp_path / "t-0" / "recovery-point").read_text() == "10 crc32c 926eb497\n"
     assert len(list((tmp_path / "t-0").glob("*.log"))) > 1
+
+
+def test_no_snapshot_of_before_the_first_segment_is_used() -> None:
+    """It lacks what the deleted batches behind it did to the state of their producers."""
+    files = MemoryFiles()
+    log = opened(files, segment_bytes=160)
+    for end in (5, 10):
+        while log.end_offset < end:
+            add(log)
+        log.plan_recovery_point([], lambda _: [])
+        log.write_recovery_points()
+    log.truncate_before(8)
+    files.open(DIRECTORY / name_at(10, SNAPSHOT)).truncate(0)
+    restored: list[int] = []
+    reported = Reported()
+    PartitionLog.open(files, DIRECTORY, LogSettings(160), reported, lambda offset, *_: restored.append(offset))
+    assert restored == []
+    assert reported.offsets == [8, 9]
+
+
+def test_what_a_crash_left_of_an_unfinished_note_is_no_part_of_the_next_one() -> None:
+    files = MemoryFiles()
+    files.make_directory(DIRECTORY)
+    files.open(DIRECTORY / (RECOVERY_POINT + UNFINISHED)).append(b"99 crc32c")
+    write_mark(files, DIRECTORY / RECOVERY_POINT, 5)
+    assert read_recovery_point(files, DIRECTORY) == 5

@@ -114,7 +114,7 @@ def test_a_crash_while_a_recovery_point_is_taken_loses_nothing() -> None:
             for disk in (beneath, beneath.power_cut(rng)):
                 log, state = opened_with_state(disk)
                 assert not log.repairs
-                assert known(state) == expected if done else known(replayed(log))
+                assert known(state) == (expected if done else known(replayed(log)))
                 assert_sound(log, state)
         if done:
             assert stop_at > 8

@@ -8,6 +8,7 @@ import pytest
 
 from dualwrite.broker.log.partition_log import PartitionLog
 from dualwrite.broker.log.replacement import Replacement
+from dualwrite.broker.log.settings import LogSettings
 from dualwrite.broker.process.disk import DiskFiles
 from dualwrite.errors import CorruptLogError
 from dualwrite.ports import Files
@@ -103,6 +104,28 @@ def test_a_replacement_of_removed_segments_is_discarded() -> None:
     assert not log.replace(replacement)
     assert (offsets(opened(files))[0], names(files)[0]) == (3, f"{2:020}.log")
     assert not any("cleaned" in name for name in files.list(DIRECTORY) if name != "cleaned-before")
+
+
+def test_a_replacement_that_was_given_up_leaves_nothing_in_the_next_one() -> None:
+    files = MemoryFiles()
+    log = log_of_ten(files)
+    written(log, 0, 3, ALL)
+    assert log.replace(written(log, 0, 3, (0, 7)))
+    assert offsets(log) == offsets(opened(files)) == [0, 7, 8, 9]
+
+
+def test_a_recovery_point_that_waits_writes_no_index_of_the_old_segments_for_the_new_one() -> None:
+    files = MemoryFiles()
+    log = log_of_ten(files)
+    replacement = written(log, 0, 3, (0, 7))
+    log.plan_recovery_point([], lambda _: [])
+    assert log.replace(replacement)
+    log.write_recovery_points()
+    again = PartitionLog.open(files, DIRECTORY, LogSettings(TWO_EACH), lambda *_: None, lambda *_: None)
+    assert again.repairs == []
+    for found in (log, again):
+        assert offsets(found) == [0, 7, 8, 9]
+        assert found.offset_for_timestamp(1007, 10) == (1007, 7)
 
 
 def test_a_log_that_begins_within_a_replaced_segment_still_does() -> None:

@@ -83,6 +83,20 @@ def test_an_answered_heartbeat_survives_every_power_cut(ends_at: int) -> None:
     run(main())
 
 
+def test_an_acknowledged_removal_of_a_member_survives_every_power_cut() -> None:
+    async def main() -> None:
+        files = MemoryFiles()
+        rooms = await opened(files)
+        await history(rooms, ends_at=4)
+        assert await rooms.consumer_groups.remove(RemoveMembers(GROUP, (("m2", None),))) == (ErrorCode.NONE,)
+        for seed in range(8):
+            group = (await opened(files.power_cut(random.Random(seed)))).consumer_groups.group(GROUP)
+            assert group is not None
+            assert set(group.subscriptions) == {"m1"}
+
+    run(main())
+
+
 def test_a_power_cut_takes_all_of_an_unanswered_heartbeat_or_nothing() -> None:
     async def main() -> None:
         files = MemoryFiles()

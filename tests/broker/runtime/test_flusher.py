@@ -112,6 +112,26 @@ def test_files_are_synced_at_the_same_time() -> None:
     asyncio.run(main())  # with threads: the simulated loop has none
 
 
+def test_a_request_must_wait_until_what_was_appended_before_is_shown() -> None:
+    """Also while the round of its append is in progress, and nothing else is appended."""
+
+    async def main() -> None:
+        flusher = Flusher(durable=True, on_failure=never)
+        target = NumberLog(flusher)
+        assert not flusher.must_wait
+        target.append()
+        waiting = asyncio.ensure_future(flusher.barrier())
+        while not target.shown:
+            assert flusher.must_wait
+            await asyncio.sleep(0)
+        await waiting
+        assert not flusher.must_wait
+        await flusher.close()
+
+    for seed in range(8):
+        run(main(), seed)
+
+
 def test_many_files_are_all_synced_in_a_round() -> None:
     async def test(flusher: Flusher) -> None:
         targets = [NumberLog(flusher) for _ in range(11)]

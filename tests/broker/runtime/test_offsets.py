@@ -51,6 +51,24 @@ def test_an_acknowledged_commit_survives_a_power_cut() -> None:
     run(main())
 
 
+def test_an_acknowledged_deletion_survives_a_power_cut() -> None:
+    """A consumer would otherwise begin where a deleted offset says."""
+
+    async def main() -> None:
+        files = MemoryFiles()
+        _, offsets = await opened(files)
+        await offsets.commit(at(5, 0, 1))
+        await offsets.commit(at(7, 2, group="other"))
+        assert (await offsets.delete("g", (TopicPartition(TOPIC, 0),)))[0] is ErrorCode.NONE
+        for seed in SEEDS:
+            assert await offsets_in(files.power_cut(random.Random(seed))) == {1: 5}
+        assert await offsets.delete_group("other") is ErrorCode.NONE
+        for seed in SEEDS:
+            assert await offsets_in(files.power_cut(random.Random(seed)), "other") == {}
+
+    run(main())
+
+
 def test_a_power_cut_takes_all_of_an_unacknowledged_commit_or_nothing() -> None:
     async def main() -> None:
         files = MemoryFiles()

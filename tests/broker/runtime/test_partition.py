@@ -153,7 +153,16 @@ def test_records_found_at_a_restart_are_durable_and_visible() -> None:
     with_rooms(test)
 
 
-def test_a_disk_that_refuses_an_append_stops_the_broker() -> None:
+def appends(rooms: Rooms) -> None:
+    append(rooms.partition(0), b"v")
+
+
+def deletes_records(rooms: Rooms) -> None:
+    rooms.partition(0).truncate_before(1)
+
+
+@pytest.mark.parametrize("change", [appends, deletes_records])
+def test_a_disk_that_refuses_a_change_of_a_log_stops_the_broker(change: Callable[[Rooms], None]) -> None:
     reasons: list[BaseException] = []
 
     def stop(error: BaseException) -> NoReturn:
@@ -163,9 +172,11 @@ def test_a_disk_that_refuses_an_append_stops_the_broker() -> None:
     async def main() -> None:
         files = MemoryFiles()
         rooms = await Rooms(files, Flusher(durable=True, on_failure=stop)).with_topic(1)
+        append(rooms.partition(0), b"before")
+        await rooms.flusher.barrier()
         files.appends.fail()
         with pytest.raises(OSError, match="no space left") as raised:
-            append(rooms.partition(0), b"v")
+            change(rooms)
         assert reasons == [raised.value]
 
     run(main())

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from dualwrite.broker.api.records.delete_records import handle as delete_records
+from dualwrite.broker.api.records.list_offsets import handle as list_offsets
 from dualwrite.broker.api.records.offset_for_leader_epoch import handle as offset_for_leader_epoch
 from dualwrite.broker.facts.transactions import TransactionVersion
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.records.control import Marker
 from dualwrite.testing.files import MemoryFiles
 from dualwrite.wire.apis import DeleteRecordsRequest, Message, OffsetForLeaderEpochRequest
+from dualwrite.wire.error_codes import ErrorCode
 from tests.support.broker.in_process import InProcessBroker, list_request
 from tests.support.broker.simulated import TOPIC, Rooms, everybody_may, never, run
 from tests.support.crash.power_cuts import PowerCutClient
@@ -139,5 +141,36 @@ def test_a_reader_that_asks_after_the_answer_sees_the_transaction(ask: Callable[
         await client.end(await client.transaction((0,)), Marker.COMMIT)
         assert client.rooms.partition(0).visible_before(committed_only=True) == 0, "the markers are not on disk yet"
         assert await ask(client.rooms) == RECORD_AND_MARKER
+
+    with_client(test)
+
+
+async def latest_error(rooms: Rooms) -> int:
+    answer: Message = await list_offsets(list_request(0, -1), 7, _context(rooms))
+    return int(answer.topics[0].partitions[0].error_code)
+
+
+async def deletion_error(rooms: Rooms) -> int:
+    entry = DeleteRecordsRequest.DeleteRecordsTopic
+    wanted = entry.DeleteRecordsPartition(partition_index=0, offset=-1)
+    request = DeleteRecordsRequest(topics=[entry(name=TOPIC, partitions=[wanted])], timeout_ms=1000)
+    answer: Message = await delete_records(request, 2, _context(rooms))
+    return int(answer.topics[0].partitions[0].error_code)
+
+
+@pytest.mark.parametrize("ask", [latest_error, deletion_error])
+def test_a_topic_that_is_deleted_while_a_request_waits_for_its_transactions_is_unknown(
+    ask: Callable[[Rooms], Awaitable[int]],
+) -> None:
+    """To change files of a deleted topic could stop the broker."""
+
+    async def test(client: PowerCutClient, flusher: CountedFlusher) -> None:
+        await client.end(await client.transaction((0,)), Marker.COMMIT)
+        asking = asyncio.ensure_future(ask(client.rooms))
+        await asyncio.sleep(0)
+        assert flusher.latest_waiter is not None
+        assert not flusher.latest_waiter.done()
+        await client.rooms.cluster.delete_topic(TOPIC)
+        assert await asking == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     with_client(test)

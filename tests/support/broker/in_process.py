@@ -66,7 +66,8 @@ class ScriptedClient:
         self._stream = FrameStream(MOST_BYTES, lambda _: None, context.memory)
         self._stream.connection_made(self)  # type: ignore[arg-type]
         (listener,) = context.options.listeners
-        self.serving = asyncio.get_running_loop().create_task(Connection(self._stream, context, listener).serve())
+        self.connection = Connection(self._stream, context, listener)
+        self.serving = asyncio.get_running_loop().create_task(self.connection.serve())
 
     async def ask(self, request: Message, version: int) -> Message:
         """The answer to ``request``."""
