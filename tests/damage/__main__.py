@@ -1,7 +1,9 @@
 """``python -m tests.damage``: damage every kind of file that the broker writes, and print the table of outcomes."""
 
 import argparse
+import os
 import sys
+from functools import partial
 from pathlib import Path
 
 from tests.damage.page import markdown
@@ -16,11 +18,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.damage", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="decides the samples (%(default)s)")
     parser.add_argument("--most", type=int, default=MOST, help="the sample for each kind of file (%(default)s)")
-    parser.add_argument("--every", action="store_true", help="every bit and every length: hours")
+    parser.add_argument("--every", action="store_true", help="every bit and every length")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="at once (%(default)s)")
     parser.add_argument("--markdown", type=Path, help="write the page of the documentation to this file, too")
     arguments = parser.parse_args()
     most = None if arguments.every else arguments.most
-    table = fill(DamageTable(), arguments.seed, most, lambda name: print(name, file=sys.stderr))
+    progress = partial(print, file=sys.stderr, flush=True)
+    table = fill(DamageTable(), arguments.seed, most, progress, arguments.processes)
     command = "python -m tests.damage" + (" --every" if arguments.every else f" --most {arguments.most}")
     page = markdown(table, f"{command} --seed {arguments.seed} --markdown docs/reference/damage.md")
     print(page)

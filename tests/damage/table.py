@@ -4,8 +4,11 @@ import random
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
+from typing import NamedTuple
 
 from dualwrite.broker.process.data_dir import FORMAT_FILE, FORMAT_VERSION
 from dualwrite.broker.process.data_lock import exclusive
@@ -15,6 +18,8 @@ from tests.damage.trials import Damage, DamagedDirectory, DamageFinding, DamageO
 from tests.damage.world import Contents, interrupted, killed, stopped
 
 STOPPED, KILLED = "after a clean stop", "after a kill"
+_CHUNK = 200
+"""Trials that a process gets at once."""
 _LEFT = (LEFT_NOTE, LEFT_CLEANED, LEFT_SWAP)
 Row = tuple[str, str, str]
 """The directory's state, the kind of file, and the kind of damage."""
@@ -52,38 +57,67 @@ class DamageTable:
 Progress = Callable[[str], None]
 
 
-def fill(table: DamageTable, seed: int, most: int | None, progress: Progress = lambda _: None) -> DamageTable:
+class _Work(NamedTuple):
+    """A trial of the table.
+
+    :param directory: the number of the directory among those of :func:`fill`.
+    """
+
+    row: Row
+    directory: int
+    path: Path
+    damage: Damage
+
+
+def fill(
+    table: DamageTable, seed: int, most: int | None, progress: Progress = lambda _: None, processes: int = 1
+) -> DamageTable:
     """Damage files of every kind in each directory.
 
     :param seed: decides which bits and lengths are tried.
     :param most: as for :func:`~tests.damage.trials.flips`; and the number of lengths for each kind.
     :param progress: called with each kind.
+    :param processes: that try them out at once; the table is the same for any number.
     """
     rng = random.Random(seed)
-    _fill_from(table, STOPPED, stopped(), rng, most, progress)
-    _fill_from(table, KILLED, killed(), rng, most, progress)
-    for left, contents in zip(_LEFT, interrupted(), strict=True):
-        _fill_from(table, KILLED, contents, rng, most, progress, (left,))
+    left = zip(_LEFT, interrupted(), strict=True)
+    parts = [(STOPPED, KINDS, stopped()), (KILLED, KINDS, killed()), *((KILLED, [kind], each) for kind, each in left)]
+    work: list[_Work] = []
+    for directory, (state, kinds, contents) in enumerate(parts):
+        for kind in kinds:
+            files = {path: contents[path] for path in sorted(contents) if kind_of(path) == kind}
+            for how, trials in (("bits", flips(files, rng, most)), ("lengths", truncations(files, rng, most))):
+                work += (_Work((state, kind, how), directory, path, damage) for path, damage in trials)
+    last: Row | None = None
+    for each, finding in zip(work, _findings([part[-1] for part in parts], work, processes), strict=True):
+        if each.row != last:
+            last = each.row
+            progress(f"{last[0]}: {last[1]}, {last[2]}")
+        table.add(each.row, each.path, each.damage, finding)
     _fill_format(table)
     return table
 
 
-def _fill_from(
-    table: DamageTable,
-    state: str,
-    contents: Contents,
-    rng: random.Random,
-    most: int | None,
-    progress: Progress,
-    kinds: Sequence[str] = KINDS,
-) -> None:
-    directory = DamagedDirectory(contents)
-    for kind in kinds:
-        files = {path: contents[path] for path in sorted(contents) if kind_of(path) == kind}
-        progress(f"{state}: {kind}")
-        for how, trials in (("bits", flips(files, rng, most)), ("lengths", truncations(files, rng, most))):
-            for path, damage in trials:
-                table.add((state, kind, how), path, damage, directory.try_out(path, damage))
+def _findings(contents: Sequence[Contents], work: Sequence[_Work], processes: int) -> Iterator[DamageFinding]:
+    if processes == 1:
+        directories = [DamagedDirectory(each) for each in contents]
+        yield from (directories[each.directory].try_out(each.path, each.damage) for each in work)
+        return
+    spawn = get_context("spawn")
+    with ProcessPoolExecutor(processes, spawn, initializer=_use, initargs=(contents,)) as pool:
+        yield from pool.map(_try_out, work, chunksize=_CHUNK)
+
+
+_directories: list[DamagedDirectory] = []
+"""Those of this process, if it is one of several."""
+
+
+def _use(contents: Sequence[Contents]) -> None:
+    _directories.extend(DamagedDirectory(each) for each in contents)
+
+
+def _try_out(work: _Work) -> DamageFinding:
+    return _directories[work.directory].try_out(work.path, work.damage)
 
 
 def _fill_format(table: DamageTable) -> None:

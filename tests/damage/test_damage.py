@@ -155,6 +155,13 @@ def test_every_bit_and_every_length_can_be_tried() -> None:
     assert {damage.of(b"12\n") for _, damage in cut} == {b"", b"1", b"12"}
 
 
+@pytest.mark.slow
+def test_several_processes_make_the_same_table() -> None:
+    alone, together = (fill(DamageTable(), 3, 2, processes=processes) for processes in (1, 2))
+    assert alone.counts == together.counts
+    assert alone.trials > 100
+
+
 def test_a_sample_of_a_log_has_bits_of_the_headers_of_batches() -> None:
     logs = {path: content for path, content in stopped().items() if path.suffix == ".log"}
     assert 10 < len(flips(logs, random.Random(1), 10)) <= 20
