@@ -26,7 +26,8 @@ def main() -> int:
     progress = partial(print, file=sys.stderr, flush=True)
     table = fill(DamageTable(), arguments.seed, most, progress, arguments.processes)
     command = "python -m tests.damage" + (" --every" if arguments.every else f" --most {arguments.most}")
-    page = markdown(table, f"{command} --seed {arguments.seed} --markdown docs/reference/damage.md")
+    command += f" --seed {arguments.seed} --markdown docs/reference/damage.md"
+    page = markdown(table, command, is_sample=not arguments.every)
     print(page)
     if arguments.markdown is not None:
         arguments.markdown.write_text(page, encoding="utf-8")

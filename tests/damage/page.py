@@ -32,9 +32,13 @@ A disk can return other bytes than it was given. This page shows what the broker
 flipped, or one file is truncated. Then the broker is started, and everything that clients can ask for is compared with
 the answers from the undamaged directory: every batch, look-ups by time, LSO, transactions, producers, offsets of
 groups, topics, settings, ACLs and credentials. Then the broker is stopped and started once more, and must answer the
-same. {trials} damages were tried, a sample for each kind of file; in logs the headers of batches have a sample of their
-own. `--every` tries every bit and every length. `.lock` is empty: nothing in it can be damaged.
+same. {trials} `.lock` is empty: nothing in it can be damaged.
 """
+
+_EVERY = "{count:,} damages were tried: every bit, and every length, of each file."
+_SAMPLE = """\
+{count:,} damages were tried, a sample for each kind of file; in logs the headers of
+batches have a sample of their own. `--every` tries every bit and every length."""
 
 _AFTER = {
     STOPPED: "A clean stop stores the end of every log as its recovery point. Nothing below that point is ever cut.",
@@ -66,12 +70,14 @@ offset must follow the one before it.
 """
 
 
-def markdown(table: DamageTable, command: str) -> str:
+def markdown(table: DamageTable, command: str, *, is_sample: bool = True) -> str:
     """The page.
 
     :param command: the command that writes it.
+    :param is_sample: False if every bit and every length was tried.
     """
-    lines = [_INTRODUCTION.format(command=command, trials=f"{table.trials:,}")]
+    trials = (_SAMPLE if is_sample else _EVERY).format(count=table.trials)
+    lines = [_INTRODUCTION.format(command=command, trials=trials)]
     lines += ["| outcome | meaning |", "|---|---|"]
     lines += [f"| {outcome.value} | {meaning} |" for outcome, meaning in _MEANINGS.items()]
     for state, words in _AFTER.items():

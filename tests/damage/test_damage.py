@@ -144,6 +144,8 @@ def test_the_page_has_a_row_for_each_kind_and_damage() -> None:
     table.add((KILLED, kind_of(path), "lengths"), path, damage, DamagedDirectory(stopped()).try_out(path, damage))
     rows = [line for line in markdown(table, "x").splitlines() if "`recovery-point`" in line]
     assert rows == ["| `recovery-point` | truncated |  |  |  | 1 |  |  |  |"]
+    assert "1 damages were tried, a sample for each kind of file" in markdown(table, "x")
+    assert "1 damages were tried: every bit, and every length" in markdown(table, "x", is_sample=False)
 
 
 def test_every_bit_and_every_length_can_be_tried() -> None:
