@@ -5,14 +5,14 @@ import os
 import random
 import signal
 from collections.abc import Iterator
+from functools import partial
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from sqlalchemy import Engine, create_engine, insert, text
+from sqlalchemy import Connection, Engine, create_engine, insert, text
 
-from dualwrite.coordinator.sql.tables import kafka_transaction_state
 from dualwrite.testing.kafka import KafkaBroker
 from tests.soak.__main__ import main
 from tests.soak.growth import Allowance, growth_of
@@ -203,11 +203,16 @@ def test_a_soak_of_some_seconds_matches_everything(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("postgresql_server")
 def test_dead_rows_are_removed_several_times_in_a_short_soak(tmp_path: Path) -> None:
     """PostgreSQL looks once a minute by itself; a table of a soak of two minutes would grow for half of it."""
-    query = text("SELECT autovacuum_count FROM pg_stat_user_tables WHERE relname = :table")
-    stage = SoakStage(tmp_path, workers=2, seed=1)
+    count = text("SELECT autovacuum_count FROM pg_stat_user_tables WHERE relname = 'changing'")
+    stage = SoakStage(tmp_path, workers=0, seed=1)
+
+    def looks(connection: Connection) -> int:
+        connection.execute(text("UPDATE changing SET value = value + 1"))
+        return int(connection.scalar(count) or 0)
+
     try:
         with stage.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            looks = {"table": kafka_transaction_state.name}
-            assert eventually(lambda: connection.scalar(query, looks), lambda count: count >= 3) >= 3
+            connection.execute(text("CREATE TABLE changing AS SELECT value FROM generate_series(1, 1000) AS value"))
+            assert eventually(partial(looks, connection), lambda found: found >= 3, pause=0.1) >= 3
     finally:
         stage.close()
