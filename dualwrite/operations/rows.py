@@ -8,6 +8,7 @@ from sqlalchemy import Engine, select
 from sqlalchemy.exc import DBAPIError
 
 from dualwrite.coordinator.process.owner import is_gone
+from dualwrite.coordinator.process.this_process import THIS_PROCESS
 from dualwrite.coordinator.rules.identities import ClusterIdentity
 from dualwrite.coordinator.rules.slot_rules import SlotObserver, SlotRow, slot_number
 from dualwrite.coordinator.sql.dialects.supported import database_of
@@ -23,6 +24,10 @@ from dualwrite.operations.views import RowView
 
 OBSERVER = SlotObserver(owner="", held=(), is_gone=is_gone)
 """SlotObserver of an observer, which holds no slots."""
+
+_LOOKS = 5
+_PAUSE = 0.02
+"""Seconds between two looks whether a row is locked."""
 
 
 def state_rows(
@@ -79,16 +84,25 @@ def locked_rows(engine: Engine, transactional_ids: Collection[str]) -> set[str]:
     is locked for a moment, and nothing waits. Empty if this login or this database may not lock rows, as a replica, and
     on SQLite, whose locks end with their process.
     """
-    locked = set()
-    for name in transactional_ids:
-        row = select(table.c.transactional_id).where(is_of(name))
-        with engine.connect() as connection:
-            options = ours(connection)
-            try:
-                free = database_of(engine.dialect).lock_at_once(connection, row, options)
-                is_locked = not free and bool(connection.execute(row, execution_options=options).all())
-            except DBAPIError:  # the login has SELECT only, which suffices for a list
-                is_locked = False
-        if is_locked:
-            locked.add(name)
-    return locked
+    return {name for name in transactional_ids if _is_locked(engine, name)}
+
+
+def _is_locked(engine: Engine, name: str) -> bool:
+    """True if the row of ``name`` is locked at each of several looks: another process may look at the same moment."""
+    for number in range(_LOOKS):
+        if number:
+            THIS_PROCESS.sleep(_PAUSE)
+        if not _is_locked_now(engine, name):
+            return False
+    return True
+
+
+def _is_locked_now(engine: Engine, name: str) -> bool:
+    row = select(table.c.transactional_id).where(is_of(name))
+    with engine.connect() as connection:
+        options = ours(connection)
+        try:
+            free = database_of(engine.dialect).lock_at_once(connection, row, options)
+            return not free and bool(connection.execute(row, execution_options=options).all())
+        except DBAPIError:  # the login has SELECT only, which suffices for a list
+            return False

@@ -14,6 +14,7 @@ from sqlalchemy import Engine
 
 from dualwrite.client.admin.inspector import Inspector
 from dualwrite.coordinator.process.this_process import THIS_PROCESS
+from dualwrite.coordinator.rules.lease import Lease
 from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision
 from dualwrite.coordinator.rules.slot_rules import Candidate
 from dualwrite.coordinator.slots.lease_registry import LeaseRegistry
@@ -33,6 +34,9 @@ commit."""
 
 LEASE_SECONDS = 180.0
 """The duration of the slot's lease: longer than the database and Kafka may take to answer."""
+
+_PATIENCE, _PAUSE = 2.0, 0.02
+"""Seconds within which the slot must be taken, and between two attempts."""
 
 
 def foresee(engine: Engine | None, kafka: Mapping[str, Any], transactional_id: str) -> TransactionView:
@@ -111,10 +115,7 @@ def _terminate_slot(
     registry = LeaseRegistry(
         THIS_PROCESS, SqlLeases(engine, store), view.application or name, THIS_PROCESS.new_owner(), LEASE_SECONDS
     )
-    leases = registry.take([Candidate(row.slot, row.status)])
-    if not leases:
-        raise InvalidTransactionStateError(f"{name}: another process has just taken it: try again")
-    lease, finished = leases[0], False
+    lease, finished = _taken(registry, Candidate(row.slot, row.status)), False
     try:
         with store.locked(lease) as locked_row:  # waits for the owner's database transaction in progress
             decided = replace(view, row=replace(row, state=locked_row.state))
@@ -129,8 +130,19 @@ def _terminate_slot(
             raise
         finished = True
     finally:
-        registry.give_back(leases, finished=finished)
+        registry.give_back([lease], finished=finished)
     return decided
+
+
+def _taken(registry: LeaseRegistry, candidate: Candidate) -> Lease:
+    """The lease of ``candidate``. A look at its row, as a list or a console takes it, locks it for a moment."""
+    deadline = THIS_PROCESS.monotonic() + _PATIENCE
+    while not (leases := registry.take([candidate])):
+        if THIS_PROCESS.monotonic() > deadline:
+            name = candidate.row.transactional_id
+            raise InvalidTransactionStateError(f"{name}: another process has just taken it: try again")
+        THIS_PROCESS.sleep(_PAUSE)
+    return leases[0]
 
 
 def _abort(cluster: Inspector, transactional_id: str) -> None:
