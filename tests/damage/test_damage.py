@@ -180,6 +180,17 @@ def test_a_log_that_ends_with_a_batch_behind_its_recovery_point_is_counted_as_sh
     assert DamagedDirectory(stopped()).try_out(path, Damage(length=1)).outcome is DamageOutcome.START_REFUSED
 
 
+def test_readers_refuse_a_batch_behind_the_recovery_point_with_another_leader_epoch() -> None:
+    """Its checksum does not cover the leader epoch, which a consumer gets with each record. But the batch is whole, so
+    it is not cut."""
+    path = max(path for path in killed() if path.parent.name == "t-0" and path.suffix == ".log")
+    content, directory = killed()[path], DamagedDirectory(killed())
+    *_, (last, _) = iterate_batches(content)
+    epoch = (len(content) - last.size + 12) * 8
+    outcomes = {directory.try_out(path, Damage(bit=bit)).outcome for bit in range(epoch, epoch + 32)}
+    assert outcomes == {DamageOutcome.READER_REFUSED}
+
+
 def trusting(index: Any, *_: Any) -> bytes:
     """A check of an index that accepts everything."""
     files, path, known = index, _[0], _[1]

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from dualwrite.broker.log.batch_checks import UncheckedPart, check_batches, checked_batches
+from dualwrite.broker.log.batch_checks import LEADER_EPOCH, UncheckedPart, check_batches, checked_batches
 from dualwrite.broker.log.index import (
     NO_TIMESTAMP,
     OFFSET_ENTRY,
@@ -179,7 +179,8 @@ class Segment:
                     raise DamagedSegmentError(f"at byte {self.size}: wrong checksum of the batch")
                 body = bytes(batch) if header.is_control else None
             self._add(header, settings)
-            if not verify:
+            # A batch with another leader epoch, which its checksum does not cover, is whole: its readers refuse it.
+            if not verify or header.partition_leader_epoch != LEADER_EPOCH:
                 self._unchecked.size = self.size
             if header.base_offset >= report_from:
                 on_batch(header, body)

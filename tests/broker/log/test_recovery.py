@@ -19,7 +19,7 @@ from dualwrite.testing.files import MemoryFiles
 from tests.support.broker.logs import DIRECTORY, Reported, add, opened, whole
 
 FIRST = DIRECTORY / "00000000000000000000.log"
-UNCHECKED = range(12, 16)  # the leader epoch: not covered by the checksum, and of no consequence
+UNCHECKED = range(12, 16)  # the leader epoch: not covered by the checksum; readers check it
 
 
 @pytest.fixture(params=["disk", "memory"])
