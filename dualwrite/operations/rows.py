@@ -25,9 +25,8 @@ from dualwrite.operations.views import RowView
 OBSERVER = SlotObserver(owner="", held=(), is_gone=is_gone)
 """SlotObserver of an observer, which holds no slots."""
 
-_LOOKS = 5
-_PAUSE = 0.02
-"""Seconds between two looks whether a row is locked."""
+_LOOKS, _PAUSE = 5, 0.02
+"""A row is locked if it is at each of so many looks; and seconds between two."""
 
 
 def state_rows(
@@ -80,24 +79,19 @@ def state_rows(
 def locked_rows(engine: Engine, transactional_ids: Collection[str]) -> set[str]:
     """Those of ``transactional_ids`` whose rows another database transaction has locked.
 
-    A process that was killed in its COMMIT leaves such a transaction: the server may finish it minutes later. Each row
-    is locked for a moment, and nothing waits. Empty if this login or this database may not lock rows, as a replica, and
-    on SQLite, whose locks end with their process.
+    A process that was killed in its COMMIT leaves such a transaction: the server may finish it minutes later. Each look
+    locks the row for a moment, and waits for no lock. Empty if this login or this database may not lock rows, as a
+    replica, and on SQLite, whose locks end with their process.
     """
-    return {name for name in transactional_ids if _is_locked(engine, name)}
+    locked = set(transactional_ids)
+    for number in range(_LOOKS):
+        if number and locked:  # another process may have looked at the same moment
+            THIS_PROCESS.sleep(_PAUSE)
+        locked = {name for name in locked if _is_locked(engine, name)}
+    return locked
 
 
 def _is_locked(engine: Engine, name: str) -> bool:
-    """True if the row of ``name`` is locked at each of several looks: another process may look at the same moment."""
-    for number in range(_LOOKS):
-        if number:
-            THIS_PROCESS.sleep(_PAUSE)
-        if not _is_locked_now(engine, name):
-            return False
-    return True
-
-
-def _is_locked_now(engine: Engine, name: str) -> bool:
     row = select(table.c.transactional_id).where(is_of(name))
     with engine.connect() as connection:
         options = ours(connection)

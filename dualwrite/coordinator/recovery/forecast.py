@@ -78,8 +78,8 @@ class Forecaster:
         if described is not None and described.state in ENDING:
             return Forecast(None, IS_ENDING)
         if is_new and (state or ongoing is not None):
-            details = [LEFT_ELSEWHERE] * bool(state) + [UNCLAIMED] * (ongoing is not None)
-            return Forecast(Outcome.HEURISTIC_HAZARD, ". Besides, ".join(details))
+            units = ((state, LEFT_ELSEWHERE), (ongoing, UNCLAIMED))
+            return Forecast(Outcome.HEURISTIC_HAZARD, ". Besides, ".join(detail for unit, detail in units if unit))
         now = NO_PRODUCER if described is None else identity_after(described.producer)
         check = EndingCheck(self._control, transactional_id, now, is_last=False)
         done = end_of(verdict(state, ongoing))

@@ -19,7 +19,7 @@ OPEN_RUN = "open"
 UNRECOVERED = "unrecovered"
 """What ``outcome`` says of a row that is new in its cluster and not recovered since: it was inserted, or taken after it
 was given back in another cluster. No unit of work of this row has begun a transaction that recovery finds open there.
-Nor is the transaction of the row's state there, whatever that cluster's log says."""
+Nor is the transaction of the row's state there, even if that cluster's log has one that looks the same."""
 
 kafka_transaction_state = Table(
     STATE_TABLE,

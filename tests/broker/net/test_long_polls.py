@@ -20,7 +20,7 @@ from dualwrite.wire.codec import read_response, write_request
 from dualwrite.wire.error_codes import ErrorCode
 from dualwrite.wire.frames import with_size
 from tests.support.broker.frames import DeafClient
-from tests.support.broker.in_process import InProcessBroker
+from tests.support.broker.in_process import InProcessBroker, ScriptedClient
 from tests.support.broker.simulated import TOPIC, Rooms, append, run
 from tests.support.requests.calls import fetch_request, only_partition
 from tests.support.requests.group_calls import join_request
@@ -75,6 +75,15 @@ async def steps() -> None:
         await asyncio.sleep(0)
 
 
+async def send_waiting_fetch(client: ScriptedClient) -> bytes:
+    """Send a Fetch that is not answered yet; its frame."""
+    frame = with_size(write_request(ApiKey.FETCH, FETCH_VERSION, 1, "x", waiting_fetch()))
+    client.send(frame)
+    await steps()
+    assert not client.answers
+    return frame
+
+
 async def at_once(answer: "asyncio.Future[Any]") -> Any:
     return await asyncio.wait_for(answer, AT_ONCE_SECONDS)
 
@@ -97,9 +106,7 @@ def test_a_fetch_that_waits_is_answered_and_its_connection_closed_when_garbage_f
     async def scenario() -> None:
         broker = InProcessBroker(await Rooms(MemoryFiles()).with_topic())
         client = broker.connect("10.0.0.1")
-        client.send(with_size(write_request(ApiKey.FETCH, FETCH_VERSION, 1, "x", waiting_fetch())))
-        await steps()
-        assert not client.answers
+        await send_waiting_fetch(client)
         client.send(b"\xff" * 100)
         answer = read_response(
             ApiKey.FETCH, FETCH_VERSION, await asyncio.wait_for(client.next_frame(), AT_ONCE_SECONDS)
@@ -118,10 +125,7 @@ def test_a_fetch_that_waits_is_answered_when_too_many_requests_follow_it() -> No
     async def scenario() -> None:
         broker = InProcessBroker(await Rooms(MemoryFiles()).with_topic())
         client = broker.connect("10.0.0.1")
-        frame = with_size(write_request(ApiKey.FETCH, FETCH_VERSION, 1, "x", waiting_fetch()))
-        client.send(frame)
-        await steps()
-        assert not client.answers
+        frame = await send_waiting_fetch(client)
         client.send(frame * (300_000 // len(frame)))
         assert await asyncio.wait_for(client.next_frame(), AT_ONCE_SECONDS)
         await broker.close()

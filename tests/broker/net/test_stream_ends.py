@@ -12,6 +12,7 @@ from dualwrite.broker.net.connection_memory import ConnectionMemory
 from dualwrite.broker.net.frame_stream import ForeignProtocolError, FrameStream, StreamEndedError
 from dualwrite.wire.frames import FrameTooLargeError
 from tests.support.broker.frames import LIMIT, Peer, begun, handle, read_frame, whole, write_frame
+from tests.support.broker.scripted_clock import ScriptedClock
 
 MEBIBYTE = 1024 * 1024
 TOO_LARGE = struct.pack(">i", LIMIT + 1)
@@ -24,20 +25,10 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     made.close()
 
 
-class MovedSeconds:
-    """Monotonic time, as a test says."""
-
-    def __init__(self) -> None:
-        self.seconds = 100.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> MovedSeconds:
-    clock = MovedSeconds()
-    monkeypatch.setattr("time.monotonic", clock)
+def clock(monkeypatch: pytest.MonkeyPatch) -> ScriptedClock:
+    clock = ScriptedClock()
+    monkeypatch.setattr("time.monotonic", clock.monotonic)
     return clock
 
 
@@ -163,7 +154,7 @@ def test_a_large_request_that_waits_in_front_and_goes_lets_smaller_ones_in() -> 
 
 
 def test_a_client_that_keeps_sending_large_requests_is_not_stalled(
-    loop: asyncio.AbstractEventLoop, clock: MovedSeconds
+    loop: asyncio.AbstractEventLoop, clock: ScriptedClock
 ) -> None:
     """It always has one of them under way. Each that is answered shows that it makes progress."""
     memory = ConnectionMemory(2 * MEBIBYTE)
@@ -172,29 +163,29 @@ def test_a_client_that_keeps_sending_large_requests_is_not_stalled(
     first = loop.run_until_complete(read_frame(busy.stream))
     busy.send_rest()
     waiting.send(begun(2 * MEBIBYTE))
-    clock.seconds += 29
+    clock.now += 29
     busy.stream.release(first)
-    clock.seconds += 2
+    clock.now += 2
     busy.send(b"x")
     memory.close_stalled()
     assert not busy.is_gone
-    clock.seconds += 30
+    clock.now += 30
     busy.send(b"x")
     memory.close_stalled()
     assert busy.is_gone, "the second one has not arrived for half a minute"
 
 
 def test_a_client_that_has_just_read_its_answer_is_not_idle(
-    loop: asyncio.AbstractEventLoop, clock: MovedSeconds
+    loop: asyncio.AbstractEventLoop, clock: ScriptedClock
 ) -> None:
     peer = Peer(ConnectionMemory())
 
     async def answer() -> None:
         writing = asyncio.ensure_future(write_frame(peer.stream, [b"x" * 100_000]))
         await asyncio.sleep(0)
-        clock.seconds += 600
+        clock.now += 600
         peer.stream.resume_writing()
         await writing
 
     loop.run_until_complete(answer())
-    assert peer.stream.active_at == clock.seconds
+    assert peer.stream.active_at == clock.now

@@ -124,11 +124,16 @@ async def end_of_epoch(rooms: Rooms) -> int:
 
 
 async def deleted(rooms: Rooms) -> int:
+    return int((await _deletion(rooms)).low_watermark)
+
+
+async def _deletion(rooms: Rooms) -> Any:
+    """The answer about the partition, all of whose records are to be deleted."""
     entry = DeleteRecordsRequest.DeleteRecordsTopic
     wanted = entry.DeleteRecordsPartition(partition_index=0, offset=-1)
     request = DeleteRecordsRequest(topics=[entry(name=TOPIC, partitions=[wanted])], timeout_ms=1000)
     answer: Message = await delete_records(request, 2, _context(rooms))
-    return int(answer.topics[0].partitions[0].low_watermark)
+    return answer.topics[0].partitions[0]
 
 
 def _context(rooms: Rooms) -> Any:
@@ -151,11 +156,7 @@ async def latest_error(rooms: Rooms) -> int:
 
 
 async def deletion_error(rooms: Rooms) -> int:
-    entry = DeleteRecordsRequest.DeleteRecordsTopic
-    wanted = entry.DeleteRecordsPartition(partition_index=0, offset=-1)
-    request = DeleteRecordsRequest(topics=[entry(name=TOPIC, partitions=[wanted])], timeout_ms=1000)
-    answer: Message = await delete_records(request, 2, _context(rooms))
-    return int(answer.topics[0].partitions[0].error_code)
+    return int((await _deletion(rooms)).error_code)
 
 
 @pytest.mark.parametrize("ask", [latest_error, deletion_error])

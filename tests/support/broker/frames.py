@@ -2,7 +2,7 @@
 
 import asyncio
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +27,16 @@ async def write_frame(stream: FrameStream, parts: Sequence[bytes]) -> None:
     """Send ``parts`` as one frame, and wait while the client reads slowly."""
     stream.send(parts)
     await stream.drained()
+
+
+def feed(stream: FrameStream, unsent: bytearray, is_read: Callable[[], bool]) -> None:
+    """Give ``unsent`` to the broker's side of a connection, as a socket does, as long as ``is_read`` is true."""
+    while unsent and is_read():
+        room = stream.get_buffer(-1)
+        piece = bytes(unsent[: len(room)])
+        del unsent[: len(piece)]
+        room[: len(piece)] = piece
+        stream.buffer_updated(len(piece))
 
 
 class Peer:
@@ -72,12 +82,7 @@ class Peer:
     def send(self, data: bytes) -> None:
         """Send ``data``, as much of it as the broker reads."""
         self.unsent += data
-        while self.unsent and self.is_reading and not self.is_gone:
-            room = self.stream.get_buffer(-1)
-            piece = bytes(self.unsent[: len(room)])
-            del self.unsent[: len(piece)]
-            room[: len(piece)] = piece
-            self.stream.buffer_updated(len(piece))
+        feed(self.stream, self.unsent, lambda: self.is_reading and not self.is_gone)
 
     def send_rest(self) -> None:
         self.send(b"")

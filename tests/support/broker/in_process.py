@@ -13,6 +13,7 @@ from dualwrite.broker.runtime.access_control import AccessControl
 from dualwrite.wire.apis import ListOffsetsRequest, Message
 from dualwrite.wire.codec import read_response, write_request
 from dualwrite.wire.frames import SIZE_PREFIX, with_size
+from tests.support.broker.frames import feed
 from tests.support.broker.simulated import TOPIC, Rooms
 from tests.support.requests.raw_client import key_of
 
@@ -96,12 +97,7 @@ class ScriptedClient:
     def send(self, data: bytes) -> None:
         """Send ``data``, as soon as the broker reads it."""
         self._unsent += data
-        while self._unsent and self._is_read and not self.is_closed:
-            room = self._stream.get_buffer(-1)
-            piece = bytes(self._unsent[: len(room)])
-            del self._unsent[: len(piece)]
-            room[: len(piece)] = piece
-            self._stream.buffer_updated(len(piece))
+        feed(self._stream, self._unsent, lambda: self._is_read and not self.is_closed)
 
     def send_end(self) -> None:
         """The client will send no more."""

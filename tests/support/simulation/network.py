@@ -15,6 +15,7 @@ from dualwrite.broker.config import BrokerOptions
 from dualwrite.broker.connection import Connection
 from dualwrite.broker.net.frame_stream import FrameStream
 from dualwrite.wire.apis import ApiKey
+from tests.support.broker.frames import feed
 from tests.support.simulation.faults import PlannedFault, SimulatedFault
 from tests.support.simulation.scheduler import SimulatedProcess, SimulatedThread
 
@@ -250,12 +251,7 @@ class BrokerEnd:
                 return
             self._opening = data
         self._unread += data
-        while self._unread and self._is_read and not self._is_closed:
-            room = self._stream.get_buffer(-1)
-            piece = bytes(self._unread[: len(room)])
-            del self._unread[: len(piece)]
-            room[: len(piece)] = piece
-            self._stream.buffer_updated(len(piece))
+        feed(self._stream, self._unread, lambda: self._is_read and not self._is_closed)
 
     def _lose(self) -> None:
         if not self._is_closed:

@@ -100,8 +100,7 @@ class MemoryStore:
             row = transaction.read(name)
             assert row is not None
             transaction.write(name, row._replace(is_new=False))
-        if state:
-            lease.memory.committed()
+        lease.memory.committed()
         lease.memory.is_new = False
 
     def note_outcome(self, transactional_id: str, state: PreparedTxnState, outcome: Outcome, detail: str) -> None:
