@@ -226,10 +226,20 @@ def with_compression(header: BatchHeader, codec: int) -> BatchHeader:
 
 
 def emptied(header: BatchHeader) -> BatchHeader:
-    """The header of a batch whose records were all removed. Such a batch stays for its producer's sequence, or for the
-    log's last offset (Kafka: DefaultRecordBatch.writeEmptyHeader)."""
+    """The header of a batch whose records were all removed. Such a batch stays for its producer's sequence (Kafka:
+    DefaultRecordBatch.writeEmptyHeader)."""
     kept = header.attributes & (_APPEND_TIME_BIT | _TRANSACTIONAL_BIT | _CONTROL_BIT)
     return header._replace(attributes=kept, base_timestamp=NO_TIMESTAMP, record_count=0)
+
+
+def placeholder(first_offset: int, next_offset: int, max_timestamp: int) -> BatchHeader:
+    """The header of an empty batch in place of removed ones: from ``first_offset`` up to but not including
+    ``next_offset``, of no producer.
+
+    :param max_timestamp: the highest one of the removed batches, in milliseconds since the epoch.
+    """
+    checked = 0, next_offset - first_offset - 1, NO_TIMESTAMP, max_timestamp, *NO_PRODUCER, -1, 0
+    return BatchHeader._make((first_offset, 0, 0, MAGIC, 0, *checked))
 
 
 class BatchFields(NamedTuple):

@@ -23,7 +23,6 @@ _FILES = {
     rf"{_STEM}\.snapshot": "`.snapshot`",
     "recovery-point": "`recovery-point`",
     "log-start-offset": "`log-start-offset`",
-    "cleaned-before": "`cleaned-before`",
     "cleaner-offset": "`cleaner-offset`",
     r".*\.tmp": LEFT_NOTE,
     rf"{_STEM}(\.[a-z]+)?\.cleaned": LEFT_CLEANED,

@@ -61,12 +61,6 @@ neither is anything below the recovery point.
 Apache Kafka does the same to a log after an unclean stop, and then copies what is missing from other replicas. This
 broker has none. A kill alone tears at most the batch that was being written. So if the warning appears, the machine has
 not lost power, and more than one batch is missing, restore the directory from a [copy](../backup.md).
-
-## What is not noticed
-
-In a compacted log the offsets have gaps, and Kafka's format has no checksum of a batch's offset. One flipped bit that
-moves a batch within its gap gives its records other offsets; keys, values and order are unaffected. Everywhere else an
-offset must follow the one before it.
 """
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from dualwrite.broker.core.commands import AddPartitions, EndTransaction, InitProducerId
 from dualwrite.broker.core.offsets import CommitOffsets, CommittedPosition
 from dualwrite.broker.facts.transactions import TransactionVersion
-from dualwrite.broker.log.layout import CLEANED_BEFORE, CLEANER_OFFSET, write_mark
+from dualwrite.broker.log.layout import CLEANER_OFFSET, write_mark
 from dualwrite.broker.log.settings import LogSettings
 from dualwrite.errors import CorruptLogError
 from dualwrite.ids import TopicPartition
@@ -64,8 +64,7 @@ async def _used(files: MemoryFiles) -> None:
         append(rooms.partition(2), b"deleted")
     await rooms.flusher.barrier()
     rooms.partition(2).truncate_before(2)
-    for note in (CLEANED_BEFORE, CLEANER_OFFSET):
-        write_mark(files, rooms.partition(2).log.directory / note, 1)
+    write_mark(files, rooms.partition(2).log.directory / CLEANER_OFFSET, 1)
     await rooms.offsets.commit(CommitOffsets("g", {TopicPartition(TOPIC, 0): CommittedPosition(3)}))
     reply = await rooms.coordinator.execute(InitProducerId("prepared", 60_000, True))
     await rooms.coordinator.execute(AddPartitions("prepared", reply.producer, frozenset({TopicPartition(TOPIC, 1)})))

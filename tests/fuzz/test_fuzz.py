@@ -56,7 +56,7 @@ def test_strangers_harm_no_broker_and_no_client_for_a_minute() -> None:
 def test_damaged_files_are_noticed_for_a_minute() -> None:
     results = within(60, 1_000_000, fuzz_files)
     kinds = {".log", ".index", ".timeindex", ".txnindex", ".snapshot", "recovery-point", "log-start-offset"}
-    kinds |= {"cleaned-before", "cleaner-offset", ".checksums"}
+    kinds |= {"cleaner-offset", ".checksums"}
     assert {str(result).partition(":")[0] for result in results} == kinds
 
 

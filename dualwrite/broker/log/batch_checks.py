@@ -1,7 +1,7 @@
 """Checks of batches that an earlier process wrote, when they are read: a start reads only the ends of old segments.
 
-A batch's checksum covers neither its offset nor its leader epoch. So a batch must begin where the batch before it ends.
-Below ``cleaned-before`` a cleaner may have left gaps, and there a batch need only begin later.
+A batch's checksum covers neither its offset nor its leader epoch. So a batch must begin where the batch before it ends;
+a cleaner leaves no gaps.
 """
 
 from collections.abc import Iterable, Iterator
@@ -35,12 +35,9 @@ class UncheckedPart:
         self._end = max(self._end, end)
 
 
-def checked_batches(
-    batches: Iterable[tuple[BatchHeader, BatchT]], gaps_before: int
-) -> Iterator[tuple[BatchHeader, BatchT]]:
+def checked_batches(batches: Iterable[tuple[BatchHeader, BatchT]]) -> Iterator[tuple[BatchHeader, BatchT]]:
     """``batches``, consecutive ones of a segment, each after its check.
 
-    :param gaps_before: below this offset a cleaner may have left out batches.
     :raises MalformedBatchError: at the first damaged batch.
     """
     expected = None
@@ -50,27 +47,28 @@ def checked_batches(
         if header.partition_leader_epoch != LEADER_EPOCH:
             raise MalformedBatchError(f"leader epoch {header.partition_leader_epoch} at offset {header.base_offset}")
         if expected is not None:
-            check_succession(expected, header.base_offset, gaps_before)
+            check_succession(expected, header.base_offset)
         yield header, batch
         expected = header.next_offset
 
 
-def check_batches(data: bytes, offset: int, following: int, gaps_before: int) -> None:
+def check_batches(data: bytes, offset: int, following: int) -> None:
     """Check the batches that ``data`` consists of, at least one.
 
-    :param offset: the first batch contains this offset or, below ``gaps_before``, begins behind it.
+    :param offset: the first batch contains this offset.
     :param following: the offset where the next batch begins.
     :raises MalformedBatchError: if one is damaged.
     """
-    headers = [header for header, _ in checked_batches(iterate_batches(data), gaps_before)]
-    check_succession(min(offset, headers[0].base_offset), headers[0].base_offset, gaps_before)
-    check_succession(headers[-1].next_offset, following, gaps_before)
+    headers = [header for header, _ in checked_batches(iterate_batches(data))]
+    if headers[0].base_offset > offset:
+        check_succession(offset, headers[0].base_offset)
+    check_succession(headers[-1].next_offset, following)
 
 
-def check_succession(expected: int, base_offset: int, gaps_before: int) -> None:
-    """Check that a batch that begins at ``base_offset`` can follow the offset before ``expected``.
+def check_succession(expected: int, base_offset: int) -> None:
+    """Check that a batch that should begin at ``expected`` begins at ``base_offset``.
 
-    :raises MalformedBatchError: if it cannot.
+    :raises MalformedBatchError: if it does not.
     """
-    if not expected <= base_offset <= max(expected, gaps_before):
+    if base_offset != expected:
         raise MalformedBatchError(f"a batch begins at offset {base_offset} instead of {expected}")

@@ -80,7 +80,7 @@ def clean(plan: CleaningPlan, begin: Begin, pause: Callable[[], None]) -> Cleane
     keys = KeyOffsets(max(1, plan.dedupe_bytes // KEY_BYTES), plan.first_dirty)
     has_all = _collect_keys(plan, keys, pause)
     transactions = Transactions(plan.aborted)
-    cleaning = Cleaning(keys, transactions, plan.producers, keys.covered_before, plan.now_ms, plan.delete_retention_ms)
+    cleaning = Cleaning(keys, transactions, plan.producers, plan.now_ms, plan.delete_retention_ms)
     result = Cleaned([], plan.before if has_all else keys.covered_before)
     try:
         for group in _grouped(plan, keys.covered_before):
@@ -133,6 +133,8 @@ def _grouped(plan: CleaningPlan, before: int) -> Iterator[list[Segment]]:
 def _clean_into(replacement: Replacement, source: Segment, cleaning: Cleaning, pause: Callable[[], None]) -> None:
     for header, batch in source.batches():
         rewritten = cleaning.cleaned(header, batch)
-        if rewritten is not None:
+        if rewritten is None:
+            replacement.leave_out(header)
+        else:
             replacement.append(rewritten)
         pause()

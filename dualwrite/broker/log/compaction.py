@@ -7,7 +7,6 @@
   the same delay.
 - The last batch of a producer that the partition still knows stays, without records if necessary, because its header
   has the producer's last sequence.
-- The last batch below the bound of a cleaning stays, because it has the log's offset.
 
 Sources: Kafka's Cleaner, CleanedTransactionMetadata and MemoryRecords.filterTo; KIP-98, KIP-534.
 """
@@ -141,8 +140,6 @@ class Cleaning:
     keys: KeyOffsets
     transactions: Transactions
     producers: Mapping[int, ActiveProducer]
-    before: int
-    """The bound: the cleaning changes nothing at or above it."""
     now_ms: int
     delete_retention_ms: int
     removed: int = field(default=0)
@@ -173,7 +170,7 @@ class Cleaning:
         return with_records(header, body, remaining, self.now_ms + self.delete_retention_ms)
 
     def _emptied(self, header: BatchHeader, batch: bytes) -> bytes | None:
-        if not self._holds_sequence(header) and header.next_offset != self.before:
+        if not self._holds_sequence(header):
             return None
         return empty_batch(header) if header.record_count else batch
 

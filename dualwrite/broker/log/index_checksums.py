@@ -2,8 +2,6 @@
 
 The file has a line for each index: its suffix, a size in bytes, and the CRC-32C of that many bytes from the index's
 beginning. An index may be longer, because a crash can come after the index has grown and before this file is replaced.
-The last line has the size that the segment itself has at least. Without that, a compacted segment could end earlier:
-after it, a gap in the offsets is normal. The checksum of that line is the file's own.
 """
 
 import re
@@ -13,11 +11,10 @@ from typing import NamedTuple
 
 import crc32c
 
-from dualwrite.broker.log.layout import CHECKSUMS, INDEXES, LOG
+from dualwrite.broker.log.layout import CHECKSUMS, INDEXES
 from dualwrite.ports import Files
 
-_SUFFIXES = (*INDEXES, LOG)
-_LINES = re.compile("".join(rf"\{suffix} (\d{{1,10}}) ([0-9a-f]{{8}})\n" for suffix in _SUFFIXES).encode())
+_LINES = re.compile("".join(rf"\{suffix} (\d{{1,10}}) ([0-9a-f]{{8}})\n" for suffix in INDEXES).encode())
 
 
 class DamagedIndexError(ValueError):
@@ -25,7 +22,7 @@ class DamagedIndexError(ValueError):
 
 
 class IndexSum(NamedTuple):
-    """The size in bytes and the CRC-32C of an index file, or of its beginning; of a segment the size alone."""
+    """The size in bytes and the CRC-32C of an index file, or of its beginning."""
 
     size: int = 0
     crc: int = 0
@@ -36,17 +33,15 @@ class IndexSum(NamedTuple):
 
 
 IndexSums = Mapping[str, IndexSum]
-"""The sums of a segment's indexes and of itself, by their suffixes."""
+"""The sums of a segment's indexes, by their suffixes."""
 
-NO_SUMS: IndexSums = dict.fromkeys(_SUFFIXES, IndexSum())
+NO_SUMS: IndexSums = dict.fromkeys(INDEXES, IndexSum())
 """The sums of an empty segment."""
 
 
 def encode_sums(sums: IndexSums) -> bytes:
     """The content of a file of checksums."""
-    lines = b"".join(b"%s %d %08x\n" % (suffix.encode(), *sums[suffix]) for suffix in INDEXES)
-    content = b"%s%s %d " % (lines, LOG.encode(), sums[LOG].size)
-    return b"%s%08x\n" % (content, crc32c.crc32c(content))
+    return b"".join(b"%s %d %08x\n" % (suffix.encode(), *sums[suffix]) for suffix in INDEXES)
 
 
 def read_sums(files: Files, log: Path) -> IndexSums:
@@ -55,13 +50,11 @@ def read_sums(files: Files, log: Path) -> IndexSums:
     :raises DamagedIndexError: if the file is missing or damaged.
     """
     path = log.with_suffix(CHECKSUMS)
-    content = _content(files, path)
-    lines = _LINES.fullmatch(content)
-    if lines is None or int(lines[lines.re.groups], 16) != crc32c.crc32c(content[: lines.start(lines.re.groups)]):
+    lines = _LINES.fullmatch(_content(files, path))
+    if lines is None:
         raise DamagedIndexError(f"{path.name} is damaged")
     fields = iter(lines.groups())
-    sums = {suffix: IndexSum(int(next(fields)), int(next(fields), 16)) for suffix in _SUFFIXES}
-    return {**sums, LOG: IndexSum(sums[LOG].size)}
+    return {suffix: IndexSum(int(next(fields)), int(next(fields), 16)) for suffix in INDEXES}
 
 
 def checked_index(files: Files, path: Path, known: IndexSum) -> bytes:

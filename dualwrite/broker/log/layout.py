@@ -3,7 +3,7 @@
 ``00000000000000000042.log`` is a segment; ``.index``, ``.timeindex`` and ``.txnindex`` belong to it; ``.snapshot`` is
 the partition's state at that offset. These are Kafka's names. ``.checksums`` is this broker's own: the checksums of the
 three indexes. So are the notes (Kafka has one file of each kind for all partitions): ``recovery-point``,
-``log-start-offset``, ``cleaned-before``, ``cleaner-offset``.
+``log-start-offset``, ``cleaner-offset``.
 
 A note holds its number and a checksum, such as ``42 crc32c 2e7d3dcb``: one flipped bit in a bare number is another
 number. An operator may write a bare number, as an error message of the broker may advise. No flipped bit and no
@@ -31,13 +31,11 @@ BESIDE_SEGMENT = (*INDEXES, CHECKSUMS)
 
 RECOVERY_POINT = "recovery-point"
 LOG_START_OFFSET = "log-start-offset"
-CLEANED_BEFORE = "cleaned-before"
 CLEANER_OFFSET = "cleaner-offset"
 """The offset where the last cleaning ended (Kafka's cleaner-offset-checkpoint)."""
 _WITHOUT = {
     RECOVERY_POINT: "no record is lost, the next start reads and checks the whole log",
     LOG_START_OFFSET: "deleted records whose files are still there come back",
-    CLEANED_BEFORE: "no record is lost, but a log that was compacted is then refused for its gaps",
     CLEANER_OFFSET: "no record is lost, the next compaction begins at the start of the log",
 }
 """The notes, and the consequence for a log if one is missing."""

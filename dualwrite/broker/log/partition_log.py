@@ -16,7 +16,6 @@ from threading import Lock
 from dualwrite.broker.facts.producer_snapshot import ProducerSnapshot, encode_snapshot
 from dualwrite.broker.facts.transaction_index import IndexedTransaction
 from dualwrite.broker.log.layout import (
-    CLEANED_BEFORE,
     LOG,
     LOG_START_OFFSET,
     RECOVERY_POINT,
@@ -53,7 +52,6 @@ class PartitionLog:
         """The log's settings. A change applies from the next append on."""
         self.start_offset = recovery.start_offset
         """The first offset that readers may read."""
-        self.cleaned_before = recovery.cleaned_before
         """The end of the replaced segments. Only below this offset, batches and offsets may be missing."""
         self._files = files
         self._segments = recovery.segments
@@ -132,8 +130,7 @@ class PartitionLog:
         self._unplanned += size + _BYTES_LIKE_A_BATCH
 
     def read(self, offset: int, max_bytes: int, before: int, at_least_one: bool = True) -> bytes:
-        """Whole batches that end at or before offset ``before``, from the batch that contains ``offset`` on, or from
-        the next batch if a cleaner removed that one.
+        """Whole batches that end at or before offset ``before``, from the batch that contains ``offset`` on.
 
         Returns at most ``max_bytes``; if ``at_least_one``, the first batch even if it alone is larger. Stops at the end
         of a segment: the caller reads on from there. Empty if there is no such batch.
@@ -142,15 +139,7 @@ class PartitionLog:
         """
         assert offset >= self.start_offset, f"offset {offset}, log begins at {self.start_offset}"
         index = bisect_right(self._segments, offset, key=_by_base_offset) - 1
-        batches = self._segments[index].read(offset, max_bytes, before, at_least_one)
-        while not batches and self._is_followed(self._segments[index], before):
-            index += 1
-            batches = self._segments[index].read(offset, max_bytes, before, at_least_one)
-        return batches
-
-    def _is_followed(self, segment: Segment, before: int) -> bool:
-        """True if a cleaner may have emptied ``segment``, and a later one has records below ``before``."""
-        return segment.base_offset < self.cleaned_before and segment.next_offset < min(before, self._end_offset)
+        return self._segments[index].read(offset, max_bytes, before, at_least_one)
 
     def offset_for_timestamp(self, timestamp: int, before: int) -> tuple[int, int] | None:
         """(timestamp, offset) of the first record at or after ``timestamp``, if its offset is below ``before``.
@@ -260,7 +249,7 @@ class PartitionLog:
         """
         expired = self.start_offset
         for segment in self._segments:
-            is_old = not segment.size or 0 <= segment.max_timestamp < oldest_ms
+            is_old = not segment.size or 0 <= segment.newest_timestamp < oldest_ms
             if segment.next_offset > limit or not is_old:
                 break
             expired = max(expired, segment.next_offset)
@@ -333,9 +322,6 @@ class PartitionLog:
         """Replace the old segments by the finished ``replacement``, durably. A crash leaves the old segments or the new
         one.
 
-        A cleaner must go from the log's start upwards: :attr:`cleaned_before` rises to the end of the replaced
-        segments.
-
         :param aborted: the aborted transactions whose markers are in the old segments.
         :returns: False if one of the old segments was removed meanwhile; the replacement was then removed too.
         """
@@ -345,9 +331,6 @@ class PartitionLog:
         first = self._segments.index(replacement.old[0])
         assert tuple(self._segments[first : first + len(replacement.old)]) == replacement.old
         self.write_recovery_points()  # they may concern segments that will be removed
-        if replacement.end_offset > self.cleaned_before:
-            write_mark(self._files, self.directory / CLEANED_BEFORE, replacement.end_offset)
-            self.cleaned_before = replacement.end_offset
         segment = swap_in(self._files, self.directory, replacement, aborted)
         self._segments = [*self._segments[:first], segment, *self._segments[first + len(replacement.old) :]]
         return True

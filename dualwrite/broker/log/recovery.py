@@ -10,7 +10,6 @@ recovery-point-offset-checkpoint).
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,8 +18,6 @@ from dualwrite.broker.facts.transaction_index import IndexedTransaction, decode_
 from dualwrite.broker.log.index_checksums import DamagedIndexError, IndexSum, checked_index, read_sums
 from dualwrite.broker.log.layout import (
     BESIDE_SEGMENT,
-    CHECKSUMS,
-    CLEANED_BEFORE,
     LOG,
     LOG_START_OFFSET,
     RECOVERY_POINT,
@@ -55,7 +52,6 @@ class LogRecovery:
         self.repairs: list[str] = []
         """Files that were missing or damaged and were rebuilt."""
         self.start_offset = 0
-        self.cleaned_before = 0
         self.recovery_point = 0
         self.replayed_from = 0
         """The offset where the replay began: that of a snapshot, or of the first segment."""
@@ -75,7 +71,6 @@ class LogRecovery:
         finish_replacements(self._files, self._directory)
         self.recovery_point = read_recovery_point(self._files, self._directory)
         self.start_offset = read_mark(self._files, self._directory / LOG_START_OFFSET)
-        self.cleaned_before = read_mark(self._files, self._directory / CLEANED_BEFORE)
         base_offsets = segment_offsets(self._directory, self._files.list(self._directory)) or [self.start_offset]
         if base_offsets[0] > self.start_offset:
             raise CorruptLogError(
@@ -144,32 +139,18 @@ class LogRecovery:
 
     def _open_earlier(self, base_offset: int, following: int) -> None:
         segment = self._open_segment(base_offset, following)
-        self._check_size(segment)
         if not segment.is_stored:
             report_from = max(base_offset, self.replayed_from)
             try:
-                segment.recover(self._settings, self._on_batch, False, self.cleaned_before, report_from)
+                segment.recover(self._settings, self._on_batch, False, report_from)
             except DamagedSegmentError as error:
                 raise CorruptLogError(f"{segment.path}: {error}; later segments follow it") from None
-        if not segment.next_offset <= following <= max(segment.next_offset, self.cleaned_before):
+        if segment.next_offset != following:
             raise CorruptLogError(
                 f"{self._path(following)}: begins at offset {following}, but the segment before it ends at"
                 f" {segment.next_offset} ({segment.path})"
             )
         segment.seal(following)
-
-    def _check_size(self, segment: Segment) -> None:
-        """Refuse an earlier segment that has become shorter. Its end may be the end of a batch, and a gap may be
-        allowed behind it."""
-        try:
-            least = read_sums(self._files, segment.path)[LOG].size
-        except DamagedIndexError:
-            return
-        size = self._files.reader(segment.path).size()
-        if size < least:
-            raise CorruptLogError(
-                f"{segment.path}: {size} bytes instead of {least}; later segments follow it. Restore it from a copy"
-            )
 
     def _open_last(self, base_offset: int) -> None:
         segment = self._open_segment(base_offset, None)
@@ -192,19 +173,10 @@ class LogRecovery:
                 f" {self.start_offset}"
             )
         self.cut_bytes = segment.cut_tail()
-        self._forget_size(segment)
-
-    def _forget_size(self, segment: Segment) -> None:
-        """Remove checksums that are those of a longer segment. An operator has removed the recovery point, to lose what
-        followed."""
-        path = segment.path.with_suffix(CHECKSUMS)
-        with suppress(DamagedIndexError):
-            if read_sums(self._files, segment.path)[LOG].size > segment.size:
-                self._files.remove(path)
 
     def _open_segment(self, base_offset: int, following: int | None) -> Segment:
         """The opened segment. The index has its batches below the snapshot, if it is sound."""
-        segment = Segment(self._files, self._path(base_offset), base_offset, self.cleaned_before)
+        segment = Segment(self._files, self._path(base_offset), base_offset)
         if base_offset < self.replayed_from:
             is_known = following is not None and following <= self.replayed_from
             bound = following if is_known and following is not None else self.replayed_from
@@ -213,7 +185,7 @@ class LogRecovery:
             except DamagedIndexError as error:
                 self.repairs.append(f"{segment.path.name}: {error}")
                 segment.close()
-                segment = Segment(self._files, self._path(base_offset), base_offset, self.cleaned_before)
+                segment = Segment(self._files, self._path(base_offset), base_offset)
         segment.stored = {**segment.stored, TRANSACTION_INDEX: self._stored_aborted.get(base_offset, IndexSum())}
         self.segments.append(segment)
         return segment

@@ -11,10 +11,9 @@ from pathlib import Path
 
 from dualwrite.broker.facts.transaction_index import IndexedTransaction, encode_aborted
 from dualwrite.broker.log.index import OFFSET_ENTRY, TIME_ENTRY
-from dualwrite.broker.log.index_checksums import IndexSum, encode_sums
+from dualwrite.broker.log.index_checksums import encode_sums
 from dualwrite.broker.log.layout import (
     CHECKSUMS,
-    LOG,
     OFFSET_INDEX,
     RECOVERY_POINT,
     SNAPSHOT,
@@ -63,7 +62,6 @@ class PendingIndexes:
         }
         self._entries = [IndexEntries(suffix, stored[suffix].size, data) for suffix, data in added.items()]
         self._sums = {suffix: stored[suffix].extended(data) for suffix, data in added.items()}
-        self._sums[LOG] = IndexSum(segment.size)
         segment.stored = self._sums
 
     def write(self, files: Files, ending: str = "") -> None:

@@ -16,7 +16,7 @@ from dualwrite.broker.log.recovery_point import PendingIndexes
 from dualwrite.broker.log.segment import Segment
 from dualwrite.broker.log.settings import LogSettings
 from dualwrite.ports import Files
-from dualwrite.records.header import peek_header
+from dualwrite.records.header import NO_TIMESTAMP, BatchHeader, peek_header, placeholder, rebuild_batch
 
 CLEANED = ".cleaned"
 _SWAP = re.compile(r"(\d{20})\.(\d{20})\.swap")
@@ -27,7 +27,8 @@ class Replacement:
     thread at a time may use it.
 
     The new segment contains batches of the old segments, in their order, some of them rewritten with fewer records. The
-    remaining records keep their offsets.
+    remaining records keep their offsets. One empty batch stands for consecutive batches that were left out. Kafka
+    leaves a gap; but then a flipped bit of an offset, which no checksum covers, could not be noticed.
     """
 
     def __init__(self, files: Files, directory: Path, old: Sequence[Segment], settings: LogSettings) -> None:
@@ -38,8 +39,10 @@ class Replacement:
         self._settings = settings
         self.control_offsets: set[int] = set()
         """The offsets of the transaction markers that the new segment has."""
+        self._next_offset = self.base_offset
+        self._left_out_timestamp = NO_TIMESTAMP
         path = directory / name_at(self.base_offset, CLEANED)
-        self.segment = Segment(files, path, self.base_offset, gaps_before=self.end_offset)
+        self.segment = Segment(files, path, self.base_offset)
         self.segment.cut_tail()  # remove the content of an earlier file, if any
 
     @property
@@ -50,14 +53,32 @@ class Replacement:
     def append(self, batch: bytes) -> None:
         """Write the next batch, with its offsets in the log."""
         header = peek_header(batch)
-        assert self.segment.next_offset <= header.base_offset, f"{header.base_offset} goes back"
-        assert header.next_offset <= self.end_offset, f"{header.base_offset} is not among the old segments"
+        self._advance(header)
+        self._fill(header.base_offset)
         self.segment.append(header, batch, self._settings)
         if header.is_control and header.record_count:
             self.control_offsets.add(header.base_offset)
 
+    def leave_out(self, header: BatchHeader) -> None:
+        """Leave out the next batch, whose header is ``header``."""
+        self._advance(header)
+        self._left_out_timestamp = max(self._left_out_timestamp, header.max_timestamp)
+
+    def _advance(self, header: BatchHeader) -> None:
+        assert header.base_offset == self._next_offset, f"{header.base_offset} instead of {self._next_offset}"
+        assert header.next_offset <= self.end_offset, f"{header.base_offset} is not among the old segments"
+        self._next_offset = header.next_offset
+
+    def _fill(self, before: int) -> None:
+        """Write an empty batch for those that were left out up to the offset ``before``, if any were."""
+        if self.segment.next_offset < before:
+            batch = rebuild_batch(placeholder(self.segment.next_offset, before, self._left_out_timestamp), b"")
+            self.segment.append(peek_header(batch), batch, self._settings)
+            self._left_out_timestamp = NO_TIMESTAMP
+
     def finish(self) -> None:
         """Return once the replacement is on disk. Then ``PartitionLog.replace`` accepts it."""
+        self._fill(self._next_offset)
         self.segment.sync()
         self.segment.seal(self.end_offset)
 

@@ -48,7 +48,7 @@ class DamagedSegmentError(ValueError):
 class Segment:
     """The batches from ``base_offset`` up to but not including ``next_offset``. Only :meth:`sync` is thread-safe."""
 
-    def __init__(self, files: Files, path: Path, base_offset: int, gaps_before: int = 0) -> None:
+    def __init__(self, files: Files, path: Path, base_offset: int) -> None:
         self.path = path
         self.base_offset = base_offset
         self.next_offset = base_offset
@@ -66,7 +66,6 @@ class Segment:
         self.is_planned = False
         """True if it is sealed, and a planned recovery point will complete its index files."""
         self._max_timestamp_offset = base_offset
-        self._gaps_before = gaps_before
         self._unchecked = UncheckedPart()
         self._files = files
         self._file: File | None = files.open(self.path)
@@ -118,9 +117,8 @@ class Segment:
             is_indexed = self.size == first and first > 0
             if (
                 not checksum_matches(header, memoryview(buffer)[at : at + header.size])
-                or header.base_offset < self.next_offset
                 or header.next_offset > bound
-                or (is_indexed and header.last_offset != index.offsets[-1])
+                or (header.last_offset != index.offsets[-1] if is_indexed else header.base_offset != self.next_offset)
                 or (is_indexed and has_new_time)
                 or self.size - first > interval
             ):
@@ -147,12 +145,9 @@ class Segment:
         """True if the index files are complete."""
         return isinstance(self.index, StoredIndex)
 
-    def recover(
-        self, settings: LogSettings, on_batch: OnBatch, verify: bool, gaps_before: int = 0, report_from: int = 0
-    ) -> None:
+    def recover(self, settings: LogSettings, on_batch: OnBatch, verify: bool, report_from: int = 0) -> None:
         """Read and index the headers of the rest of the file. With ``verify``, check every batch's checksum too.
 
-        :param gaps_before: below this offset a cleaner may have left out batches and their offsets.
         :param report_from: batches below this offset are not reported.
         :raises DamagedSegmentError: at the first byte that does not belong to a sound batch with the next offset. All
             batches before it are indexed and reported.
@@ -165,7 +160,7 @@ class Segment:
                 header = peek_header(*window.view(self.size, HEADER_SIZE))
             except MalformedBatchError as error:
                 raise DamagedSegmentError(f"at byte {self.size}: {error}") from None
-            if not self.next_offset <= header.base_offset <= max(self.next_offset, gaps_before):
+            if header.base_offset != self.next_offset:
                 raise DamagedSegmentError(
                     f"at byte {self.size}: offset {header.base_offset} after {self.next_offset - 1}"
                 )
@@ -212,6 +207,11 @@ class Segment:
             and len(index.offsets) < settings.segment_index_bytes // _OFFSET_ENTRY_BYTES
             and len(index.times) < settings.segment_index_bytes // _TIME_ENTRY_BYTES
         )
+
+    @property
+    def newest_timestamp(self) -> int:
+        """The highest timestamp of its records. If a cleaner has removed all of them, that of the first ones."""
+        return self.max_timestamp if self.max_timestamp >= 0 else self.first_timestamp
 
     def is_older_than(self, age_ms: int, now_ms: int) -> bool:
         """True if the first batch has a timestamp and is more than ``age_ms`` old at ``now_ms``."""
@@ -295,7 +295,7 @@ class Segment:
         :raises MalformedBatchError: at a damaged batch. A cleaner would give its content a new checksum.
         """
         try:
-            yield from checked_batches(self._whole_batches(), self._gaps_before)
+            yield from checked_batches(self._whole_batches())
         except MalformedBatchError as error:
             raise self._named(error) from None
 
@@ -357,9 +357,7 @@ class Segment:
             if last_offset >= offset:
                 return position
             position += size
-        if position > self.size or offset >= self._gaps_before:
-            raise MalformedBatchError(f"no batch with offset {offset}")
-        return position
+        raise MalformedBatchError(f"no batch with offset {offset}")
 
     def _begins_before(self, offset: int, position: int, window: "_Window") -> bool:
         """True if the batch at ``position`` may contain ``offset`` or an earlier one."""
@@ -404,7 +402,7 @@ class Segment:
         end, following = position + len(batches), self.next_offset
         if end < self.size:
             following = peek_header(*window.view(end, HEADER_SIZE)).base_offset
-        check_batches(batches, offset, following, self._gaps_before)
+        check_batches(batches, offset, following)
         self._unchecked.was_checked(position, end)
 
     def _first_record(self, position: int, header: BatchHeader, timestamp: int, start: int) -> tuple[int, int] | None:

@@ -92,7 +92,6 @@ def test_a_torn_tail_after_the_clean_stop_is_cut() -> None:
 LOST = {
     "recovery-point": "no record is lost",
     "log-start-offset": "come back",
-    "cleaned-before": "refused for its gaps",
 }
 """What the refusal of a damaged note says of a log without it."""
 

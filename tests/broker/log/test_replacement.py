@@ -1,4 +1,4 @@
-"""One segment in place of several: gaps are read over, and a crash leaves the old segments or the new one."""
+"""One segment in place of several: empty batches fill the gaps, and a crash leaves the old segments or the new one."""
 
 import random
 from collections.abc import Iterable, Sequence
@@ -39,12 +39,23 @@ def written(log: PartitionLog, first: int, last: int, kept: Iterable[int]) -> Re
         for header, batch in segment.batches():
             if header.base_offset in kept:
                 replacement.append(batch)
+            else:
+                replacement.leave_out(header)
     replacement.finish()
     return replacement
 
 
+def ranges(batches: bytes) -> list[tuple[int, int]]:
+    """The first and the last offset of each batch."""
+    return [(header.base_offset, header.last_offset) for header, _ in iterate_batches(batches)]
+
+
 def offsets(log: PartitionLog) -> list[int]:
-    return [header.base_offset for header, _ in iterate_batches(whole(log))]
+    return offsets_in(whole(log))
+
+
+def offsets_in(batches: bytes) -> list[int]:
+    return [header.base_offset for header, _ in iterate_batches(batches) if header.record_count]
 
 
 def names(files: Files, directory: Path = DIRECTORY) -> list[str]:
@@ -64,7 +75,7 @@ def names(files: Files, directory: Path = DIRECTORY) -> list[str]:
         (0, 3, range(8)),
     ],
 )
-def test_a_log_with_gaps_is_read_over_them(first: int, last: int, kept: Sequence[int]) -> None:
+def test_readers_get_what_is_left_and_an_empty_batch_for_each_gap(first: int, last: int, kept: Sequence[int]) -> None:
     files = MemoryFiles()
     log = log_of_ten(files)
     assert log.replace(written(log, first, last, kept))
@@ -72,13 +83,13 @@ def test_a_log_with_gaps_is_read_over_them(first: int, last: int, kept: Sequence
     for found in (log, opened(files, segment_bytes=TWO_EACH), opened(files.power_cut(random.Random(1)))):
         assert offsets(found) == expected
         assert (found.start_offset, found.end_offset) == (0, 10)
+        extents = ranges(whole(found))
+        assert [offset for begin, end in extents for offset in range(begin, end + 1)] == list(ALL)
         for offset in ALL:
             following = [base for base in expected if base >= offset]
             for before in range(offset, 11):
-                read = found.read(offset, 1, before)
-                assert [header.base_offset for header, _ in iterate_batches(read)] == [
-                    base for base in following[:1] if base < before
-                ], (offset, before)
+                containing = [(begin, end) for begin, end in extents if begin <= offset <= end < before]
+                assert ranges(found.read(offset, 1, before)) == containing, (offset, before)
             assert found.offset_for_timestamp(1000 + offset, 10) == (1000 + following[0], following[0])
         assert found.max_timestamp(10) == (1009, 9)
     assert len(names(files)) == 5 - (last - first)
@@ -89,10 +100,10 @@ def test_a_replaced_segment_may_be_replaced_again() -> None:
     log = log_of_ten(files)
     assert log.replace(written(log, 0, 1, (0, 3)))
     assert log.replace(written(log, 1, 2, (5, 6)))
-    assert log.cleaned_before == 8
+    assert ranges(whole(log)) == [(0, 0), (1, 2), (3, 3), (4, 4), (5, 5), (6, 6), (7, 7), (8, 8), (9, 9)]
     assert log.replace(written(log, 0, 1, (3, 6)))
-    assert log.cleaned_before == opened(files).cleaned_before == 8
     assert offsets(opened(files)) == offsets(log) == [3, 6, 8, 9]
+    assert ranges(whole(opened(files))) == [(0, 2), (3, 3), (4, 5), (6, 6), (7, 7), (8, 8), (9, 9)]
     assert names(files) == [f"{base:020}.log" for base in (0, 8)]
 
 
@@ -103,7 +114,7 @@ def test_a_replacement_of_removed_segments_is_discarded() -> None:
     log.truncate_before(3)
     assert not log.replace(replacement)
     assert (offsets(opened(files))[0], names(files)[0]) == (3, f"{2:020}.log")
-    assert not any("cleaned" in name for name in files.list(DIRECTORY) if name != "cleaned-before")
+    assert not any("cleaned" in name for name in files.list(DIRECTORY))
 
 
 def test_a_replacement_that_was_given_up_leaves_nothing_in_the_next_one() -> None:
@@ -189,13 +200,33 @@ def test_batches_of_others_are_refused() -> None:
     log = log_of_ten(MemoryFiles())
     sealed = log.sealed_segments()
     (_, zero), (_, one) = sealed[0].batches()
-    (_, two), *_ = sealed[1].batches()
+    (header, two), *_ = sealed[1].batches()
     replacement = log.begin_replacement(sealed[:1])
+    with pytest.raises(AssertionError, match="1 instead of 0"):
+        replacement.append(one)
+    replacement.append(zero)
     replacement.append(one)
     for batch in (zero, one, two):
         with pytest.raises(AssertionError):
             replacement.append(batch)
-    assert replacement.size == len(one)
+    with pytest.raises(AssertionError, match="2 is not among the old segments"):
+        replacement.leave_out(header)
+    assert replacement.size == len(zero + one)
+
+
+def test_a_replacement_is_never_larger_than_what_it_replaces() -> None:
+    for kept in (ALL[::2], ALL[1::2], (), ALL):
+        replacement = written(log_of_ten(MemoryFiles()), 0, 3, kept)
+        assert replacement.size <= sum(segment.size for segment in replacement.old), kept
+
+
+def test_an_empty_batch_belongs_to_no_producer_and_has_the_highest_timestamp_of_those_that_were_left_out() -> None:
+    log = log_of_ten(MemoryFiles())
+    assert log.replace(written(log, 0, 3, (2, 5)))
+    empty = [header for header, _ in iterate_batches(whole(log)) if not header.record_count]
+    assert [(header.base_offset, header.last_offset) for header in empty] == [(0, 1), (3, 4), (6, 7)]
+    assert [header.max_timestamp for header in empty] == [1001, 1004, 1007]
+    assert not any(header.producer or header.is_transactional or header.is_control for header in empty)
 
 
 def test_a_segment_is_read_to_its_end_though_it_is_removed_meanwhile(tmp_path: Path) -> None:

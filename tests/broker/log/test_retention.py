@@ -184,6 +184,18 @@ def test_the_oldest_segments_beyond_the_retention_size_are_removed(retention: in
     assert log_of(MemoryFiles(), [1000] * 6).oversized_before(retention, limit) == oversized
 
 
+def test_a_segment_whose_records_a_cleaner_has_removed_expires_by_their_timestamp() -> None:
+    files = MemoryFiles()
+    log = log_of(files, [1000, 1010, 1020, 1030, 1040, 1050])
+    replacement = log.begin_replacement(log.sealed_segments()[:1])
+    for header, _ in replacement.old[0].batches():
+        replacement.leave_out(header)
+    replacement.finish()
+    assert log.replace(replacement)
+    for found in (log, opened(files)):
+        assert [found.expired_before(oldest, 6) for oldest in (1010, 1011, 1031)] == [0, 2, 4]
+
+
 def test_retention_begins_at_the_start_of_the_log() -> None:
     log = log_of(MemoryFiles(), [1000] * 6)
     log.truncate_before(3)

@@ -168,7 +168,7 @@ def memory(rooms: Rooms) -> dict[str, Any]:
         }
         bounds = partition.log.start_offset, partition.end_offset, partition.last_stable_offset
         open_ones = list(partition.state.open_transactions.items())
-        found[str(partition.name)] = bounds, open_ones, producers, partition.log.cleaned_before
+        found[str(partition.name)] = bounds, open_ones, producers
         if partition.name.topic == TOPIC:
             found[f"seen in {partition.name}"] = seen_in(partition)
     return found
