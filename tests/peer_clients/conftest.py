@@ -22,7 +22,9 @@ CLIENTS: dict[str, Any] = {"confluent-kafka": Confluent, "kafka-python": KafkaPy
 _BY_PACE = [name if name == "confluent-kafka" else pytest.param(name, marks=pytest.mark.slow) for name in CLIENTS]
 """The client that most applications have runs in make test, and the others in make slow."""
 
-SETTINGS = {"message.max.bytes": "8000000", "group.initial.rebalance.delay.ms": "0"}
+SETTINGS = {
+    "message.max.bytes": "8000000", "group.initial.rebalance.delay.ms": "0", "log.cleaner.backoff.ms": "50"
+}  # fmt: skip
 
 Make = Callable[..., Any]
 

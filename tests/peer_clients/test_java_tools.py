@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
+from dualwrite.records.batch import Record, build_batch
 from tests.support.apache_kafka.single_node import java_tool
 from tests.support.forked import ForkedBroker
 from tests.support.requests.calls import (
@@ -29,6 +30,7 @@ from tests.support.requests.consumer_group_calls import ConsumerClient
 from tests.support.requests.group_calls import joined_member
 from tests.support.requests.offset_calls import commit, txn_commit
 from tests.support.requests.raw_client import RawClient
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.jvm]
 
@@ -220,6 +222,23 @@ def test_the_console_tools_write_and_read(broker: EmbeddedBroker, client: RawCli
     tool("ConsoleProducer", *on(broker), "--topic", topic, stdin="a\nb\nc\n")
     reading = ("--topic", topic, "--partition", "0", "--offset", "earliest", "--max-messages", "3")
     assert tool("consumer.ConsoleConsumer", *on(broker), *reading).split() == ["a", "b", "c"]
+
+
+def test_the_console_consumer_reads_a_compacted_log_over_its_empty_batches(tmp_path: Path) -> None:
+    with (
+        ForkedBroker(tmp_path, config={"log.cleaner.backoff.ms": "50"}) as broker,
+        RawClient(broker.bootstrap_servers) as client,
+    ):
+        settings = {"cleanup_policy": "compact", "segment_bytes": "1048576", "min_cleanable_dirty_ratio": "0"}
+        topic = new_topic(client, **settings)
+        for number in range(60):
+            key = b"%d" % number if number % 5 == 0 else b"again"
+            produce(client, topic, build_batch([Record(key, bytes(100_000), 1000)]))
+        assert eventually(lambda: len(read_all(client, topic)), lambda left: left == 21) == 21
+        reading = ("--topic", topic, "--partition", "0", "--offset", "1", "--max-messages", "19")
+        printing = ("--formatter-property", "print.offset=true", "--formatter-property", "print.value=false")
+        said = tool("consumer.ConsoleConsumer", *on(broker), *reading, *printing).split()
+    assert said == [f"Offset:{offset}" for offset in (5, 10, 15, 20, 25, 30, 35, 40, 45, 49, *range(50, 59))]
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])

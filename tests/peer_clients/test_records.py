@@ -70,6 +70,31 @@ def test_null_and_empty_are_two_things(topic: str, producer: Producer, consumer:
     assert [(got.key, got.value) for got in read_to_end(consumer(), (topic, 0))] == written
 
 
+def test_a_compacted_log_is_read_over_the_empty_batches_of_removed_records(
+    admin: PeerAdministrator, producer: Producer, consumer: Consumer
+) -> None:
+    name = unique("topic")
+    configs = {"cleanup.policy": "compact", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0"}
+    admin.create_topic(name, configs=configs)
+    sender = producer()
+    for number in range(60):
+        sender.send(name, bytes(100_000), key=b"%d" % number if number % 5 == 0 else b"again")
+        sender.flush()
+    left = [0, 5, 10, 15, 20, 25, 30, 35, 40, 45, 49, *range(50, 60)]
+    """A segment has room for ten records, and the last segment is not compacted."""
+    receiver = consumer()
+
+    def offsets() -> list[int]:
+        receiver.seek((name, 0), 0)
+        return [got.offset for got in read_to_end(receiver, (name, 0))]
+
+    receiver.assign([(name, 0)])
+    assert eventually(offsets, lambda found: found == left) == left
+    for start, expected in ((1, 5), (5, 5), (46, 49)):
+        receiver.seek((name, 0), start)
+        assert read(receiver, 1)[0].offset == expected
+
+
 def test_a_big_message_comes_back(topic: str, producer: Producer, consumer: Consumer) -> None:
     value = bytes(range(256)) * 20_000  # five megabytes: more than one fetch wants
     sender = producer(largest=8_000_000)
