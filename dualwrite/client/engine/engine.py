@@ -59,7 +59,9 @@ class Engine:
         self._coordinator_sender = CoordinatorSender(
             settings, machine, self._connections, self.metadata, self._call_failed
         )
-        self._calls = TransactionRequests(settings, machine, self._verb, self._sender, self._coordinator_sender)
+        self._calls = TransactionRequests(
+            settings, machine, self._verb, self._sender, self._coordinator_sender, self._call_failed
+        )
 
     # --- verbs
 
@@ -103,11 +105,14 @@ class Engine:
         """True if a request was sent to a coordinator, and is not answered."""
         return self._coordinator_sender.is_asked
 
-    def init_transactions(self, now: float, keep_prepared_txn: bool = False) -> Operation:
+    def init_transactions(self, now: float, keep_prepared_txn: bool = False, refuse_open: bool = False) -> Operation:
         """Fence every earlier producer of the transactional id, and abort or keep its open transaction (KIP-939).
-        Result: None."""
+        Result: None.
+
+        :param refuse_open: fail with FencedError if a transaction is open, and keep it.
+        """
         self._verb.start(init_verb(keep_prepared_txn))
-        return self._calls.init(keep_prepared_txn, now)
+        return self._calls.init(keep_prepared_txn, refuse_open, now)
 
     def begin_transaction(self) -> None:
         """Begin a transaction. Nothing is sent."""

@@ -1,5 +1,6 @@
 """The two requests that begin and end a producer's transactions at their coordinator: InitProducerId and EndTxn."""
 
+from collections.abc import Callable
 from functools import partial
 
 from dualwrite.client.config.producer_settings import ProducerSettings
@@ -10,8 +11,9 @@ from dualwrite.client.engine.pending_operation import VerbInProgress
 from dualwrite.client.engine.sender import Sender
 from dualwrite.client.engine.transaction_state import TransactionManager, TransactionResult
 from dualwrite.client.protocol.requests import identity_in, initialized_in
+from dualwrite.client.terms.error_classes import ErrorClass
 from dualwrite.client.terms.verbs import ProducerState
-from dualwrite.errors import PrepareFailedError
+from dualwrite.errors import DualWriteError, FencedError, PrepareFailedError
 from dualwrite.ids import NO_PRODUCER
 from dualwrite.wire.apis import Message
 
@@ -20,6 +22,7 @@ class TransactionRequests:
     """Sends both, and ends the verb in progress with their answers.
 
     :param verb: the verb in progress.
+    :param failed: called with the error of a request that was answered, but must not be acted on.
     """
 
     def __init__(
@@ -29,16 +32,19 @@ class TransactionRequests:
         verb: VerbInProgress,
         sender: Sender,
         requests: CoordinatorSender,
+        failed: Callable[[DualWriteError, ErrorClass], None],
     ) -> None:
         self._settings = settings
         self._machine = machine
         self._verb = verb
         self._sender = sender
         self._requests = requests
+        self._failed = failed
 
-    def init(self, keeps: bool, now: float) -> Operation:
-        """Fence every earlier producer, and abort or keep its open transaction."""
-        self._requests.call(init_request(self._settings, keeps, partial(self._initialized, keeps, now)), now)
+    def init(self, keeps: bool, refuses: bool, now: float) -> Operation:
+        """Fence every earlier producer, and abort, keep or refuse its open transaction."""
+        answered = partial(self._initialized, keeps, refuses, now)
+        self._requests.call(init_request(self._settings, keeps, answered), now)
         return self._verb.wait().operation
 
     def end(self, before: ProducerState, commits: bool, now: float) -> Operation:
@@ -62,14 +68,17 @@ class TransactionRequests:
         self._machine.ended(identity_in(answer))
         self._verb.finish(TransactionResult.COMMITTED if commits else TransactionResult.ABORTED)
 
-    def _initialized(self, keeps: bool, now: float, answer: Message) -> None:
+    def _initialized(self, keeps: bool, refuses: bool, now: float, answer: Message) -> None:
         producer, ongoing = initialized_in(answer)
         self._machine.initialized(producer, ongoing or NO_PRODUCER)
-        if ongoing and not keeps:
+        if keeps or not ongoing:
+            self._verb.finish(None)
+        elif refuses:
+            message = f"{self._settings.transactional_id}: another process has begun a transaction, which stays open"
+            self._failed(FencedError(message), ErrorClass.FENCED)
+        else:
             aborted = end_request(self._settings, self._machine.identity, False, self._predecessor_aborted)
             self._requests.call(aborted, now)
-        else:
-            self._verb.finish(None)
 
     def _predecessor_aborted(self, answer: Message) -> None:
         self._machine.ended(identity_in(answer))

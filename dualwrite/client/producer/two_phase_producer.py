@@ -63,17 +63,20 @@ class TwoPhaseProducer(BaseProducer):
     ) -> None:
         self.close()
 
-    def init_transactions(self, keep_prepared_txn: bool = False) -> None:
+    def init_transactions(self, keep_prepared_txn: bool = False, *, refuse_open: bool = False) -> None:
         """Fence every earlier producer of the transactional id, and abort the transaction that it left open.
 
         :param keep_prepared_txn: keep the open transaction instead (KIP-939). Then only complete, commit and abort are
             allowed, and after them init_transactions() again.
+        :param refuse_open: raise FencedError if a transaction is open, and leave it open: for a caller that has ended
+            the predecessor's transaction by other means. Apache Kafka 4.4 cannot keep a transaction, and aborts it.
+        :raises FencedError: if a transaction is open, with ``refuse_open``.
         :raises TwoPhaseCommitUnavailableError: if the cluster has no two-phase commit, or does not grant it to this
             client.
         :raises ConfigurationError: if the cluster does not speak TV2, or refuses TLS or SASL.
         """
         self._enter("init_transactions()")
-        self._wait(self._engine.init_transactions, keep_prepared_txn=keep_prepared_txn)
+        self._wait(self._engine.init_transactions, keep_prepared_txn=keep_prepared_txn, refuse_open=refuse_open)
 
     def begin_transaction(self) -> None:
         """Begin a transaction. Local: no request is sent."""

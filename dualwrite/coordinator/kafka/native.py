@@ -58,6 +58,7 @@ class NativeProducer:
         self._order = VerbOrder()
         """The state of a predecessor's transaction, unknown to the producer; UNINITIALIZED if there is none."""
         self._left: PredecessorTransaction | None = None
+        self._has_ended_predecessor = False
         self._left_transaction = predecessor_transactions(config, runtime)
         patience = step_timeout(made.delivery_timeout) if timeout is None else timeout
         self._control = make_control(config, timeout=patience)
@@ -71,11 +72,13 @@ class NativeProducer:
         """See KafkaParticipant. After ``keep_prepared_txn`` only complete, commit and abort are allowed, and then
         init_transactions() again.
 
+        :raises FencedError: if a transaction is open although this participant has ended the predecessor's: another
+            process has begun it since, and may have decided to commit it. It stays open.
         :raises TwoPhaseCommitUnavailableError: if the cluster has no two-phase commit, or not for this client.
         :raises ConfigurationError: if the cluster does not speak transaction version 2.
         """
         if init_verb(keep_prepared_txn) is Verb.INIT:
-            self._ready(Verb.INIT).init_transactions()
+            self._ready(Verb.INIT).init_transactions(refuse_open=self._has_ended_predecessor)
             return
         if self._producer.state is not ProducerState.UNINITIALIZED:
             self._producer.init_transactions(keep_prepared_txn=True)  # refuses, and says what is allowed
@@ -193,6 +196,7 @@ class NativeProducer:
         with self._of_predecessor(verb):
             outcome = end(self._left)
             self._left = None
+            self._has_ended_predecessor = True
             return outcome
 
     @contextmanager

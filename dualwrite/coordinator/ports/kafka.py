@@ -27,7 +27,11 @@ class KafkaParticipant(Protocol):
 
     def init_transactions(self, keep_prepared_txn: bool = False) -> None:
         """Fence every earlier producer of the transactional id. Abort its open transaction, unless
-        ``keep_prepared_txn``."""
+        ``keep_prepared_txn``.
+
+        :raises FencedError: after a completed ``init_transactions(keep_prepared_txn=True)``, if a transaction is open
+            again: another process has begun it. Where Kafka cannot keep it, it is aborted instead.
+        """
 
     def begin_transaction(self) -> None:
         """Begin a transaction; local: sends no request."""

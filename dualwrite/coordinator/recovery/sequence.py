@@ -153,9 +153,9 @@ def recover(
 ) -> tuple[KafkaParticipant, Outcome]:
     """Complete or abort the predecessor's transaction; return a participant that is ready to begin, and the outcome.
 
-    One window remains: if this process loses the row's lock (its database connection dies) *and* is paused between
-    the last ``verify`` and the plain init, a successor may have prepared a transaction that the plain init aborts.
-    Kafka cannot tie a plain init to a lease; the window is one request long.
+    If this process loses the row's lock (its database connection dies) *and* is paused between the last ``verify`` and
+    the last init, a successor may have begun a transaction. The native producer's init leaves it open and is refused.
+    librdkafka's init, and every init on Apache Kafka 4.4, aborts it: there this window remains, one request long.
 
     :raises LeaseLostError: if another process has taken over: it recovers.
     :raises FencedError: if a newer producer came in between; if the lease is still valid, run recovery again.
@@ -168,7 +168,7 @@ def recover(
             if not outcome.is_heuristic:
                 held[lease].verify()
                 observe("RECOVER_INIT")
-                # Still under the lock: this init would abort a successor's prepared transaction.
+                # Still under the lock: librdkafka's init would abort a successor's prepared transaction.
                 participant.init_transactions()
         if not outcome.is_heuristic:
             if lease.memory.is_new:

@@ -35,6 +35,7 @@ class FakeTwoPhaseProducer:
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = config
         self.calls: list[str] = []
+        self.refuses_open: list[bool] = []
         self.failures: dict[str, BaseException] = {}
         self.identity = ProducerIdentity(9, 0)
         self.sent: list[Any] = []
@@ -45,7 +46,8 @@ class FakeTwoPhaseProducer:
     def state(self) -> ProducerState:
         return self._order.state
 
-    def init_transactions(self, keep_prepared_txn: bool = False) -> None:
+    def init_transactions(self, keep_prepared_txn: bool = False, *, refuse_open: bool = False) -> None:
+        self.refuses_open.append(refuse_open)
         self._do(Verb.INIT_KEEPING if keep_prepared_txn else Verb.INIT)
 
     def collect_commit(self, *, wait: bool) -> bool:
@@ -195,6 +197,24 @@ def test_only_the_decided_transaction_is_committed_whichever_producer_wrote_its_
     assert rig.producer.calls == [], "the producer begins after that"
     rig.begun()
     assert rig.producer.calls == ["init_transactions()", "begin_transaction()"]
+
+
+@pytest.mark.parametrize("ongoing", [None, SESSION])
+@pytest.mark.parametrize("verb", ["complete", "abort"])
+def test_once_the_predecessors_transaction_has_ended_another_open_one_is_refused_and_not_aborted(
+    ongoing: ProducerIdentity | None, verb: str
+) -> None:
+    rig = NativeRig().keeping(ongoing)
+    if verb == "complete":
+        rig.participant.complete_transaction(PreparedTxnState())
+    else:
+        rig.participant.abort_transaction()
+    rig.participant.init_transactions()
+    assert rig.producer.refuses_open == [True]
+
+
+def test_without_recovery_a_predecessors_transaction_is_aborted() -> None:
+    assert NativeRig().begun().producer.refuses_open == [False]
 
 
 def test_nothing_kept_is_success_and_ends_nothing() -> None:

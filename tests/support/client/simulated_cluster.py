@@ -502,8 +502,8 @@ class SimulatedDriver:
 
     # --- verbs, done
 
-    def init(self, keep: bool = False) -> None:
-        self.run(self.engine.init_transactions(self.now, keep))
+    def init(self, keep: bool = False, refuse_open: bool = False) -> None:
+        self.run(self.engine.init_transactions(self.now, keep, refuse_open))
 
     def produce(self, *values: bytes, topic: str = "t", partition: int = 0, **others: Any) -> None:
         for value in values:

@@ -33,8 +33,8 @@ class ApplicationPlace:
 
     def dual_write(self, **options: Any) -> DualWrite:
         config = quick(self.broker.bootstrap_servers)
-        options = {"pool_size": 1, "producer": self.producer, **self.options, **options}
-        return DualWrite(self.engine, config, application=self.application, **options)
+        options = {"pool_size": 1, "producer": self.producer, "engine": self.engine, **self.options, **options}
+        return DualWrite(options.pop("engine"), config, application=self.application, **options)
 
     def write(self, dual_write: DualWrite, *values: str) -> None:
         with dual_write.transaction() as tx:

@@ -300,6 +300,24 @@ def test_init_aborts_what_a_predecessor_left() -> None:
     assert driver.engine.state is ProducerState.FAILED
 
 
+def test_an_init_that_refuses_an_open_transaction_leaves_it_to_be_decided() -> None:
+    driver = ready()
+    driver.begin(b"a")
+    state = driver.prepare()
+    late = SimulatedDriver(driver.cluster)
+    with pytest.raises(FencedError, match="another process has begun a transaction, which stays open"):
+        late.init(refuse_open=True)
+    assert late.engine.state is ProducerState.FAILED
+    assert driver.cluster.requests[-1] is ApiKey.INIT_PRODUCER_ID
+    successor = SimulatedDriver(driver.cluster)
+    successor.init(keep=True)
+    assert successor.complete(state) is TransactionResult.COMMITTED
+    successor.init(refuse_open=True)
+    successor.begin(b"b")
+    successor.commit()
+    assert committed(driver) == [b"a", b"b"]
+
+
 @pytest.mark.parametrize("matches", [True, False])
 def test_a_kept_transaction_is_completed_by_its_state(matches: bool) -> None:
     driver = ready()
