@@ -12,7 +12,8 @@ class InitProducerId(NamedTuple):
     """A transactional client begins a session (KIP-98; ``expected`` by KIP-360; the two flags by KIP-939).
 
     :param timeout_ms: transaction.timeout.ms; 2147483647 and 2147483547 ask for two-phase commit, as ``enable_2pc``
-        does, because librdkafka has no other way to say it. Ignored with ``enable_2pc``.
+        does, because librdkafka has no other way to say it. With 2147483547 an open transaction is not aborted: the
+        command is refused. Ignored with ``enable_2pc``.
     :param keep_prepared: keep an ongoing transaction instead of aborting it.
     :param expected: the identity that the client believes to have, or none on its first request.
     """

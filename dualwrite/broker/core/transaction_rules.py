@@ -30,7 +30,13 @@ from dualwrite.broker.facts.transactions import (
     TransactionStatus,
     TransactionVersion,
 )
-from dualwrite.ids import MAX_PRODUCER_EPOCH, NO_PRODUCER, TWO_PHASE_TIMEOUTS_MS, ProducerIdentity
+from dualwrite.ids import (
+    LIBRDKAFKA_TWO_PHASE_TIMEOUT_MS,
+    MAX_PRODUCER_EPOCH,
+    NO_PRODUCER,
+    TWO_PHASE_TIMEOUTS_MS,
+    ProducerIdentity,
+)
 from dualwrite.records.control import Marker
 from dualwrite.wire.error_codes import ErrorCode
 
@@ -129,6 +135,8 @@ def _init_producer_id(
         return _begin_session(entry, command, timeout_ms, moment)
     if command.keep_prepared:
         return _keep_prepared(entry, timeout_ms, moment)
+    if two_phase and command.timeout_ms == LIBRDKAFKA_TWO_PHASE_TIMEOUT_MS and not command.expected:
+        return _refuse(ErrorCode.PRODUCER_FENCED)  # its recovery has ended the transaction before this one
     # After the abort the same command begins the new session. If the current client sent it, the abort's bump is its
     # new epoch.
     return _abort_by_coordinator(entry, moment, asked_by=command.expected)._replace(reply=None)

@@ -112,12 +112,16 @@ class LibrdkafkaProducer:
         init_transactions() again.
 
         :raises TwoPhaseCommitUnavailableError: if the cluster has no two-phase commit, or not for this client.
+        :raises FencedError: as NativeProducer.init_transactions.
         """
         if init_verb(keep_prepared_txn) is Verb.INIT_KEEPING:
             with self._calling(Verb.INIT_KEEPING):
                 self._left = self._left_transaction(self._control, self._transactional_id)
             return
         with self._calling(Verb.INIT):
+            if self._two_phase and self._left is None:
+                # The broker leaves open what librdkafka's init finds open: it may be a successor's.
+                self._left_transaction(self._control, self._transactional_id).end(RecoveryDecision.ABORT)
             self._call(Verb.INIT, self._producer.init_transactions)
             self._session.look_up()
 

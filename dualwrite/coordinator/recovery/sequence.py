@@ -154,8 +154,8 @@ def recover(
     """Complete or abort the predecessor's transaction; return a participant that is ready to begin, and the outcome.
 
     If this process loses the row's lock (its database connection dies) *and* is paused between the last ``verify`` and
-    the last init, a successor may have begun a transaction. The native producer's init leaves it open and is refused.
-    librdkafka's init, and every init on Apache Kafka 4.4, aborts it: there this window remains, one request long.
+    the last init, a successor may have begun a transaction. The init leaves it open and is refused. On Apache Kafka 4.4
+    the init aborts it: there this window remains, one request long.
 
     :raises LeaseLostError: if another process has taken over: it recovers.
     :raises FencedError: if a newer producer came in between; if the lease is still valid, run recovery again.
@@ -168,7 +168,7 @@ def recover(
             if not outcome.is_heuristic:
                 held[lease].verify()
                 observe("RECOVER_INIT")
-                # Still under the lock: librdkafka's init would abort a successor's prepared transaction.
+                # Still under the lock: on Apache Kafka this init would abort a successor's prepared transaction.
                 participant.init_transactions()
         if not outcome.is_heuristic:
             if lease.memory.is_new:

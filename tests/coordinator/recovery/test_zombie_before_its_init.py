@@ -69,8 +69,11 @@ def write(place: ApplicationPlace, dual_write: DualWrite, value: str) -> None:
         tx.produce(place.topic, value)
 
 
-def test_it_aborts_no_transaction_that_its_successor_is_about_to_decide(engine: Engine, broker: EmbeddedBroker) -> None:
-    place = ApplicationPlace(engine, broker, "native")
+@pytest.mark.parametrize("producer", ["native", "librdkafka"])
+def test_it_aborts_no_transaction_that_its_successor_is_about_to_decide(
+    engine: Engine, broker: EmbeddedBroker, producer: str
+) -> None:
+    place = ApplicationPlace(engine, broker, producer)
     zombie = PausedRecovery(place)
     woken: list[str] = []
 

@@ -212,7 +212,7 @@ def stored_with_commit(self: Any) -> None:
 
 
 def plain_session(control: ControlPlane, transactional_id: str) -> ProducerIdentity:
-    """In place of BEGUN_SESSION: as librdkafka begins a session."""
+    """In place of BEGUN_SESSION: aborts what is open, as librdkafka's request does on Apache Kafka."""
     return control.init_producer_id(transactional_id, two_phase_commit=True, keep_prepared_txn=False).producer
 
 

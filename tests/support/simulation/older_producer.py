@@ -17,8 +17,14 @@ from dualwrite.coordinator.kafka.librdkafka_session import LibrdkafkaSession
 from dualwrite.coordinator.ports.kafka import KafkaParticipant
 from dualwrite.coordinator.recovery.prepared_predecessor import PreparedPredecessor
 from dualwrite.coordinator.rules.recovery_decision import Outcome
-from dualwrite.errors import FencedError, KafkaUnavailableError, PrepareFailedError
-from dualwrite.ids import NO_PRODUCER, PreparedTxnState, ProducerIdentity, TopicPartition
+from dualwrite.errors import KafkaUnavailableError, PrepareFailedError
+from dualwrite.ids import (
+    LIBRDKAFKA_TWO_PHASE_TIMEOUT_MS,
+    NO_PRODUCER,
+    PreparedTxnState,
+    ProducerIdentity,
+    TopicPartition,
+)
 from dualwrite.records.outgoing import OutgoingRecord
 from dualwrite.wire.apis import AddPartitionsToTxnRequest, ApiKey, Message
 from tests.support.requests.calls import added_topics, produce_request, tx_batch
@@ -76,16 +82,14 @@ class OlderProducer(KafkaParticipant):
 
     @staticmethod
     def begun_session(control: ControlPlane, transactional_id: str) -> ProducerIdentity:
-        """The identity of a new session. After recovery no transaction is open, so it keeps one that is not there. If
-        there is one, a successor has begun it.
-
-        librdkafka's own request aborts what is open. If its connection breaks, it is repeated, and the first copy may
-        abort a transaction that was prepared after it: an ablation shows that, and decision 0005 names it.
-        """
-        made = control.init_producer_id(transactional_id, two_phase_commit=True, keep_prepared_txn=True)
-        if made.ongoing is not None:
-            raise FencedError(f"{transactional_id}: another process has begun a transaction")
-        return made.producer
+        """The identity of a new session, as librdkafka asks for it. What is open then belongs to a successor, and the
+        broker refuses to abort it."""
+        return control.init_producer_id(
+            transactional_id,
+            transaction_timeout_ms=LIBRDKAFKA_TWO_PHASE_TIMEOUT_MS,
+            two_phase_commit=False,
+            keep_prepared_txn=False,
+        ).producer
 
     def name_left_transaction(self) -> PreparedTxnState:
         """Name the transaction that was left open; see NamesLeftTransaction."""

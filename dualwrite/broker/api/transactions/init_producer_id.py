@@ -3,9 +3,11 @@
 Without a transactional id, the broker answers a fresh producer id. With one, it begins a session: it fences earlier
 clients and aborts their open transaction, unless v6's KeepPreparedTxn keeps it (KIP-939). That is legal without
 Enable2Pc too, and INVALID_REQUEST with an expected identity (apache/kafka#21735). A transaction.timeout.ms of
-2147483647 or 2147483547 asks for two-phase commit in any version. From v3 on the client may send the identity that it
-expects to have (KIP-360). Before v4 a fenced client gets INVALID_PRODUCER_EPOCH. Two-phase commit needs a right of its
-own, in whichever way it is asked for. If transaction.two.phase.commit.enable is off, Enable2Pc gets
+2147483647 or 2147483547 asks for two-phase commit in any version. With 2147483547, the library's own value for
+librdkafka, no open transaction is aborted, but PRODUCER_FENCED answered: the library has ended the predecessor's, and a
+late request must not abort a successor's. From v3 on the client may send the identity that it expects to have
+(KIP-360). Before v4 a fenced client gets INVALID_PRODUCER_EPOCH. Two-phase commit needs a right of its own, in
+whichever way it is asked for. If transaction.two.phase.commit.enable is off, Enable2Pc gets
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED, and those timeouts INVALID_TRANSACTION_TIMEOUT, as every timeout above
 transaction.max.timeout.ms.
 """

@@ -14,7 +14,7 @@ from dualwrite.broker.facts.transactions import (
     TransactionStatus,
     TransactionVersion,
 )
-from dualwrite.ids import NO_PRODUCER, TWO_PHASE_TIMEOUTS_MS, ProducerIdentity
+from dualwrite.ids import LIBRDKAFKA_TWO_PHASE_TIMEOUT_MS, NO_PRODUCER, TWO_PHASE_TIMEOUTS_MS, ProducerIdentity
 from dualwrite.records.control import Marker
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.broker.transactions import (
@@ -122,6 +122,35 @@ def test_a_timeout_of_int_max_asks_for_two_phase_commit() -> None:
     world = CoordinatorWorld()
     world.execute(init(timeout_ms=NO_TIMEOUT))
     assert world.entry.timeout_ms == NO_TIMEOUT
+
+
+def test_librdkafkas_timeout_of_two_phase_commit_aborts_no_open_transaction() -> None:
+    world = CoordinatorWorld().begin_at(ongoing(NO_TIMEOUT))
+    command = init(timeout_ms=LIBRDKAFKA_TWO_PHASE_TIMEOUT_MS)
+    assert refusal(world.decide(command)) is ErrorCode.PRODUCER_FENCED
+    world.execute(init(keep=True))
+    assert refusal(world.decide(command)) is ErrorCode.PRODUCER_FENCED, "a kept one neither"
+    assert world.entry.timeout_ms == NO_TIMEOUT
+
+
+def test_librdkafkas_timeout_begins_a_session_where_nothing_is_open() -> None:
+    world = CoordinatorWorld(42)
+    first = world.execute(init(timeout_ms=LIBRDKAFKA_TWO_PHASE_TIMEOUT_MS)).producer
+    assert world.execute(init(timeout_ms=LIBRDKAFKA_TWO_PHASE_TIMEOUT_MS)).producer == who(42, first.epoch + 1)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        init(timeout_ms=NO_TIMEOUT),
+        init(timeout_ms=LIBRDKAFKA_TWO_PHASE_TIMEOUT_MS, expected=C5),
+    ],
+)
+def test_every_other_init_aborts_the_open_transaction(command: InitProducerId) -> None:
+    world = CoordinatorWorld().begin_at(ongoing(NO_TIMEOUT))
+    decision = world.decide(command)
+    assert decision.reply is None
+    assert decision.facts
 
 
 def test_a_decided_transaction_blocks_inits_before_the_expected_identity_is_checked() -> None:
