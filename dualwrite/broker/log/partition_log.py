@@ -52,7 +52,6 @@ class PartitionLog:
         """The log's settings. A change applies from the next append on."""
         self.start_offset = recovery.start_offset
         """The first offset that readers may read."""
-        """The end of the replaced segments. Only below this offset, batches and offsets may be missing."""
         self._files = files
         self._segments = recovery.segments
         self._end_offset = self._synced_offset = recovery.segments[-1].next_offset
