@@ -35,12 +35,14 @@ class UncheckedPart:
         self._end = max(self._end, end)
 
 
-def checked_batches(batches: Iterable[tuple[BatchHeader, BatchT]]) -> Iterator[tuple[BatchHeader, BatchT]]:
+def checked_batches(
+    batches: Iterable[tuple[BatchHeader, BatchT]], expected: int | None = None
+) -> Iterator[tuple[BatchHeader, BatchT]]:
     """``batches``, consecutive ones of a segment, each after its check.
 
+    :param expected: the offset where the first batch begins; None if that is unknown.
     :raises MalformedBatchError: at the first damaged batch.
     """
-    expected = None
     for header, batch in batches:
         if not checksum_matches(header, batch):
             raise MalformedBatchError(f"wrong checksum of the batch at offset {header.base_offset}")

@@ -295,7 +295,7 @@ class Segment:
         :raises MalformedBatchError: at a damaged batch. A cleaner would give its content a new checksum.
         """
         try:
-            yield from checked_batches(self._whole_batches())
+            yield from checked_batches(self._whole_batches(), self.base_offset)
         except MalformedBatchError as error:
             raise self._named(error) from None
 

@@ -221,6 +221,26 @@ def test_a_cleaner_gives_damaged_content_no_new_checksum() -> None:
     assert not [name for name in files.list(DIRECTORY) if name.endswith(".cleaned")]
 
 
+@pytest.mark.parametrize("first_dirty", [0, 60])
+@pytest.mark.parametrize("bit", range(64))
+def test_a_cleaner_refuses_a_segment_whose_first_batch_has_another_offset(bit: int, first_dirty: int) -> None:
+    """A start reads the end of this segment only, and the batch's checksum does not cover the offset."""
+    files, settings = MemoryFiles(), LogSettings(segment_bytes=2000, index_interval_bytes=150)
+    history = LogHistory(files, random.Random(1), settings)
+    for _ in range(100):
+        history.write()
+    history.take_point()
+    source = history.log.sealed_segments()[-1]
+    rewrite(files, source.path, flipped(content_of(files, source.path), bit))
+    log, _ = opened_with_state(files, settings)
+    sources = log.sealed_segments()
+    plan = CleaningPlan(sources, first_dirty, source.next_offset, 0, 0, 1 << 20, 1 << 20)
+    words = f"^{source.path}: a batch begins at offset -?[0-9]+ instead of {source.base_offset}"
+    with pytest.raises(MalformedBatchError, match=words):
+        clean(plan, log.begin_replacement, lambda: None)
+    assert not [name for name in files.list(DIRECTORY) if name.endswith(".cleaned")]
+
+
 def test_a_compacted_segment_that_ends_earlier_is_refused() -> None:
     files = MemoryFiles()
     history = LogHistory(files, random.Random(1), LogSettings(segment_bytes=600))
