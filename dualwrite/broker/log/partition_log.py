@@ -137,8 +137,14 @@ class PartitionLog:
         :param offset: at least :attr:`start_offset`. For a lower one the caller answers OFFSET_OUT_OF_RANGE.
         """
         assert offset >= self.start_offset, f"offset {offset}, log begins at {self.start_offset}"
-        index = bisect_right(self._segments, offset, key=_by_base_offset) - 1
-        return self._segments[index].read(offset, max_bytes, before, at_least_one)
+        return self._segment_with(offset).read(offset, max_bytes, before, at_least_one)
+
+    def stops_early(self, offset: int, before: int) -> bool:
+        """True if :meth:`read` from ``offset`` on stops at the end of a segment below ``before``."""
+        return self._segment_with(offset).next_offset < before
+
+    def _segment_with(self, offset: int) -> Segment:
+        return self._segments[bisect_right(self._segments, offset, key=_by_base_offset) - 1]
 
     def offset_for_timestamp(self, timestamp: int, before: int) -> tuple[int, int] | None:
         """(timestamp, offset) of the first record at or after ``timestamp``, if its offset is below ``before``.

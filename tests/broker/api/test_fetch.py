@@ -176,6 +176,15 @@ def test_a_long_poll_ends_with_its_time(client: RawClient) -> None:
     assert consumed(part, 0) == [b"0"]
 
 
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_fetch_that_a_segment_s_end_stops_does_not_wait_for_min_bytes(client: RawClient, committed: bool) -> None:
+    topic = new_topic(client, segment_bytes="1048576")
+    for number in range(12):
+        assert produce(client, topic, batch([b"%d" % number + bytes(100_000)])).error_code == ErrorCode.NONE
+    part = fetch(client, topic, 9, max_wait_ms=FOR_EVER_MS, min_bytes=500_000, committed=committed)
+    assert [header.base_offset for header, _ in iterate_batches(part.records)] == [9], "a segment has room for ten"
+
+
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_committed_reader_wakes_when_the_transaction_ends(
     client: RawClient, shared_broker: EmbeddedBroker, commit: bool

@@ -5,8 +5,9 @@ stable offset, and gets the aborted transactions that it must skip. The broker r
 the first partition with records, however small max_bytes is (KIP-74). An answer holds at most 55 MiB, Kafka's default
 of fetch.max.bytes. The broker waits up to max_wait_ms for min_bytes, 5 minutes at most, but answers at once while it
 stops, and if the client has gone. If there is less than min_bytes, or nothing, it first waits for the transactions that
-have ended and are not on disk yet, because their clients may have been answered. A client that loses READ while it
-waits gets no records. The broker declines fetch sessions (KIP-227) with session id 0, and clients then send full
+have ended and are not on disk yet, because their clients may have been answered. It does not wait if it has read a
+partition to the end of a segment that others follow (Kafka: DelayedFetch). A client that loses READ while it waits gets
+no records. The broker declines fetch sessions (KIP-227) with session id 0, and clients then send full
 fetches. From v13 on topics are named by id.
 """
 
@@ -89,6 +90,8 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
             remaining = 0 if broker.polls.must_answer else deadline - broker.clock.monotonic()
             if read.has_error or read.size >= max(1, request.min_bytes) or not partitions:
                 break
+            if _stops_early(entries, request.isolation_level == _READ_COMMITTED):
+                break
             if not is_settled and any(partition.state.has_unseen_end for partition in partitions.values()):
                 is_settled = True
                 await broker.flusher.barrier()
@@ -101,6 +104,16 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
         for partition in partitions.values():
             partition.remove_reader(reader)
     return FetchResponse(throttle_time_ms=0, error_code=ErrorCode.NONE, session_id=_NO_SESSION, responses=read.topics)
+
+
+def _stops_early(entries: list[list[_Entry]], committed_only: bool) -> bool:
+    """True if the end of a segment has stopped the read of a partition. The next answer goes on behind it."""
+    return any(
+        entry.partition.log.stops_early(entry.requested.fetch_offset, entry.partition.visible_before(committed_only))
+        for topic in entries
+        for entry in topic
+        if entry.partition is not None
+    )
 
 
 async def _wait(reader: asyncio.Event, seconds: float) -> None:
