@@ -174,6 +174,18 @@ def limits_of_size(broker: Subject) -> None:
         broker.note(label, error=answer.error_code, whole_batches=len(sizes))
 
 
+@case
+def min_bytes_at_the_end_of_a_segment_and_of_the_log(broker: Subject) -> None:
+    topic = broker.topic(segment_bytes="1048576")
+    for _ in range(12):
+        produce(broker.client, topic, batch([bytes(100_000)]))
+    for step, offset, max_wait_ms in (("a segment", 9, 20_000), ("the log", 10, 200)):
+        began = time.monotonic()
+        answer = fetch(broker.client, topic, offset, max_wait_ms=max_wait_ms, min_bytes=500_000)
+        waited = time.monotonic() - began >= max_wait_ms / 1000
+        broker.note(step, waited=waited, batches=[header.base_offset for header, _ in iterate_batches(answer.records)])
+
+
 def _whole(records: bytes, size: int) -> bytes:
     return records[: len(records) // size * size]
 
