@@ -254,8 +254,7 @@ class PartitionLog:
         """
         expired = self.start_offset
         for segment in self._segments:
-            is_old = not segment.size or 0 <= segment.newest_timestamp < oldest_ms
-            if segment.next_offset > limit or not is_old:
+            if segment.next_offset > limit or not 0 <= segment.newest_timestamp < oldest_ms:
                 break
             expired = max(expired, segment.next_offset)
         return expired
@@ -347,7 +346,7 @@ class PartitionLog:
             self._segments[-1].sync()
         segment = Segment(self._files, self.directory / name_at(self._end_offset, LOG), self._end_offset)
         self._files.sync_directory(self.directory)
-        self._segments[-1].seal(self._end_offset)
+        self._segments[-1].seal()
         self._segments = [*self._segments, segment]
         self._unplanned += _POINT_BYTES
         return segment

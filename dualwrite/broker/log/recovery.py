@@ -150,7 +150,7 @@ class LogRecovery:
                 f"{self._path(following)}: begins at offset {following}, but the segment before it ends at"
                 f" {segment.next_offset} ({segment.path})"
             )
-        segment.seal(following)
+        segment.seal()
 
     def _open_last(self, base_offset: int) -> None:
         segment = self._open_segment(base_offset, None)

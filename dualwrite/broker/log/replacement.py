@@ -79,8 +79,10 @@ class Replacement:
     def finish(self) -> None:
         """Return once the replacement is on disk. Then ``PartitionLog.replace`` accepts it."""
         self._fill(self._next_offset)
+        end_offset = self.segment.next_offset
+        assert end_offset == self.end_offset, f"the new segment ends at {end_offset} instead of {self.end_offset}"
         self.segment.sync()
-        self.segment.seal(self.end_offset)
+        self.segment.seal()
 
     def discard(self) -> None:
         """Remove the files that were written."""

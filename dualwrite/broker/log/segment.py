@@ -277,14 +277,10 @@ class Segment:
         if file is not None:
             file.sync()
 
-    def seal(self, next_offset: int) -> None:
-        """Release the file. Everything must be on disk; no batch may follow.
-
-        :param next_offset: the base offset of the following segment.
-        """
+    def seal(self) -> None:
+        """Release the file. Everything must be on disk; no batch may follow."""
         if self.index is self.growing_index:
             self.growing_index.add_time(self.max_timestamp, self._max_timestamp_offset)
-        self.next_offset = next_offset
         self._file = None  # the file closes once another thread's sync is done
 
     def batches(self) -> Iterator[tuple[BatchHeader, bytes]]:

@@ -175,7 +175,7 @@ def test_a_crash_at_any_moment_leaves_the_old_segments_or_the_new_one() -> None:
     raise AssertionError("it never came to the end")
 
 
-def test_a_missing_segment_is_not_taken_for_a_gap_left_by_compaction() -> None:
+def test_a_missing_segment_behind_a_compacted_one_is_refused() -> None:
     files = MemoryFiles()
     log = log_of_ten(files)
     log.replace(written(log, 0, 0, (1,)))
@@ -184,7 +184,7 @@ def test_a_missing_segment_is_not_taken_for_a_gap_left_by_compaction() -> None:
         opened(files)
 
 
-def test_a_missing_batch_within_a_segment_is_not_taken_for_a_gap_left_by_compaction() -> None:
+def test_a_missing_batch_within_a_segment_is_refused() -> None:
     files = MemoryFiles()
     log = opened(files, segment_bytes=240)
     batches = [add(log) for _ in range(4)]
@@ -212,6 +212,15 @@ def test_batches_of_others_are_refused() -> None:
     with pytest.raises(AssertionError, match="2 is not among the old segments"):
         replacement.leave_out(header)
     assert replacement.size == len(zero + one)
+
+
+def test_a_replacement_that_has_not_all_offsets_of_the_old_segments_is_refused() -> None:
+    log = log_of_ten(MemoryFiles())
+    replacement = log.begin_replacement(log.sealed_segments()[:2])
+    for _, batch in replacement.old[0].batches():
+        replacement.append(batch)
+    with pytest.raises(AssertionError, match="the new segment ends at 2 instead of 4"):
+        replacement.finish()
 
 
 def test_a_replacement_is_never_larger_than_what_it_replaces() -> None:
