@@ -258,6 +258,26 @@ def test_a_forgotten_decision_that_kafka_had_not_committed_yet_is_a_hazard(
     assert (second, Outcome.HEURISTIC_HAZARD) in states(dual_write)
 
 
+@pytest.mark.parametrize(("completion", "fails"), [("await", None), ("await", "commit"), ("background", None)])
+def test_the_heartbeat_knows_of_a_forgotten_decision_that_kafka_had_committed(
+    engine: Engine, make_dual_write: Callable[..., DualWrite], kafka: FakeKafka, completion: str, fails: str | None
+) -> None:
+    """By the answer to the commit, by recovery, or by an answer that was collected later."""
+    dual_write = make_dual_write(engine, lease_timeout=3600, completion=completion)
+    kafka.is_slow = lambda: True
+    write(dual_write, "one")
+    assert dual_write.wait_idle(20)
+    before = copied(engine)
+    kafka.fault = lambda request: Fault.BEFORE if request == fails else Fault.NONE
+    write(dual_write, "two")
+    second = state_now(engine)
+    assert dual_write.wait_idle(20)
+    assert kafka.committed == ["one", "two"]
+    set_back(engine, before)
+    manager_of(dual_write).process.pool.beat()
+    assert states(dual_write) == [(second, Outcome.HEURISTIC_COMMIT)]
+
+
 def test_a_forgotten_decision_whose_commit_was_answered_late_is_no_hazard(
     engine: Engine, make_dual_write: Callable[..., DualWrite], kafka: FakeKafka
 ) -> None:

@@ -1,0 +1,122 @@
+"""What becomes of a participant that a unit of work or a branch has borrowed, if it cannot be trusted afterwards."""
+
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import Engine
+
+from dualwrite.coordinator.branch import Branches
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.manager.unit_manager import manager_of
+from dualwrite.coordinator.steps.observers import no_observer
+from dualwrite.coordinator.unit.unit_database import unit_driver
+from dualwrite.errors import FencedError, PrepareFailedError
+from dualwrite.ids import PreparedTxnState
+from dualwrite.records.outgoing import OutgoingRecord
+from tests.support.coordinator.event_table import stored_values
+from tests.support.coordinator.fake_kafka import FakeKafka, FakeParticipant
+from tests.support.coordinator.searches.unit_search import MappedEvent
+from tests.support.coordinator.usual_unit import in_both, recovered, run_unit, write_unit
+
+Make = Callable[..., DualWrite]
+
+
+class SpentParticipant(FakeParticipant):
+    """As librdkafka after a lost connection: its requests may still be in flight."""
+
+    @property
+    def is_reusable(self) -> bool:
+        return False
+
+
+class NamelessParticipant(FakeParticipant):
+    """It acknowledges records, and cannot say under which identity."""
+
+    def prepare_transaction(self) -> PreparedTxnState:
+        super().prepare_transaction()
+        return PreparedTxnState()
+
+
+def made_as(kind: type[FakeParticipant], kafka: FakeKafka) -> Callable[[object], FakeParticipant]:
+    def make(config: object) -> FakeParticipant:
+        kafka.participants.append(kind(kafka))
+        return kafka.participants[-1]
+
+    return make
+
+
+def write_branch(dual_write: DualWrite) -> PreparedTxnState:
+    with Branches(manager_of(dual_write)).branch() as branch:
+        branch.produce(OutgoingRecord("events", "branch"))
+        return branch.prepare()
+
+
+def test_a_participant_that_is_not_reusable_serves_one_unit_of_work(
+    make_dual_write: Make, sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    dual_write = make_dual_write(participant=made_as(SpentParticipant, kafka))
+    write_unit(dual_write, "one")
+    assert kafka.open_participants() == 0
+    write_unit(dual_write, "two")
+    assert in_both(sqlite_engine, kafka, "one", "two")
+    assert kafka.requests.count("init-keep") == 2, "recovery comes before the next unit of work"
+
+
+def test_a_participant_that_is_not_reusable_serves_one_branch(make_dual_write: Make, kafka: FakeKafka) -> None:
+    dual_write = make_dual_write(participant=made_as(SpentParticipant, kafka))
+    write_branch(dual_write)
+    assert (kafka.aborted, kafka.open_participants()) == (["branch"], 0)
+
+
+def test_a_unit_whose_transaction_has_no_identity_is_rolled_back(
+    make_dual_write: Make, sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    """The empty state in the row would let recovery abort what the database has committed."""
+    dual_write = make_dual_write(participant=made_as(NamelessParticipant, kafka))
+    with pytest.raises(PrepareFailedError, match="without an identity"):
+        write_unit(dual_write, "one")
+    assert (stored_values(sqlite_engine), kafka.aborted, kafka.ongoing) == ([], ["one"], None)
+
+
+def test_a_branch_whose_transaction_has_no_identity_is_aborted(make_dual_write: Make, kafka: FakeKafka) -> None:
+    dual_write = make_dual_write(participant=made_as(NamelessParticipant, kafka))
+    with pytest.raises(PrepareFailedError, match="without an identity"):
+        write_branch(dual_write)
+    assert (kafka.aborted, kafka.ongoing) == (["branch"], None)
+
+
+def test_a_participant_that_was_found_fenced_as_it_sent_its_records_is_not_used_again(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    """Sending ahead of the flush is only for speed, but what it finds out counts."""
+
+    def fence(request: str) -> None:
+        if request == "send":
+            raise FencedError("by a late copy")
+
+    kafka.before_effect = fence
+    with pytest.raises(FencedError):
+        run_unit(
+            dual_write, lambda tx: tx.session.add(MappedEvent("one")), lambda tx: tx.produce("events", value="one")
+        )
+    assert (kafka.aborted, kafka.open_participants()) == (["one"], 0)
+    write_unit(dual_write, "two")
+    assert in_both(sqlite_engine, kafka, "two")
+
+
+def test_a_unit_that_is_released_in_its_middle_gives_no_open_transaction_to_the_next_one(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    """As if an interrupt had come between two steps of its end, and finish() was not called again."""
+    manager, user = manager_of(dual_write), object()
+    slot = manager.process.pool.acquire(user)
+    slot.recover()
+    driver = unit_driver(sqlite_engine, manager.store, slot, no_observer)
+    driver.begin()
+    driver.produce(OutgoingRecord("events", b"one"))
+    driver.release()
+    manager.process.pool.release(user)
+    assert recovered(dual_write)
+    assert (kafka.aborted, kafka.ongoing) == (["one"], None)
+    write_unit(dual_write, "two")
+    assert in_both(sqlite_engine, kafka, "two")
