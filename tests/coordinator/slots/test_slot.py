@@ -137,3 +137,21 @@ def test_a_lost_slot_is_not_recovered_in_the_background(make_slot: Callable[[Rep
     slot.fence(FencedError("another process has it"))
     slot.finish_later()
     assert not slot.is_busy
+
+
+def test_a_slot_that_was_lost_before_its_commit_was_answered_counts_as_unfinished(
+    make_slot: Callable[[Repair], Slot], kafka: FakeKafka
+) -> None:
+    slot = make_slot(lambda slot: None)
+    slot.recover()
+    kafka.is_slow = lambda: True
+    participant = slot.lend()
+    participant.begin_transaction()
+    participant.produce(OutgoingRecord("events", b"one"))
+    kafka.participants[-1].send_commit()
+    slot.give_back(participant)
+    slot.fence(FencedError("another process has taken over"))
+    slot.complete_later()
+    assert not slot.is_busy, "its new owner completes it"
+    assert not slot.close(0), "it needs recovery"
+    assert (slot.is_unfinished, kafka.committed, kafka.open_participants()) == (True, [], 0)
