@@ -70,8 +70,11 @@ class Branch:
     def _begin(self) -> None:
         if not self._has_begun:
             self._observe("BEGIN_KAFKA")
+            # If an exception comes here, it is not known whether the participant has begun: the slot makes another.
+            self._is_reusable = False
             self._participant.begin_transaction()
             self._has_begun = True
+            self._is_reusable = True
 
     def prepare(self) -> PreparedTxnState:
         """Flush; return the state that identifies the transaction, after every record was acknowledged.

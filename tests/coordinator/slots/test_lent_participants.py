@@ -37,6 +37,15 @@ class NamelessParticipant(FakeParticipant):
         return PreparedTxnState()
 
 
+class StruckParticipant(FakeParticipant):
+    """An interrupt comes as its first transaction has begun, before the caller knows."""
+
+    def begin_transaction(self) -> None:
+        super().begin_transaction()
+        if len(self.kafka.participants) == 1:
+            raise KeyboardInterrupt
+
+
 def made_as(kind: type[FakeParticipant], kafka: FakeKafka) -> Callable[[object], FakeParticipant]:
     def make(config: object) -> FakeParticipant:
         kafka.participants.append(kind(kafka))
@@ -66,6 +75,18 @@ def test_a_participant_that_is_not_reusable_serves_one_branch(make_dual_write: M
     dual_write = make_dual_write(participant=made_as(SpentParticipant, kafka))
     write_branch(dual_write)
     assert (kafka.aborted, kafka.open_participants()) == (["branch"], 0)
+
+
+def test_a_branch_that_is_interrupted_as_it_begins_leaves_its_participant_to_no_other(
+    make_dual_write: Make, kafka: FakeKafka
+) -> None:
+    """It would refuse to begin each later transaction inside of the one that it has begun."""
+    dual_write = make_dual_write(participant=made_as(StruckParticipant, kafka))
+    with pytest.raises(KeyboardInterrupt):
+        write_branch(dual_write)
+    assert kafka.open_participants() == 0
+    assert write_branch(dual_write)
+    assert (kafka.aborted, kafka.ongoing) == (["branch"], None)
 
 
 def test_a_unit_whose_transaction_has_no_identity_is_rolled_back(
