@@ -97,6 +97,17 @@ def test_a_forgotten_first_decision_is_noticed_too(engine: Engine, dual_write: D
     assert states(dual_write) == [(first, Outcome.HEURISTIC_COMMIT)]
 
 
+def test_a_forgotten_renewal_is_noticed(engine: Engine, dual_write: DualWrite) -> None:
+    write(dual_write, "one")
+    before = slot_rows(engine)[ID].lease_version
+    manager_of(dual_write).process.pool.beat()
+    with engine.begin() as connection:
+        connection.execute(update(table).values(lease_version=before))
+    with pytest.raises(DecisionLostError, match="the database has lost what it had committed"):
+        write(dual_write, "two")
+    assert stored_values(engine) == ["one"]
+
+
 def test_a_forgotten_lease_is_noticed(engine: Engine, dual_write: DualWrite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dualwrite.coordinator.sql.lease_store.FIRST_TOKENS", 2**48)
     write(dual_write, "one")
