@@ -1,43 +1,53 @@
-"""A trigger that keeps the state row as it is: the UPDATE succeeds, and no state is stored."""
+"""A trigger that keeps the state row as it is: each UPDATE succeeds, and changes nothing."""
+
+from collections.abc import Iterator
 
 import pytest
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine
 
-from dualwrite.coordinator.rules.lease import Lease, LeaseLostError
-from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
+from dualwrite.coordinator.rules.lease import LeaseLostError
+from dualwrite.coordinator.rules.slot_rules import Candidate, SlotStatus
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.ids import PreparedTxnState, ProducerIdentity
-from tests.support.coordinator.event_table import TakingStore, ready_engine
+from tests.support.coordinator.event_table import TakingStore, ready_engine, slot_rows
 
-STATE = PreparedTxnState(ProducerIdentity(42, 7))
-
-WITHOUT_A_STATE = {
-    "sqlite": [
-        f"CREATE TRIGGER keep BEFORE UPDATE OF prepared_txn_state ON {table.name} BEGIN SELECT RAISE(IGNORE); END"
-    ],
+ID = "orders-0"
+PROTECTING = {
+    "sqlite": [f"CREATE TRIGGER keep BEFORE UPDATE ON {table.name} BEGIN SELECT RAISE(IGNORE); END"],
     "postgresql": [
         "CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
-        f"CREATE TRIGGER keep BEFORE UPDATE OF prepared_txn_state ON {table.name} FOR EACH ROW EXECUTE FUNCTION keep()",
+        f"CREATE TRIGGER keep BEFORE UPDATE ON {table.name} FOR EACH ROW EXECUTE FUNCTION keep()",
     ],
 }
-"""By dialect, a trigger that keeps the row as it is, without an error."""
+"""By dialect, the statements that make the trigger; MariaDB's cannot do this without an error."""
 
 
-def take(engine: Engine) -> Lease:
-    return TakingStore(engine).take_over("orders-0", "me")
-
-
-@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
-def test_a_state_that_a_trigger_keeps_out_of_the_row_does_not_count_as_stored(
-    database: str, request: pytest.FixtureRequest
-) -> None:
-    engine = ready_engine(request.getfixturevalue(f"{database}_url"))
-    store, lease = SqlDecisionStore(engine), take(engine)
-    with engine.begin() as connection:
-        for statement in WITHOUT_A_STATE[database]:
-            connection.exec_driver_sql(statement)
-    with engine.connect() as connection, connection.begin(), pytest.raises(LeaseLostError, match="orders-0"):
-        store.store(connection, lease, STATE)
-    with engine.connect() as connection:
-        assert connection.scalar(select(table.c.prepared_txn_state)) == ""
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    engine = ready_engine(request.getfixturevalue(f"{request.param}_url"))
+    yield engine
     engine.dispose()
+
+
+def protect_rows(engine: Engine) -> None:
+    with engine.begin() as connection:
+        for statement in PROTECTING[engine.dialect.name]:
+            connection.exec_driver_sql(statement)
+
+
+def test_a_state_that_is_not_in_the_row_does_not_count_as_stored(engine: Engine) -> None:
+    store = TakingStore(engine)
+    lease = store.take_over(ID, "me")
+    protect_rows(engine)
+    with engine.connect() as connection, connection.begin(), pytest.raises(LeaseLostError, match=ID):
+        store.store(connection, lease, PreparedTxnState(ProducerIdentity(42, 7)))
+    assert slot_rows(engine)[ID].prepared_txn_state == ""
+
+
+def test_a_lease_that_is_not_in_the_row_does_not_count_as_taken(engine: Engine) -> None:
+    store = TakingStore(engine)
+    store.take_over(ID, "me")
+    protect_rows(engine)
+    (row,) = store.leases.rows("orders")
+    assert store.leases.take([Candidate(row, SlotStatus.DEAD)], "heir", 30.0, most=1) == []
+    assert slot_rows(engine)[ID].owner == "me"
