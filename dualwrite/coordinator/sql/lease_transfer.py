@@ -18,7 +18,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, case, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
-from dualwrite.coordinator.rules.lease import Lease, require_row
+from dualwrite.coordinator.rules.lease import Lease, LeaseLostError, require_row
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
 from dualwrite.coordinator.sql.lease_store import new_version
@@ -131,16 +131,25 @@ class TransferredLeases:
 
     @staticmethod
     def _store(connection: Connection, chunk: Sequence[Decided], lease_columns: dict[str, Any]) -> None:
-        """Write the states of ``chunk`` into its rows, which are locked."""
+        """Write the states of ``chunk`` into its rows, which are locked.
+
+        :raises LeaseLostError: if the database has not stored all of them; the caller rolls back.
+        """
         columns_by_id = {lease.transactional_id: row_values(state) for lease, state in chunk}
         values = {
             name: _case_by_id({transactional_id: columns[name] for transactional_id, columns in columns_by_id.items()})
             for name in ("prepared_txn_state", "anchor", "first_record")
         }
-        connection.execute(
+        stored = connection.execute(
             update(table).where(table.c.transactional_id.in_(list(columns_by_id))).values(**values, **lease_columns),
             execution_options=ours(connection),
-        )
+        ).rowcount
+        if stored != len(chunk):  # the rows are locked: only the table itself can prevent it, by a trigger or a rule
+            raise LeaseLostError(
+                chunk[0][0],
+                f"the database has stored {stored} of {len(chunk)} states, and nothing is committed: look for a "
+                f"trigger or a rule on {table.name}",
+            )
 
 
 def _case_by_id(values: dict[str, str | None]) -> ColumnElement[Any] | None:

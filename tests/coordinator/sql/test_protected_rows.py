@@ -7,11 +7,13 @@ from sqlalchemy import Engine
 
 from dualwrite.coordinator.rules.lease import LeaseLostError
 from dualwrite.coordinator.rules.slot_rules import Candidate, SlotStatus
+from dualwrite.coordinator.sql.lease_transfer import TransferredLeases
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.ids import PreparedTxnState, ProducerIdentity
 from tests.support.coordinator.event_table import TakingStore, ready_engine, slot_rows
 
 ID = "orders-0"
+STATE = PreparedTxnState(ProducerIdentity(42, 7))
 PROTECTING = {
     "sqlite": [f"CREATE TRIGGER keep BEFORE UPDATE ON {table.name} BEGIN SELECT RAISE(IGNORE); END"],
     "postgresql": [
@@ -40,7 +42,7 @@ def test_a_state_that_is_not_in_the_row_does_not_count_as_stored(engine: Engine)
     lease = store.take_over(ID, "me")
     protect_rows(engine)
     with engine.connect() as connection, connection.begin(), pytest.raises(LeaseLostError, match=ID):
-        store.store(connection, lease, PreparedTxnState(ProducerIdentity(42, 7)))
+        store.store(connection, lease, STATE)
     assert slot_rows(engine)[ID].prepared_txn_state == ""
 
 
@@ -51,3 +53,13 @@ def test_a_lease_that_is_not_in_the_row_does_not_count_as_taken(engine: Engine) 
     (row,) = store.leases.rows("orders")
     assert store.leases.take([Candidate(row, SlotStatus.DEAD)], "heir", 30.0, most=1) == []
     assert slot_rows(engine)[ID].owner == "me"
+
+
+def test_branches_whose_states_are_not_in_the_rows_are_not_decided(engine: Engine) -> None:
+    store = TakingStore(engine)
+    leases = [store.take_over(name, "me") for name in (ID, "orders-1")]
+    protect_rows(engine)
+    decided = [(lease, STATE) for lease in leases]
+    with engine.connect() as connection, pytest.raises(LeaseLostError, match="stored 0 of 2 states"):
+        TransferredLeases(engine).store_all(connection, decided, "me", 30.0)
+    assert {row.prepared_txn_state for row in slot_rows(engine).values()} == {""}
