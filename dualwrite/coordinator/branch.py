@@ -38,7 +38,6 @@ class Branch:
         self._has_begun = False
         self._prepared: PreparedTxnState | None = None
         self._is_reusable = True
-        self._is_over = False
         self._may_be_transferred = False
         """True if the lease may belong to another owner."""
 
@@ -102,17 +101,13 @@ class Branch:
         self._observe("TRANSFER_LEASE")
         self._may_be_transferred = True
         transferred = sign(self.lease)
-        self._is_over = True
         self._participant.close()  # sends nothing to Kafka: the transaction stays prepared
         self._pool.forget_transferred(self._user, finished=True)
         return transferred
 
     def end(self) -> None:
         """End the branch. Unless it was transferred, abort the transaction or leave that to recovery."""
-        if self._is_over:
-            return
-        self._is_over = True
-        if self._may_be_transferred:
+        if self._may_be_transferred:  # if transfer() has returned, the pool has forgotten the slot
             self._participant.close()
             self._pool.forget_transferred(self._user, finished=False)
             return

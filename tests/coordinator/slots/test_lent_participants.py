@@ -5,18 +5,22 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import Engine
 
-from dualwrite.coordinator.branch import Branches
+from dualwrite.coordinator.branch import Branch, Branches
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
+from dualwrite.coordinator.rules.lease import Lease, LeaseLostError
+from dualwrite.coordinator.rules.recovery_decision import Outcome
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
+from dualwrite.coordinator.sql.lease_transfer import TransferredLeases
 from dualwrite.coordinator.steps.observers import no_observer
 from dualwrite.coordinator.unit.unit_database import unit_driver
 from dualwrite.errors import FencedError, PrepareFailedError
 from dualwrite.ids import PreparedTxnState
 from dualwrite.records.outgoing import OutgoingRecord
-from tests.support.coordinator.event_table import stored_values
+from tests.support.coordinator.event_table import slot_rows, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka, FakeParticipant
 from tests.support.coordinator.searches.unit_search import MappedEvent
-from tests.support.coordinator.usual_unit import in_both, recovered, run_unit, write_unit
+from tests.support.coordinator.usual_unit import fail_at, in_both, recovered, run_unit, write_unit
 
 Make = Callable[..., DualWrite]
 
@@ -46,6 +50,16 @@ class StruckParticipant(FakeParticipant):
             raise KeyboardInterrupt
 
 
+class LateParticipant(FakeParticipant):
+    """An interrupt comes as the first one is closed."""
+
+    def close(self) -> None:
+        is_first = self is self.kafka.participants[0] and not self.closed
+        super().close()
+        if is_first:
+            raise KeyboardInterrupt
+
+
 def made_as(kind: type[FakeParticipant], kafka: FakeKafka) -> Callable[[object], FakeParticipant]:
     def make(config: object) -> FakeParticipant:
         kafka.participants.append(kind(kafka))
@@ -54,10 +68,30 @@ def made_as(kind: type[FakeParticipant], kafka: FakeKafka) -> Callable[[object],
     return make
 
 
-def write_branch(dual_write: DualWrite) -> PreparedTxnState:
+def write_branch(dual_write: DualWrite, finish: Callable[[Branch], object] = lambda branch: None) -> PreparedTxnState:
     with Branches(manager_of(dual_write)).branch() as branch:
         branch.produce(OutgoingRecord("events", "branch"))
-        return branch.prepare()
+        prepared = branch.prepare()
+        finish(branch)
+        return prepared
+
+
+def raising(error: BaseException) -> Callable[[Branch], None]:
+    def finish(branch: Branch) -> None:
+        raise error
+
+    return finish
+
+
+def transferring(engine: Engine) -> Callable[[Branch], object]:
+    """Sign the lease over to the owner "run 1"."""
+    store, leases = SqlDecisionStore(engine), TransferredLeases(engine)
+
+    def sign(lease: Lease) -> Lease:
+        with store.transaction(commit=True) as connection:
+            return leases.transfer(connection, lease, "run 1", 1000.0)
+
+    return lambda branch: branch.transfer(sign)
 
 
 def test_a_participant_that_is_not_reusable_serves_one_unit_of_work(
@@ -75,6 +109,61 @@ def test_a_participant_that_is_not_reusable_serves_one_branch(make_dual_write: M
     dual_write = make_dual_write(participant=made_as(SpentParticipant, kafka))
     write_branch(dual_write)
     assert (kafka.aborted, kafka.open_participants()) == (["branch"], 0)
+
+
+def test_a_participant_that_was_found_fenced_in_a_branch_is_not_used_again(
+    dual_write: DualWrite, kafka: FakeKafka
+) -> None:
+    with pytest.raises(FencedError):
+        write_branch(dual_write, raising(FencedError("by a late copy")))
+    assert (kafka.aborted, kafka.open_participants()) == (["branch"], 0)
+
+
+def test_a_lost_lease_of_another_slot_does_not_cost_a_branch_its_own(dual_write: DualWrite) -> None:
+    with pytest.raises(LeaseLostError):
+        write_branch(dual_write, raising(LeaseLostError(Lease("orders-1", 1))))
+    assert [slot.transactional_id for slot in manager_of(dual_write).process.pool.slots()] == ["orders-0"]
+
+
+def test_a_participant_of_a_lost_slot_that_cannot_abort_is_closed(dual_write: DualWrite, kafka: FakeKafka) -> None:
+    """Its new owner recovers the slot, so no recovery here closes the participant."""
+    fail_at(kafka, "abort")
+    with pytest.raises(LeaseLostError):
+        write_branch(dual_write, lambda branch: raising(LeaseLostError(branch.lease))(branch))
+    assert (kafka.open_participants(), manager_of(dual_write).process.pool.slots()) == (0, [])
+
+
+def test_an_interrupt_during_the_abort_of_a_branch_reaches_its_caller(dual_write: DualWrite, kafka: FakeKafka) -> None:
+    def strike(request: str) -> None:
+        if request == "abort":
+            kafka.before_effect = lambda request: None
+            raise KeyboardInterrupt
+
+    kafka.before_effect = strike
+    with pytest.raises(KeyboardInterrupt):
+        write_branch(dual_write)
+    assert recovered(dual_write)
+    assert (kafka.aborted, kafka.ongoing) == (["branch"], None)
+
+
+def test_a_transferred_branch_leaves_no_participant_and_no_slot(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    write_branch(dual_write, transferring(sqlite_engine))
+    assert (kafka.open_participants(), manager_of(dual_write).process.pool.slots()) == (0, [])
+    assert slot_rows(sqlite_engine)["orders-0"].owner == "run 1"
+
+
+def test_a_branch_that_is_interrupted_after_its_transfer_leaves_its_slot_to_recovery(
+    make_dual_write: Make, sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    """The caller does not learn of the transfer, so no decision includes the branch: it is aborted soon."""
+    dual_write = make_dual_write(participant=made_as(LateParticipant, kafka))
+    with pytest.raises(KeyboardInterrupt):
+        write_branch(dual_write, transferring(sqlite_engine))
+    assert manager_of(dual_write).process.pool.slots() == []
+    assert dual_write.recover() == {"orders-0": Outcome.ABORTED}
+    assert (kafka.aborted, kafka.ongoing, dual_write.outcomes()) == (["branch"], None, [])
 
 
 def test_a_branch_that_is_interrupted_as_it_begins_leaves_its_participant_to_no_other(
