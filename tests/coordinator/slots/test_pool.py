@@ -20,7 +20,14 @@ from dualwrite.errors import (
     NoFreeSlotError,
 )
 from tests.support.coordinator.memory_leases import MemoryLeases
-from tests.support.coordinator.memory_pools import LONG, FullRuntime, PoolWorld, until_waiting, used, world
+from tests.support.coordinator.memory_pools import (
+    LONG,
+    FullRuntime,
+    PoolWorld,
+    until_waiting,
+    used,
+    world,
+)
 
 __all__ = ["world"]
 

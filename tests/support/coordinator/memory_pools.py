@@ -61,6 +61,40 @@ class LockedRuntime:
             yield
 
 
+class WatchedLock:
+    """A reentrant lock. As soon as its thread has let go of it, ``runtime.after_lock`` runs, once."""
+
+    def __init__(self, runtime: "OvertakenRuntime") -> None:
+        self._runtime = runtime
+        self._lock = THIS_PROCESS.reentrant_lock()
+        self._depth = 0
+
+    def __enter__(self) -> None:
+        self._lock.__enter__()
+        self._depth += 1
+
+    def __exit__(self, *error: Any) -> None:
+        self._depth -= 1
+        is_free = not self._depth
+        self._lock.__exit__(*error)
+        if is_free:
+            act, self._runtime.after_lock = self._runtime.after_lock, lambda: None
+            act()
+
+
+class OvertakenRuntime:
+    """This process as a Runtime, where an act of a test comes as the next reentrant lock is free again."""
+
+    def __init__(self) -> None:
+        self.after_lock: Callable[[], object] = lambda: None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(THIS_PROCESS, name)
+
+    def reentrant_lock(self) -> Any:
+        return WatchedLock(self)
+
+
 class ClockedRuntime:
     """This process as a Runtime, with a clock that a test sets forward."""
 
