@@ -345,15 +345,19 @@ WAYS_TO_BEGIN = [
 ]
 
 
+@pytest.mark.parametrize("journal", ["DELETE", "WAL"])  # with a WAL a reader alone would not keep a writer out
+@pytest.mark.parametrize("at_once", [False, True])
 @pytest.mark.parametrize("make", WAYS_TO_BEGIN)
 def test_sqlites_write_lock_is_really_held_however_the_engine_begins(
-    sqlite_url: str, make: Callable[[str], Engine]
+    sqlite_url: str, make: Callable[[str], Engine], at_once: bool, journal: str
 ) -> None:
     upgrade(sqlite_url)
     engine, other = make(sqlite_url), create_engine(sqlite_url, connect_args={"timeout": 0})
+    with other.connect() as connection:
+        connection.exec_driver_sql(f"PRAGMA journal_mode = {journal}")
     store = TakingStore(engine)
     lease = store.take_over(ID, "a")
-    with store.locked(lease), pytest.raises(DatabaseBusyError):
+    with store.locked_at_once([lease]) if at_once else store.locked(lease), pytest.raises(DatabaseBusyError):
         TakingStore(other, patience=0).take_over(ID, "b")
     assert TakingStore(other, patience=0).take_over(ID, "b").fencing_token == 2
     engine.dispose()

@@ -1,18 +1,19 @@
 """The leases in real SQLite files and PostgreSQL: taken by one, renewed by who has them, given back, run out."""
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, create_engine, event, update
+from sqlalchemy import Connection, Engine, create_engine, delete, event, update
 
-from dualwrite.coordinator.rules.lease import Lease
+from dualwrite.coordinator.rules.lease import Lease, LeaseLostError
 from dualwrite.coordinator.rules.slot_rules import Candidate, SlotObserver, SlotRow, SlotStatus, choose
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.lease_store import SqlLeases
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.coordinator.sql.unit_bounds import begin_writing
-from dualwrite.errors import DatabaseNotReadyError, FencedError
-from dualwrite.ids import PreparedTxnState
+from dualwrite.errors import DatabaseBusyError, DatabaseNotReadyError, FencedError
+from dualwrite.ids import PreparedTxnState, ProducerIdentity
 from tests.support.coordinator.event_table import expire_leases, ready_engine, slot_rows
 from tests.support.servers.databases import SERVERS
 
@@ -218,3 +219,32 @@ def test_a_lease_is_over_when_its_time_is(engine: Engine, leases: SqlLeases) -> 
     with engine.begin() as connection:
         connection.execute(update(table).values(owner=""))
     assert take(leases, "third") == [Lease("a-0", 3)]
+
+
+@pytest.mark.parametrize("has_effect", [False, True])
+def test_a_renewal_of_unknown_outcome_costs_no_unit_of_work_its_lease(
+    engine: Engine, store: SqlDecisionStore, leases: SqlLeases, monkeypatch: pytest.MonkeyPatch, has_effect: bool
+) -> None:
+    """The row has the version from before or the one after, and this process remembers both."""
+    commit = engine.dialect.do_commit
+
+    def fail(connection: Any) -> None:
+        if has_effect:
+            commit(connection)
+        raise DatabaseBusyError("a test")
+
+    (lease,) = take(leases)
+    with monkeypatch.context() as patch, pytest.raises(DatabaseBusyError):
+        patch.setattr(engine.dialect, "do_commit", fail)
+        leases.renew([lease], "me", LONG)
+    with store.transaction(commit=True) as connection:
+        store.store(connection, lease, PreparedTxnState(ProducerIdentity(42, 7)))
+    assert slot_rows(engine)["a-0"].prepared_txn_state == "42:7"
+
+
+def test_a_row_that_is_deleted_during_a_recovery_is_no_valid_lease(store: SqlDecisionStore, leases: SqlLeases) -> None:
+    (lease,) = take(leases)
+    with store.locked(lease) as held:
+        held.connection.execute(delete(table))
+        with pytest.raises(LeaseLostError):
+            held.verify()
