@@ -234,9 +234,10 @@ def test_a_renewal_of_unknown_outcome_costs_no_unit_of_work_its_lease(
         raise DatabaseBusyError("a test")
 
     (lease,) = take(leases)
-    with monkeypatch.context() as patch, pytest.raises(DatabaseBusyError):
+    with monkeypatch.context() as patch:
         patch.setattr(engine.dialect, "do_commit", fail)
-        leases.renew([lease], "me", LONG)
+        with pytest.raises(DatabaseBusyError):
+            leases.renew([lease], "me", LONG)
     with store.transaction(commit=True) as connection:
         store.store(connection, lease, PreparedTxnState(ProducerIdentity(42, 7)))
     assert slot_rows(engine)["a-0"].prepared_txn_state == "42:7"
