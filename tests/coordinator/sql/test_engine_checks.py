@@ -125,3 +125,31 @@ def test_a_creator_that_shares_one_connection_cannot_commit_half_of_a_unit(
     assert stored_values(seen) == []
     seen.dispose()
     shared.close()
+
+
+def test_a_connection_whose_rollback_failed_is_not_pooled_with_its_transaction(
+    sqlite_url: str, make_dual_write: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine's pool does not roll back what is returned to it."""
+    engine = ready_engine(sqlite_url, pool_reset_on_return=None)
+    dual_write, roll_back = make_dual_write(engine), engine.dialect.do_rollback
+    dual_write.recover()
+    failures = [sqlite3.OperationalError("a test")]
+
+    def fail_once(connection: Any) -> None:
+        if failures:
+            raise failures.pop()
+        roll_back(connection)
+
+    def run_failing() -> None:
+        with dual_write.transaction() as tx:
+            tx.execute(insert(events).values(value="one"))
+            monkeypatch.setattr(engine.dialect, "do_rollback", fail_once)
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        run_failing()
+    with dual_write.transaction() as tx:
+        tx.execute(insert(events).values(value="two"))
+    assert (failures, stored_values(engine)) == ([], ["two"])
+    engine.dispose()
