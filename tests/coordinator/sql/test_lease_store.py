@@ -249,3 +249,15 @@ def test_a_row_that_is_deleted_during_a_recovery_is_no_valid_lease(store: SqlDec
         held.connection.execute(delete(table))
         with pytest.raises(LeaseLostError):
             held.verify()
+
+
+def test_a_look_renames_the_rows_of_a_sqlite_file_whose_device_has_another_number(sqlite_engine: Engine) -> None:
+    """As after another mount. Otherwise a later change of the file's path would make it look like a copy."""
+    leases = SqlLeases(sqlite_engine, SqlDecisionStore(sqlite_engine))
+    take(leases)
+    named = slot_rows(sqlite_engine)["a-0"].database_id
+    kind, _, *others = named.split(":")
+    with sqlite_engine.begin() as connection:
+        connection.execute(update(table).values(database_id=":".join([kind, "4711", *others])))
+    assert [row.transactional_id for row in leases.rows("a")] == ["a-0"]
+    assert slot_rows(sqlite_engine)["a-0"].database_id == named
