@@ -261,3 +261,11 @@ def test_a_look_renames_the_rows_of_a_sqlite_file_whose_device_has_another_numbe
         connection.execute(update(table).values(database_id=":".join([kind, "4711", *others])))
     assert [row.transactional_id for row in leases.rows("a")] == ["a-0"]
     assert slot_rows(sqlite_engine)["a-0"].database_id == named
+
+
+def test_a_slot_whose_state_is_unreadable_is_taken_with_the_others(engine: Engine, leases: SqlLeases) -> None:
+    """Its own recovery raises the error, and the recovery of the others goes on."""
+    leases.give_back(take(leases, most=2), finished=True)
+    with engine.begin() as connection:
+        connection.execute(update(table).where(table.c.transactional_id == "a-0").values(prepared_txn_state="x"))
+    assert take(leases, most=2) == [Lease("a-0", 2), Lease("a-1", 2)]
