@@ -269,3 +269,15 @@ def test_a_slot_whose_state_is_unreadable_is_taken_with_the_others(engine: Engin
     with engine.begin() as connection:
         connection.execute(update(table).where(table.c.transactional_id == "a-0").values(prepared_txn_state="x"))
     assert take(leases, most=2) == [Lease("a-0", 2), Lease("a-1", 2)]
+
+
+def test_a_slot_that_was_signed_over_since_the_look_is_not_taken_as_a_dead_owners(
+    engine: Engine, leases: SqlLeases
+) -> None:
+    """Its fencing token is still the same: a prepared transaction was transferred with it."""
+    take(leases, "former")
+    (row,) = leases.rows("a")
+    with engine.begin() as connection:
+        connection.execute(update(table).values(owner="run 1"))
+    assert leases.take([Candidate(row, SlotStatus.DEAD)], "heir", LONG, 1) == []
+    assert slot_rows(engine)["a-0"].owner == "run 1"
