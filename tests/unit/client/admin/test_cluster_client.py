@@ -246,6 +246,35 @@ def test_silent_brokers_share_the_time_that_a_call_may_take(
     assert clock.now <= began + timeout + 1e-6
 
 
+class MuteConnection:
+    """Takes every request, and lets its client wait for as long as the client wants."""
+
+    def __init__(self, endpoint: Endpoint, clock: FakeClock) -> None:
+        self.endpoint = endpoint
+        self._clock = clock
+
+    def is_usable(self) -> bool:
+        return True
+
+    def request(self, call: VersionedRequest, *, timeout: float = 1000.0) -> Any:
+        self._clock.now += timeout
+        raise AnswerLostError(f"broker {self.endpoint}: timed out")
+
+
+def test_a_broker_that_takes_a_request_and_stays_silent_is_left_at_the_deadline() -> None:
+    clock = FakeClock()
+    began = clock.now
+    settings = ClientSettings((Endpoint("a", 1),), connect_timeout=5)
+
+    def connect(endpoint: Endpoint, _: ClientSettings) -> Any:
+        return MuteConnection(endpoint, clock)
+
+    asking = ClusterClient(settings, timeout=2, clock=clock.monotonic, sleep=clock.sleep, connect=connect)
+    with pytest.raises(KafkaUnavailableError, match="a:1: timed out.*gave up after 2 s"):
+        asking.persist(lambda deadline: asking.ask(Endpoint("a", 1), end_txn(), deadline))
+    assert clock.now <= began + 2 + FIRST_PAUSE
+
+
 def test_leaders_are_where_metadata_says() -> None:
     with scripted() as first, scripted() as second:
         first.nodes[2] = second.endpoint
