@@ -217,6 +217,29 @@ def test_a_connection_whose_authentication_runs_out_is_lost_by_itself() -> None:
         run(engine, test, sasl=SaslSettings("PLAIN", "u", "p"))
 
 
+def test_an_authentication_that_runs_out_takes_no_answer_away() -> None:
+    answer_now = threading.Event()
+
+    def held(message: Any) -> Any:
+        assert answer_now.wait(PATIENCE)
+        return echo(message)
+
+    with scripted() as broker:
+        broker.answer(ApiKey.SASL_HANDSHAKE, handshake_answer())
+        broker.answer(ApiKey.SASL_AUTHENTICATE, sasl_answer(lifetime_ms=200))
+        broker.answer(ApiKey.END_TXN, held)
+        engine = AskingEngine((broker.endpoint, end_txn(3)))
+
+        async def test(driver: AsyncDriver) -> None:
+            waiting = asyncio.create_task(driver.wait(engine.operation))
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(asyncio.shield(waiting), 0.5)
+            answer_now.set()
+            assert [answer.producer_id for answer in await waiting] == [3]
+
+        run(engine, test, sasl=SaslSettings("PLAIN", "u", "p"))
+
+
 def test_a_token_is_fetched_while_the_loop_serves_others() -> None:
     served = threading.Event()
 

@@ -16,7 +16,7 @@ from dualwrite.client.config.settings import SaslSettings, TlsSettings
 from dualwrite.client.drivers.blocking import BlockingDriver
 from dualwrite.client.net.socket_connection import SocketConnection
 from dualwrite.client.terms.endpoint import Endpoint
-from dualwrite.errors import ConfigurationError, KafkaUnavailableError
+from dualwrite.errors import ConfigurationError, DualWriteError, KafkaUnavailableError
 from dualwrite.wire.apis import APIS, ApiKey
 from tests.support.client.driving import AskingEngine, end_txn, settings
 from tests.support.client.sasl_server import handshake_answer, sasl_answer
@@ -167,6 +167,52 @@ def test_a_connection_whose_authentication_runs_out_is_not_used_any_more() -> No
                 driver.wait(engine.ask((broker.endpoint, end_txn(3))))
             driver.wait(engine.ask((broker.endpoint, end_txn(4))))
         assert [seen.message.producer_id for seen in broker.requests(ApiKey.END_TXN)] == [1, 2, 4]
+
+
+class RetryingEngine(AskingEngine):
+    """Asks ``then`` once the broker that it asked first is lost, and has no moment to wake at."""
+
+    def __init__(self, first: Endpoint, then: Endpoint) -> None:
+        super().__init__((first, end_txn(1)))
+        self._then = then
+
+    def lost(self, endpoint: Endpoint, error: DualWriteError, now: float) -> None:
+        self._forget(endpoint)
+        operation = self.operation
+        self.ask((self._then, end_txn(2)))
+        self.operation = operation
+
+
+def test_an_engine_that_loses_a_broker_at_once_can_ask_another_at_once() -> None:
+    with scripted() as broker:
+        broker.answer(ApiKey.END_TXN, echo)
+        engine = RetryingEngine(Endpoint("no-such-host.invalid", 9092), broker.endpoint)
+        with driving(engine) as driver:
+            assert [answer.producer_id for answer in driver.wait(engine.operation)] == [2]
+
+
+def test_an_authentication_that_runs_out_takes_no_answer_away() -> None:
+    late, answer_now = 0.0, threading.Event()
+
+    def held(message: Any) -> Any:
+        assert answer_now.wait(20)
+        return echo(message)
+
+    with scripted() as broker:
+        broker.answer(ApiKey.SASL_HANDSHAKE, handshake_answer())
+        broker.answer(ApiKey.SASL_AUTHENTICATE, sasl_answer(lifetime_ms=600_000))
+        broker.answer(ApiKey.END_TXN, held)
+        engine = AskingEngine((broker.endpoint, None))
+        sasl = SaslSettings("PLAIN", "u", "p")
+        driver = BlockingDriver(engine, settings(sasl=sasl), clock=lambda: time.monotonic() + late)
+        with contextlib.closing(driver):
+            driver.wait(engine.operation)
+            operation = engine.ask((broker.endpoint, end_txn(3)))
+            driver.pump()
+            late = 511.0
+            driver.pump()
+            answer_now.set()
+            assert [answer.producer_id for answer in driver.wait(operation)] == [3]
 
 
 def test_a_pump_sends_and_receives_without_waiting() -> None:

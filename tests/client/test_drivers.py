@@ -287,6 +287,19 @@ def test_tls_carries_requests_and_answers_longer_than_a_tls_record(drive: Drive,
         assert (list(listed.unknown_state_filters), answered.producer_id) == (names, 4)
 
 
+def test_tls_keeps_no_end_of_an_answer_back(drive: Drive, server_tls: ssl.SSLContext) -> None:
+    names = ["x" * 200] * 75  # as long as one TLS record at most: nothing else arrives that would wake the driver
+    with scripted(tls=server_tls) as broker:
+        response = APIS[ApiKey.LIST_TRANSACTIONS].response
+        broker.answer(
+            ApiKey.LIST_TRANSACTIONS,
+            response(throttle_time_ms=0, error_code=0, unknown_state_filters=names, transaction_states=[]),
+        )
+        question = APIS[ApiKey.LIST_TRANSACTIONS].request(state_filters=[], producer_id_filters=[])
+        (listed,) = drive(AskingEngine((broker.endpoint, question)), tls=TlsSettings(ca_pem=CERTIFICATE))
+        assert list(listed.unknown_state_filters) == names
+
+
 def test_tls_refuses_an_unknown_authority_and_says_which_setting_decides(
     drive: Drive, server_tls: ssl.SSLContext
 ) -> None:

@@ -190,11 +190,17 @@ def test_the_callback_is_called_for_each_record(make: Make, topics: tuple[str, s
 def test_another_process_and_no_transaction_are_refused(
     make: Make, topics: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    producer = make()
+    producer, record = make(), OutgoingRecord(topics[0], "v")
     with monkeypatch.context() as patched:
         patched.setattr(os, "getpid", lambda: -1)
-        with pytest.raises(InvalidTransactionStateError, match="make a new one after a fork"):
-            producer.produce_many([OutgoingRecord(topics[0], "v")])
+        for produce, given in (
+            (producer.produce_many, [record]),
+            (producer.produce_record, record),
+            (producer.produce_at_once, record),
+        ):
+            with pytest.raises(InvalidTransactionStateError, match="make a new one after a fork"):
+                produce(given)
+    assert len(producer) == 0
     producer.abort_transaction()
     with pytest.raises(InvalidTransactionStateError, match=r"produce\(\)"):
         producer.produce_many([OutgoingRecord(topics[0], "v")])

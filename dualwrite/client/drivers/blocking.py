@@ -176,9 +176,7 @@ class BlockingDriver:
         ready = self._selector.select(timeout)
         now = self._looked_at = self._clock()
         for key, _ in ready:
-            link: SocketConnection = key.data
-            if self.connections.get(link.endpoint) is link:
-                self._advance(link, now)
+            self._advance(key.data, now)
 
     def _advance(self, link: SocketConnection, now: float) -> None:
         endpoint, was_open = link.endpoint, link.node.is_open

@@ -116,7 +116,7 @@ class SocketConnection:
     @property
     def is_waiting(self) -> bool:
         """True if the link waits for the socket."""
-        return self.node.unanswered > 0 or not self.node.is_open or bool(self._unsent)
+        return self.node.unanswered > 0 or not self.node.is_open
 
     def fileno(self) -> int:
         """The socket's file descriptor; a different one after each address that failed."""

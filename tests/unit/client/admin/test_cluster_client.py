@@ -270,7 +270,7 @@ def test_a_broker_that_takes_a_request_and_stays_silent_is_left_at_the_deadline(
         return MuteConnection(endpoint, clock)
 
     asking = ClusterClient(settings, timeout=2, clock=clock.monotonic, sleep=clock.sleep, connect=connect)
-    with pytest.raises(KafkaUnavailableError, match="a:1: timed out.*gave up after 2 s"):
+    with pytest.raises(KafkaUnavailableError, match=r"a:1: timed out.*gave up after 2 s"):
         asking.persist(lambda deadline: asking.ask(Endpoint("a", 1), end_txn(), deadline))
     assert clock.now <= began + 2 + FIRST_PAUSE
 
