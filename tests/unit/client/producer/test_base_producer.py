@@ -517,6 +517,17 @@ def test_in_another_process_an_error_names_what_was_called(
         rig.call(verb, *arguments)
 
 
+def test_in_another_process_close_reports_no_record_and_ends_nothing(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig, reported = make().begun(), []
+    rig.produce("a", lambda error, _record: reported.append(error))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "getpid", lambda: -1)
+        rig.call("close")
+    assert (rig.state, reported) == (ProducerState.IN_TRANSACTION, [])
+
+
 @pytest.mark.parametrize(("verb", "arguments"), [("flush", ()), ("produce", ("t", "a"))])
 def test_before_a_transaction_begins_an_error_names_what_was_called(make: Make, verb: str, arguments: Any) -> None:
     with pytest.raises(InvalidTransactionStateError, match=rf"^{verb}\(\): the producer is ready; allowed now: begin"):
