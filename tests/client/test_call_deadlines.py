@@ -3,11 +3,13 @@
 import gc
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from dualwrite.client.librdkafka.deadline_calls import DeadlineCalls, WedgedError
+from dualwrite.client.librdkafka.deadline_calls import DeadlineCalls, HeldCallbacks, WedgedError
+from dualwrite.client.threads import start_thread
 from dualwrite.errors import KafkaUnavailableError
 
 
@@ -46,23 +48,106 @@ def test_after_a_hanging_call_every_later_call_is_refused() -> None:
     assert not made
 
 
+class InterruptedQueue:
+    """Stands for the queue of an answer: the wait for it is interrupted."""
+
+    def get(self, timeout: float) -> Any:
+        raise KeyboardInterrupt
+
+    def put(self, answer: Any) -> None:
+        pass
+
+
+def interrupt_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dualwrite.client.librdkafka.deadline_calls.queue.SimpleQueue", InterruptedQueue)
+
+
 def test_an_interrupt_leaves_the_call_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     calls, ended = DeadlineCalls(grace=20), threading.Event()
-
-    class Interrupted:
-        def get(self, timeout: float) -> Any:
-            raise KeyboardInterrupt
-
-        def put(self, answer: Any) -> None:
-            pass
-
     calls.call("first", 1, lambda: None)
-    monkeypatch.setattr("dualwrite.client.librdkafka.deadline_calls.queue.SimpleQueue", Interrupted)
+    interrupt_waits(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         calls.call("send", 20, ended.wait)
     with pytest.raises(WedgedError):
         calls.call("abort", 20, lambda: None)
     ended.set()
+
+
+class Reports:
+    """The delivery reports that a user's callback has got, each with its thread."""
+
+    def __init__(self) -> None:
+        self.callbacks = HeldCallbacks()
+        self.seen: list[tuple[str, threading.Thread]] = []
+        self.report = self.callbacks.to(lambda _, message: self.seen.append((message, threading.current_thread())))
+
+
+def test_a_call_that_fails_keeps_no_report_back() -> None:
+    calls, reports = DeadlineCalls(grace=20), Reports()
+
+    def abort() -> None:
+        reports.report(None, "purged")
+        raise KeyError("refused")
+
+    with pytest.raises(KeyError, match="refused"), reports.callbacks.held(calls):
+        calls.call("abort", 1, abort)
+    reports.report(None, "later")
+    calls.close()
+    here = threading.current_thread()
+    assert reports.seen == [("purged", here), ("later", here)]
+
+
+def test_a_call_that_an_interrupt_left_behind_reports_nothing_in_its_own_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls, reports = DeadlineCalls(grace=20), Reports()
+    goes_on, has_reported = threading.Event(), threading.Event()
+
+    def abort() -> None:
+        assert goes_on.wait(20)
+        reports.report(None, "purged")
+        has_reported.set()
+
+    calls.call("first", 1, lambda: None)
+    interrupt_waits(monkeypatch)
+    with pytest.raises(KeyboardInterrupt), reports.callbacks.held(calls):
+        calls.call("abort", 20, abort)
+    goes_on.set()
+    assert has_reported.wait(20)
+    assert reports.seen == []
+
+
+def test_a_call_that_has_returned_keeps_no_object_alive() -> None:
+    class Producer:
+        def send(self) -> None:
+            pass
+
+    calls, gone = DeadlineCalls(grace=20), threading.Event()
+    producer = Producer()
+    weakref.finalize(producer, gone.set)
+    calls.call("send", 1, producer.send)
+    del producer
+    assert gone.wait(20), "the thread still refers to it while it waits for the next call"
+    calls.close()
+
+
+def test_an_interrupted_start_of_the_thread_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[threading.Thread] = []
+
+    def struck(target: Callable[..., object], name: str, *arguments: Any) -> threading.Thread:
+        started.append(start_thread(target, name, *arguments))
+        raise KeyboardInterrupt
+
+    calls = DeadlineCalls(grace=20)
+    with monkeypatch.context() as patched:
+        patched.setattr("dualwrite.client.librdkafka.deadline_calls.start_thread", struck)
+        with pytest.raises(KeyboardInterrupt):
+            calls.call("send", 1, lambda: None)
+    (thread,) = started
+    thread.join(20)
+    assert not thread.is_alive()
+    assert calls.call("send", 1, lambda: 7) == 7
+    calls.close()
 
 
 def test_a_late_call_releases_its_object_when_it_returns() -> None:

@@ -110,18 +110,15 @@ class HeldCallbacks:
         return tell
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold callbacks while another thread calls the producer. If that call never returns, its callbacks are never
-        called."""
+    def held(self, calls: DeadlineCalls) -> Iterator[None]:
+        """Hold callbacks while ``calls`` calls the producer in its thread. They are called after the call, also after
+        one that has failed. Callbacks of an abandoned call are never called: it would call them in its own thread."""
         held: deque[Callable[[], Any]] = deque()
         self._held = held
         try:
             yield
-        except WedgedError:
-            raise
-        except BaseException:
-            self._held = None
-            raise
-        self._held = None
-        while held:
-            held.popleft()()
+        finally:
+            if not calls.is_wedged:
+                self._held = None
+                while held:
+                    held.popleft()()

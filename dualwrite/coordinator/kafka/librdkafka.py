@@ -313,7 +313,7 @@ class LibrdkafkaProducer:
     def _call(self, verb: Verb, method: Callable[..., Any], *arguments: Any) -> None:
         """Call ``method`` in a thread of its own; it takes its timeout as its last argument."""
         operation, timeout = f"{verb.value} of {self._transactional_id}", self._timeout
-        with self._callbacks.held():
+        with self._callbacks.held(self._deadline_calls):
             self._deadline_calls.call(operation, timeout, lambda: method(*arguments, timeout))
 
     def _commit(self) -> None:
