@@ -136,3 +136,14 @@ def test_recovery_takes_no_slot_of_an_undeclared_copy_and_the_plan_says_so(site:
         for slot, line in zip(slots, result.out.splitlines(), strict=False):
             assert line.startswith(f"{slot}: not touched: the state rows of 2 slots (")
     assert site.outcomes() == []
+
+
+def test_a_copy_terminates_no_transaction_of_its_original(site: OperationsSite) -> None:
+    site.leave("one")
+    site.change_row(database_id="sqlite:1:2")
+    before = site.rows(), site.described()
+    for words in ([], ["--yes"]):
+        result = site.run("transactions", "terminate", site.slot(), *words)
+        assert (result.code, result.out) == (2, "")
+        assert result.err.startswith(f"dualwrite: the state row of {site.slot()!r} was written by the database ")
+    assert (site.rows(), site.described(), site.outcomes()) == (*before, [])
