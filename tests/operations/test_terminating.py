@@ -9,12 +9,13 @@ from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.protocol.requests import InitializedProducer
 from dualwrite.coordinator.rules.lease import Lease, LeaseLostError
 from dualwrite.coordinator.rules.recovery_decision import Outcome
-from dualwrite.coordinator.rules.slot_rules import Candidate
+from dualwrite.coordinator.rules.slot_rules import ENDED, Candidate
 from dualwrite.coordinator.slots.lease_registry import LeaseRegistry
 from dualwrite.coordinator.sql.outcome_store import outcomes
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import (
     DatabaseBusyError,
+    InputError,
     InvalidTransactionStateError,
     KafkaRefusedError,
     KafkaUnavailableError,
@@ -22,6 +23,7 @@ from dualwrite.errors import (
 from dualwrite.ids import PreparedTxnState
 from dualwrite.operations import terminating
 from dualwrite.operations.heuristics import HeuristicRecords
+from dualwrite.operations.rows import state_rows
 from dualwrite.operations.terminating import terminate
 from tests.support.coordinator.event_table import TakingStore, expire_leases
 from tests.support.operations.places import OperationsSite
@@ -76,6 +78,8 @@ def test_what_is_no_name_is_refused_before_anything_is_done(site: OperationsSite
         result = site.run("transactions", "terminate", site.slot(), *confirmation, "--by", by)
         assert (result.code, result.out) == (2, "")
         assert result.err.startswith("dualwrite: terminated by ")
+    with pytest.raises(InputError, match="^terminated by "):
+        terminate(site.engine, site.broker.client_config, site.slot(), by=by)
     assert (site.rows(), site.described(), site.outcomes()) == (*before, [])
 
 
@@ -207,6 +211,7 @@ def test_a_second_try_after_a_lost_answer_records_nothing_twice(
         patch.setattr(ControlPlane, "init_producer_id", failing(KafkaUnavailableError("no answer")))
         with pytest.raises(KafkaUnavailableError):
             terminate(site.engine, site.broker.client_config, site.slot())
+    assert state_rows(site.engine)[site.slot()].status in ENDED, "so that recovery looks at it, too"
     result = site.run("transactions", "terminate", site.slot(), "--yes")
     assert "The database does not ask for its commit" in result.out
     assert len(site.outcomes()) == 1
