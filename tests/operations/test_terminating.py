@@ -1,8 +1,10 @@
 """``dualwrite transactions terminate``: aborts in any case, and reports if that tears a unit of work."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from sqlalchemy import create_engine, update
 
 from dualwrite.client.admin.control_plane import ControlPlane
@@ -26,6 +28,7 @@ from dualwrite.operations.heuristics import HeuristicRecords
 from dualwrite.operations.rows import state_rows
 from dualwrite.operations.terminating import terminate
 from tests.support.coordinator.event_table import TakingStore, expire_leases
+from tests.support.forked import ForkedKafkaBroker
 from tests.support.operations.places import OperationsSite
 
 pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
@@ -78,7 +81,7 @@ def test_what_is_no_name_is_refused_before_anything_is_done(site: OperationsSite
         result = site.run("transactions", "terminate", site.slot(), *confirmation, "--by", by)
         assert (result.code, result.out) == (2, "")
         assert result.err.startswith("dualwrite: terminated by ")
-    with pytest.raises(InputError, match="^terminated by "):
+    with pytest.raises(InputError, match=r"^terminated by "):
         terminate(site.engine, site.broker.client_config, site.slot(), by=by)
     assert (site.rows(), site.described(), site.outcomes()) == (*before, [])
 
@@ -99,6 +102,21 @@ def test_json_tells_whether_the_decision_is_contradicted(site: OperationsSite) -
     assert done.json() == {**shown, "dry_run": False, "transaction": done.json()["transaction"]}
     assert done.json()["transaction"]["kafka"]["producer"] == shown["transaction"]["kafka"]["producer"]
     assert site.visible() == []
+
+
+def test_a_cluster_without_two_phase_commit_terminates_a_transaction_too(tmp_path: Path) -> None:
+    with ForkedKafkaBroker(tmp_path, config={"transaction.two.phase.commit.enable": "false"}) as broker:
+        producer = Producer({**broker.client_config, "transactional.id": "lost"})
+        producer.init_transactions(20)
+        producer.begin_transaction()
+        producer.produce(broker.create_topic(), b"one")
+        assert producer.flush(20) == 0
+        terminate(None, broker.client_config, "lost")
+        control = ControlPlane(broker.client_config)
+        described = control.describe_transaction("lost")
+        control.close()
+        assert described is not None
+        assert described.state == "Empty"
 
 
 def test_terminating_an_undecided_transaction_does_what_recovery_would_do(site: OperationsSite) -> None:
