@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import stat
 import subprocess
 import sys
@@ -205,3 +206,30 @@ def test_a_disk_that_is_full_rolls_the_unit_back(
         with pytest.raises(InputError, match=r"cannot write bad rows to .*bad: No space left on device; nothing is"):
             load(job_for(mixed, bad_rows=tmp_path / "bad"), engine, dual_write)
     assert (table_rows(engine), dual_write.topic) == ([], [])
+
+
+def test_a_write_that_the_system_cuts_short_is_no_row_in_the_file(tmp_path: Path) -> None:
+    with BadRowFile(tmp_path / "bad", "f.csv") as file:
+        file.write(0, [row(1)])
+        known = (tmp_path / "bad").stat().st_size
+        limit, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (known + 10, hard))
+        try:
+            with pytest.raises(InputError, match=r"cannot write bad rows to .*bad: File too large"):
+                file.write(1, [row(2)])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+        assert (tmp_path / "bad").stat().st_size == known + 10
+        file.write(1, [row(2)])
+    assert [entry["row"] for entry in entries(tmp_path / "bad")] == [1, 2]
+
+
+def test_the_name_of_a_new_file_is_on_the_disk_before_a_row_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synchronised: list[bool] = []
+    monkeypatch.setattr(
+        "dualwrite.loader.bad_rows.os.fsync",
+        lambda descriptor: synchronised.append(stat.S_ISDIR(os.fstat(descriptor).st_mode)),
+    )
+    with BadRowFile(tmp_path / "bad", "f.csv") as file:
+        file.write(0, [row(1)])
+    assert synchronised == [True, False]
