@@ -83,3 +83,8 @@ def test_a_very_long_path_fits_its_column(engine: Engine) -> None:
     with engine.connect() as connection:
         source = connection.exec_driver_sql("SELECT source FROM dualwrite_load_position").scalar()
     assert source == key.source[-1024:]
+
+
+def test_another_table_and_another_topic_are_another_load() -> None:
+    loads = [("f.csv", "ab", "c"), ("f.csv", "a", "bc"), ("f.csv", "abc", ""), ("f.cs", "va", "bc")]
+    assert len({LoadKey.named(*load).load_id for load in loads}) == len(loads)
