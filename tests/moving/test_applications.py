@@ -219,6 +219,20 @@ def test_a_heuristic_outcome_that_recovery_would_find_is_refused(sqlite_applicat
     assert f"slot {site.slot()} would be found to be a heuristic abort by recovery" in said
 
 
+def test_a_slot_without_an_owner_is_not_moved_with_an_open_transaction(sqlite_application: MovedApplication) -> None:
+    """The move of its row would remove the decision to commit."""
+    site = sqlite_application
+    site.leave("a")
+    site.change_row(owner="", lease_expires_at=None)
+    before = site.rows()
+    code, said = site.finish("--topics", create_topic(site.broker))
+    assert code == 2
+    assert f"slot {site.slot()} has an open transaction at the source" in said
+    assert site.rows() == before
+    assert site.run("recover", "--application", site.application).code == 0
+    assert site.visible() == ["a"]
+
+
 @pytest.mark.slow
 def test_an_offset_of_a_topic_that_is_not_moved_is_refused(sqlite_application: MovedApplication) -> None:
     site = sqlite_application
