@@ -154,7 +154,11 @@ def test_stored_offsets_come_back(sqlite_application: MovedApplication) -> None:
     with site.dual_write() as dw:
         work(dw, topic, *values[:5])
         used = consume_stored(dw, site.broker.bootstrap_servers, topic, 2)
+    with site.engine.begin() as connection:
+        connection.execute(update(offsets).values(leader_epoch=7))
     assert site.finish()[0] == 0
+    with site.engine.connect() as connection:
+        assert connection.scalars(select(offsets.c.leader_epoch)).all() == [None], "the source's epochs count leaders"
     with site.at_target() as dw:
         work(dw, topic, *values[5:])
         used += consume_stored(dw, site.target.bootstrap_servers, topic, 1)
