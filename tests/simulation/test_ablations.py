@@ -18,7 +18,7 @@ ENOUGH_SEEDS = {
     "no-row-lock": 40,
     "state-with-the-commit": 20,
     "lease-as-lock": 10,
-    "token-not-read-again": 30,
+    "token-not-read-again": 345,
     "plain-init-before-recovery": 20,
     "plain-init-of-a-session": 30,
     "commit-of-any-open-transaction": 10,

@@ -35,6 +35,7 @@ from dualwrite.errors import (
     ConfigurationError,
     InvalidTransactionStateError,
     PrepareFailedError,
+    TwoPhaseCommitUnavailableError,
 )
 from dualwrite.ids import PreparedTxnState, require_prepared_state
 from dualwrite.records.outgoing import OutgoingRecord
@@ -120,8 +121,7 @@ class LibrdkafkaProducer:
             return
         with self._calling(Verb.INIT):
             if self._two_phase and self._left is None:
-                # The broker leaves open what librdkafka's init finds open: it may be a successor's.
-                self._left_transaction(self._control, self._transactional_id).end(RecoveryDecision.ABORT)
+                self._abort_open()
             self._call(Verb.INIT, self._producer.init_transactions)
             self._session.look_up()
 
@@ -305,6 +305,12 @@ class LibrdkafkaProducer:
         operation = f"{verb.value} of {self._transactional_id}"
         with self._order.calling(verb) as before, translating(operation, two_phase=self._two_phase):
             yield before
+
+    def _abort_open(self) -> None:
+        """Abort what a predecessor left open: the bundled broker lets librdkafka's own init abort nothing, because that
+        may be a successor's. Apache Kafka lets it, and has no request that would do it here."""
+        with suppress(TwoPhaseCommitUnavailableError):
+            self._left_transaction(self._control, self._transactional_id).end(RecoveryDecision.ABORT)
 
     def _predecessors(self) -> PredecessorTransaction:
         assert self._left is not None
