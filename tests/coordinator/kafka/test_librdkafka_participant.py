@@ -193,6 +193,22 @@ def test_a_configuration_that_librdkafka_refuses_is_a_configuration_error() -> N
         LibrdkafkaProducer(CONFIG | {"lingr": 1}, make_producer=refuse, make_control=FakeControl)  # type: ignore[arg-type]
 
 
+def test_the_first_init_aborts_what_a_predecessor_left_open_before_librdkafkas_own() -> None:
+    """Which a broker of two-phase commit does not let abort anything."""
+    rig = LibrdkafkaRig()
+    rig.control.initialized = InitializedProducer(ProducerIdentity(7, 1), SESSION)
+    rig.participant.init_transactions()
+    assert rig.control.ended == [(ProducerIdentity(7, 1), False, True)]
+
+
+def test_an_init_after_recovery_ends_nothing_more() -> None:
+    rig = LibrdkafkaRig().keeping(SESSION)
+    rig.participant.abort_transaction()
+    rig.control.initialized = InitializedProducer(ProducerIdentity(7, 3), ProducerIdentity(7, 2))
+    rig.participant.init_transactions()
+    assert rig.control.ended == [(ProducerIdentity(7, 1), False, True)]
+
+
 def test_prepare_gives_the_sessions_identity_and_where_the_transaction_began() -> None:
     rig = LibrdkafkaRig().begun(T1, T1, T0)
     assert rig.participant.prepare_transaction() == PreparedTxnState(SESSION, Anchor.of(T1, 20))
