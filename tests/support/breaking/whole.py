@@ -20,6 +20,7 @@ from dualwrite.broker.runtime.partition import Partition
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.engine.contract import Operation
 from dualwrite.client.engine.engine import Engine
+from dualwrite.client.engine.transaction_requests import TransactionRequests
 from dualwrite.coordinator.recovery import prepared_predecessor
 from dualwrite.coordinator.recovery.sequence import Recovery
 from dualwrite.coordinator.rules.lease import Lease, LeaseLostError
@@ -53,6 +54,7 @@ FINISH_LATER = Breakable(UnitDriver, "_finish_later")
 LAST_STABLE_OFFSET = Breakable(Partition, "last_stable_offset")
 DECIDE_BATCH = Breakable(PartitionState, "decide")
 BEGUN_SESSION = Breakable(OlderProducer, "begun_session")
+INIT = Breakable(TransactionRequests, "init")
 IDENTIFIES = Breakable(PreparedTxnState, "identifies")
 REQUIRE_STATE = Breakable(memory_database, "require_state")
 REQUIRE_RENEWED_ROW = Breakable(slot_leases, "require_row")
@@ -214,6 +216,14 @@ def stored_with_commit(self: Any) -> None:
 def plain_session(control: ControlPlane, transactional_id: str) -> ProducerIdentity:
     """In place of BEGUN_SESSION: aborts what is open, as librdkafka's request does on Apache Kafka."""
     return control.init_producer_id(transactional_id, two_phase_commit=True, keep_prepared_txn=False).producer
+
+
+def init_that_aborts(self: TransactionRequests, keeps: bool, refuses: bool, now: float) -> Operation:
+    """In place of INIT: also at the end of a recovery."""
+    return _init(self, keeps, False, now)
+
+
+_init = TransactionRequests.init
 
 
 def same_producer(self: PreparedTxnState, ongoing: OngoingTransaction) -> bool:

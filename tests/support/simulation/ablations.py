@@ -102,6 +102,11 @@ ABLATIONS = {
             ((whole.BEGUN_SESSION, staticmethod(whole.plain_session)),),
         ),
         Ablation(
+            "init-after-recovery-aborts",
+            "the init at the end of a recovery aborts no transaction, which would be a successor's",
+            ((whole.INIT, whole.init_that_aborts),),
+        ),
+        Ablation(
             "commit-of-any-open-transaction",
             "recovery commits the open transaction only if the row names it",
             ((whole.VERDICT, whole.committed_whatever_is_open),),
