@@ -136,7 +136,8 @@ def _init_producer_id(
     if command.keep_prepared:
         return _keep_prepared(entry, timeout_ms, moment)
     if two_phase and command.timeout_ms == LIBRDKAFKA_TWO_PHASE_TIMEOUT_MS and not command.expected:
-        return _refuse(ErrorCode.PRODUCER_FENCED)  # its recovery has ended the transaction before this one
+        # The library ends its predecessor's transaction before this command, so this one is a successor's.
+        return _refuse(ErrorCode.PRODUCER_FENCED)
     # After the abort the same command begins the new session. If the current client sent it, the abort's bump is its
     # new epoch.
     return _abort_by_coordinator(entry, moment, asked_by=command.expected)._replace(reply=None)

@@ -194,7 +194,7 @@ def test_a_configuration_that_librdkafka_refuses_is_a_configuration_error() -> N
 
 
 def test_the_first_init_aborts_what_a_predecessor_left_open_before_librdkafkas_own() -> None:
-    """Which a broker of two-phase commit does not let abort anything."""
+    """The bundled broker lets librdkafka's own init abort nothing."""
     rig = LibrdkafkaRig()
     rig.control.initialized = InitializedProducer(ProducerIdentity(7, 1), SESSION)
     rig.participant.init_transactions()

@@ -1,7 +1,6 @@
 """A predecessor that is alive while its successor recovers, where no broker fences it: wherever it goes on."""
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,12 +19,8 @@ STEPS = ["BEGIN_KAFKA", "PREPARE_KAFKA", "STORE_STATE", "COMMIT_KAFKA"]
 """Before COMMIT_DATABASE it holds the row, and nobody recovers until it has gone on."""
 
 
-@pytest.fixture(params=SERVERS)
-def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    """Where others can read while a row is locked: SQLite would keep the zombie waiting."""
-    engine = ready_engine(str(request.getfixturevalue(f"{request.param}_url")))
-    yield engine
-    engine.dispose()
+on_a_server = pytest.mark.parametrize("database_url", SERVERS, indirect=True)
+"""Where others can read while a row is locked: SQLite would keep the zombie waiting."""
 
 
 class Zombie:
@@ -96,6 +91,7 @@ def write(dual_write: DualWrite, value: str) -> None:
 
 
 @pytest.mark.slow_cases
+@on_a_server
 @pytest.mark.parametrize("step", STEPS)
 def test_a_zombie_resuming_after_recovery_changes_nothing(engine: Engine, step: str) -> None:
     kafka = ResumingKafka()
@@ -111,6 +107,7 @@ def test_a_zombie_resuming_after_recovery_changes_nothing(engine: Engine, step: 
 
 
 @pytest.mark.slow_cases
+@on_a_server
 @pytest.mark.parametrize("request_name", ["look", "end"])
 def test_a_zombie_resuming_during_recovery_gets_no_second_unit_committed(engine: Engine, request_name: str) -> None:
     """It has decided for its first unit, and is paused before it says so to Kafka. Its successor sees that transaction

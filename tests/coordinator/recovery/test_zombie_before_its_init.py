@@ -1,7 +1,6 @@
 """A process that recovers a slot, loses its lock and its lease, and wakes before the last request of its recovery."""
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import Engine, create_engine, event, insert
@@ -10,18 +9,11 @@ from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.errors import DualWriteError
 from tests.support.coordinator.broker_application import ApplicationPlace
-from tests.support.coordinator.event_table import events, expire_leases, ready_engine, stored_values
+from tests.support.coordinator.event_table import events, expire_leases, stored_values
 from tests.support.servers.databases import SERVERS
 from tests.support.servers.sessions import kill_session, session_of
 
 PATIENCE = 30.0
-
-
-@pytest.fixture(params=SERVERS)
-def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    engine = ready_engine(str(request.getfixturevalue(f"{request.param}_url")))
-    yield engine
-    engine.dispose()
 
 
 class PausedRecovery:
@@ -69,6 +61,7 @@ def write(place: ApplicationPlace, dual_write: DualWrite, value: str) -> None:
         tx.produce(place.topic, value)
 
 
+@pytest.mark.parametrize("database_url", SERVERS, indirect=True)
 @pytest.mark.parametrize("producer", ["native", "librdkafka"])
 def test_it_aborts_no_transaction_that_its_successor_is_about_to_decide(
     engine: Engine, broker: EmbeddedBroker, producer: str
