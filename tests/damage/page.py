@@ -61,13 +61,6 @@ neither is anything below the recovery point.
 Apache Kafka does the same to a log after an unclean stop, and then copies what is missing from other replicas. This
 broker has none. A kill alone tears at most the batch that was being written. So if the warning appears, the machine has
 not lost power, and more than one batch is missing, restore the directory from a [copy](../backup.md).
-
-## What is not noticed
-
-All 357,066 bits and lengths were tried once (`--every`). 20 flipped bits, all in the header of a batch at the end of an
-old segment, gave a wrong answer to one request: ListOffsets for the highest timestamp named a later record with the
-same timestamp. A start that finds such a batch rebuilds the segment's time index from the damaged header. Readers of
-the batch itself get the error.
 """
 
 

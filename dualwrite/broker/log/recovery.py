@@ -1,8 +1,8 @@
 """Opens a log: finishes or cuts what a crash left unfinished, and refuses any other damage.
 
 Below the newest snapshot, recovery reads only the ends of the segments, to check that their indexes belong to them. It
-replays the rest of the log. Indexes and snapshots are only an optimization: recovery rebuilds missing or damaged ones
-from the log, and replays the whole log if there is no sound snapshot.
+checks and replays the rest of the log. Indexes and snapshots are only an optimization: recovery rebuilds missing or
+damaged ones from the log, and replays the whole log if there is no sound snapshot.
 
 A segment is synced before the next one begins. So a power cut can damage only the last segment, even without any call
 of ``sync``. Damage anywhere else, or below the recovery point, has another cause, and must not be cut away (Kafka's
@@ -142,9 +142,12 @@ class LogRecovery:
         if not segment.is_stored:
             report_from = max(base_offset, self.replayed_from)
             try:
-                segment.recover(self._settings, self._on_batch, False, report_from)
+                segment.recover(self._settings, self._on_batch, report_from)
             except DamagedSegmentError as error:
-                raise CorruptLogError(f"{segment.path}: {error}; later segments follow it") from None
+                raise CorruptLogError(
+                    f"{segment.path}: {error}; later segments follow it. Restore it from a copy, or write {following}"
+                    f" and a line feed into {self._directory / LOG_START_OFFSET} to lose it and all that precedes it"
+                ) from None
         if segment.next_offset != following:
             raise CorruptLogError(
                 f"{self._path(following)}: begins at offset {following}, but the segment before it ends at"
@@ -159,7 +162,7 @@ class LogRecovery:
         # from there to the disk. Records behind those would be lost with the next power cut.
         segment.settle()
         try:
-            segment.recover(self._settings, self._on_batch, verify=True, report_from=self.replayed_from)
+            segment.recover(self._settings, self._on_batch, self.replayed_from)
         except DamagedSegmentError as error:
             damage = error
         if segment.next_offset < self.recovery_point:

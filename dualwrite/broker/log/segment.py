@@ -145,8 +145,8 @@ class Segment:
         """True if the index files are complete."""
         return isinstance(self.index, StoredIndex)
 
-    def recover(self, settings: LogSettings, on_batch: OnBatch, verify: bool, report_from: int = 0) -> None:
-        """Read and index the headers of the rest of the file. With ``verify``, check every batch's checksum too.
+    def recover(self, settings: LogSettings, on_batch: OnBatch, report_from: int = 0) -> None:
+        """Read, check and index the rest of the file.
 
         :param report_from: batches below this offset are not reported.
         :raises DamagedSegmentError: at the first byte that does not belong to a sound batch with the next offset. All
@@ -166,19 +166,16 @@ class Segment:
                 )
             if self.size + header.size > file_size:
                 raise DamagedSegmentError(f"at byte {self.size}: a batch of {header.size} bytes runs past the end")
-            body = None
-            if verify or header.is_control:
-                buffer, start = window.view(self.size, header.size)
-                batch = memoryview(buffer)[start : start + header.size]
-                if not checksum_matches(header, batch):
-                    raise DamagedSegmentError(f"at byte {self.size}: wrong checksum of the batch")
-                body = bytes(batch) if header.is_control else None
+            buffer, start = window.view(self.size, header.size)
+            batch = memoryview(buffer)[start : start + header.size]
+            if not checksum_matches(header, batch):
+                raise DamagedSegmentError(f"at byte {self.size}: wrong checksum of the batch")
             self._add(header, settings)
             # A batch with another leader epoch, which its checksum does not cover, is whole: its readers refuse it.
-            if not verify or header.partition_leader_epoch != LEADER_EPOCH:
+            if header.partition_leader_epoch != LEADER_EPOCH:
                 self._unchecked.size = self.size
             if header.base_offset >= report_from:
-                on_batch(header, body)
+                on_batch(header, bytes(batch) if header.is_control else None)
 
     def settle(self) -> None:
         """Let :meth:`recover` read what is on disk. Without bytes to recover, all of the file was on disk at a recovery

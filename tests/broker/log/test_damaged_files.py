@@ -206,14 +206,34 @@ def test_a_damaged_batch_is_refused_to_its_reader_and_others_are_read(field: int
     assert log.read(11, 1, log.end_offset) == whole[starts[11] :]
 
 
-def test_a_cleaner_gives_damaged_content_no_new_checksum() -> None:
+@pytest.mark.parametrize("field", [27, 35, 57], ids=["base timestamp", "max timestamp", "record count"])
+def test_a_start_takes_no_time_from_a_damaged_batch_at_the_end_of_a_segment(field: int) -> None:
+    """It reads that batch to check the index. A wrong time would answer look-ups, and decide when retention removes the
+    segment."""
     files = MemoryFiles()
-    history = LogHistory(files, random.Random(1), LogSettings(segment_bytes=600))
-    for _ in range(20):
+    history = LogHistory(files, random.Random(1))
+    for _ in range(40):
+        history.write()
+    history.take_point()
+    sealed = history.log.sealed_segments()[0].path
+    content = content_of(files, sealed)
+    *_, (_, last) = iterate_batches(content)
+    for bit in range(8):
+        rewrite(files, sealed, flipped(content, (len(content) - len(last) + field) * 8 + bit))
+        with pytest.raises(CorruptLogError, match=f"{sealed.name}: at byte .*: .*; later segments follow it"):
+            opened_with_state(files)
+    rewrite(files, sealed, content)
+    assert not opened_with_state(files)[0].repairs
+
+
+def test_a_cleaner_gives_damaged_content_no_new_checksum() -> None:
+    files, settings = MemoryFiles(), LogSettings(segment_bytes=2000, index_interval_bytes=150)
+    history = LogHistory(files, random.Random(1), settings)
+    for _ in range(40):
         history.write()
     history.take_point()
     rewrite(files, SEGMENT, flipped(content_of(files, SEGMENT), 70 * 8))
-    log, _ = opened_with_state(files)
+    log, _ = opened_with_state(files, settings)
     sources = log.sealed_segments()
     plan = CleaningPlan(sources, 0, log.end_offset, 0, 0, 1 << 20, 1 << 20)
     with pytest.raises(MalformedBatchError, match=f"{SEGMENT}: wrong checksum of the batch at offset 0"):

@@ -104,7 +104,7 @@ def test_a_wrong_checksum_in_an_earlier_segment_is_refused() -> None:
     segment.truncate(0)
     segment.append(damaged)
     with pytest.raises(
-        CorruptLogError, match=r"state-0/00000000000000000000\.log: wrong checksum of the batch at offset 0"
+        CorruptLogError, match=r"state-0/00000000000000000000\.log: at byte 0: wrong checksum of the batch; later"
     ):
         journal(files)
 

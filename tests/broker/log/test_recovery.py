@@ -239,24 +239,20 @@ def test_a_missing_segment_is_refused(place: tuple[Files, Path]) -> None:
         opened(files, directory)
 
 
-def test_a_wrong_checksum_in_an_earlier_segment_is_noticed_in_control_batches_only() -> None:
-    """User records of earlier segments are not read at start; the consumer verifies their checksums."""
-    for control in (False, True):
-        files = MemoryFiles()
-        log = opened(files, segment_bytes=1)
-        batch = bytearray(build_marker(Marker.ABORT, ProducerIdentity(5, 0), 0, 1000)) if control else None
-        if batch:
-            log.append(batch)
-        else:
-            batch = bytearray(add(log))
-        add(log)
-        batch[-1] ^= 1
-        image(files, FIRST, bytes(batch))
-        if control:
-            with pytest.raises(CorruptLogError, match="at byte 0: wrong checksum"):
-                opened(files)
-        else:
-            assert opened(files).end_offset == 2
+def test_the_damaged_segment_of_a_log_is_refused_until_an_operator_loses_it(place: tuple[Files, Path]) -> None:
+    """A start without an index believes no header of a damaged batch."""
+    files, directory = place
+    batches = two_segments(files, directory)
+    for byte in range(16, len(batches[1])):
+        damaged = bytearray(batches[0] + batches[1])
+        damaged[len(batches[0]) + byte] ^= 1
+        image(files, directory / FIRST.name, bytes(damaged))
+        with pytest.raises(CorruptLogError, match=r"at byte 76: .*; later segments follow it.* write 2 and"):
+            opened(files, directory)
+    image(files, directory / "log-start-offset", b"2\n")
+    log = opened(files, directory)
+    assert (log.start_offset, log.end_offset, whole(log)) == (2, 4, b"".join(batches[2:]))
+    log.close()
 
 
 @pytest.mark.parametrize("name", ["1.log", "old.log", "0000000000000000000x.log", "000000000000000000000.log"])
