@@ -90,6 +90,13 @@ def test_a_decision_that_the_database_forgot_is_on_record_before_its_process_goe
         assert name_of(run_seed(62, faults).anomaly) == "aborted read"
 
 
+def test_a_decision_in_a_row_whose_first_recovery_the_database_forgot_is_kept() -> None:
+    seed = 21_002_672
+    assert run_seed(seed).anomaly == ""
+    with ABLATIONS["row-stays-new"].applied():
+        assert name_of(run_seed(seed).anomaly) == "lost write"
+
+
 @pytest.mark.parametrize(
     ("first", "second", "seed", "fault", "anomaly"),
     [

@@ -140,6 +140,7 @@ class TransferredLeases:
             name: _case_by_id({transactional_id: columns[name] for transactional_id, columns in columns_by_id.items()})
             for name in ("prepared_txn_state", "anchor", "first_record")
         }
+        values["outcome"] = None  # as store_statement
         stored = connection.execute(
             update(table).where(table.c.transactional_id.in_(list(columns_by_id))).values(**values, **lease_columns),
             execution_options=ours(connection),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Dialect, Update, bindparam, case, func, or_, update
+from sqlalchemy import ColumnElement, Connection, Dialect, Update, bindparam, case, func, null, or_, update
 
 from dualwrite.coordinator.sql.dialects.base import Database
 from dualwrite.coordinator.sql.fencing import is_under_token
@@ -37,6 +37,7 @@ def store_statement(database: Database, lease_timeout: float | None = None) -> U
             prepared_txn_state=bindparam("new_state"),
             anchor=bindparam("new_anchor"),
             first_record=bindparam("new_first_record"),
+            outcome=null(),  # not UNRECOVERED: a database that lags may have forgotten that recovery has noted this
             updated_at=database.now(),
             **expiry,
         )

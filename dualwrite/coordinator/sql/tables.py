@@ -36,7 +36,7 @@ kafka_transaction_state = Table(
     Column("lease_expires_at", MOMENT),
     Column("updated_at", MOMENT, nullable=False),
     # UNRECOVERED from the row's insertion, or its first lease in another cluster, until its recovery there; NULL from
-    # then on. A former release writes NULL to it in each unit. Outcomes outlive the state, so they have a table.
+    # then on. Each unit of work writes NULL to it. Outcomes outlive the state, so they have a table.
     Column("outcome", String(32)),
     # What recovery knows the transaction by if a topic is gone, and finds its end by (evidence.py). Of no use
     # if it is another state's: the former release leaves it as it is.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, delete
+from sqlalchemy import Engine, delete, update
 
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
@@ -204,6 +204,29 @@ def test_an_undecided_transaction_of_the_same_row_is_not_reported_as_a_hazard(
     write(here, "two")
     assert states(here) == []
     assert len(kafka.aborted) == 1
+
+
+def test_a_unit_of_a_row_whose_first_recovery_the_database_forgot_is_committed(
+    make: Make, kafka: FakeKafka, engine: Engine
+) -> None:
+    """A standby that lagged is promoted: it has the row as it was inserted, and the process goes on with its slot."""
+    dead: list[str] = []
+
+    def observe(name: str) -> None:
+        if dead or name == "COMMIT_KAFKA":
+            dead.append(name)
+            raise SystemExit
+
+    dying = make(on_step=observe)
+    dying.recover()
+    with engine.begin() as connection:
+        assert connection.execute(update(table).values(outcome=UNRECOVERED)).rowcount == 1
+    with pytest.raises(SystemExit):
+        write(dying, "one")
+    expire_leases(engine)
+    here = make()
+    write(here, "two")
+    assert (states(here), kafka.aborted, kafka.committed) == ([], [], ["one", "two"])
 
 
 @pytest.mark.parametrize("request_", ["init-keep", "complete"])

@@ -12,6 +12,7 @@ from dualwrite.coordinator.rules.slot_rules import Candidate, SlotObserver, Slot
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.lease_store import SqlLeases
 from dualwrite.coordinator.sql.lease_transfer import CHUNK, TransferredLeases
+from dualwrite.coordinator.sql.tables import UNRECOVERED
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity
 from tests.support.coordinator.event_table import expire_leases, slot_rows
@@ -149,6 +150,8 @@ def test_a_row_that_is_not_decided_is_left_as_it_is(place: LeaseDatabase) -> Non
     leases = place.take(2)
     place.store_all([(leases[0], native(7))])
     assert place.states() == {"a-0": native(7), "a-1": PreparedTxnState()}
+    marks = {name: row.outcome for name, row in slot_rows(place.engine).items()}
+    assert marks == {"a-0": None, "a-1": UNRECOVERED}, "recovery must ask the log about a decided one"
     assert place.owners() == {"a-0": "driver", "a-1": "task"}
 
 

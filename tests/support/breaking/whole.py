@@ -33,7 +33,7 @@ from dualwrite.ids import OngoingTransaction, PreparedTxnState, ProducerIdentity
 from dualwrite.wire.apis import ApiKey, Message
 from tests.support.breaking.breakable import Breakable
 from tests.support.simulation.database import memory_database, slot_leases
-from tests.support.simulation.database.memory_database import MemoryDatabase, MemoryTransaction
+from tests.support.simulation.database.memory_database import MemoryDatabase, MemoryTransaction, StateRow
 from tests.support.simulation.database.memory_store import MemoryHeld, MemoryStore
 from tests.support.simulation.database.memory_unit import MemoryUnit
 from tests.support.simulation.older_producer import OlderProducer
@@ -57,6 +57,7 @@ BEGUN_SESSION = Breakable(OlderProducer, "begun_session")
 INIT = Breakable(TransactionRequests, "init")
 IDENTIFIES = Breakable(PreparedTxnState, "identifies")
 REQUIRE_STATE = Breakable(memory_database, "require_state")
+STORING = Breakable(memory_database, "storing")
 REQUIRE_RENEWED_ROW = Breakable(slot_leases, "require_row")
 STATUS = Breakable(SlotObserver, "status")
 COMPLETE = Breakable(Recovery, "_complete")
@@ -98,6 +99,11 @@ def read_all_without_lock(self: MemoryStore, leases: Any) -> Iterator[Any]:
         states = {lease: UnlockedRow(transaction.locked_state(lease)) for lease in leases}
         transaction.rollback()
         yield states
+
+
+def storing_the_state_alone(row: StateRow, state: PreparedTxnState) -> StateRow:
+    """In place of STORING."""
+    return row._replace(state=state)
 
 
 def not_read_again(self: MemoryHeld) -> None:

@@ -207,6 +207,11 @@ ABLATIONS = {
             ),
         ),
         Ablation(
+            "row-stays-new",
+            "a row with a decision is not new any more, even if the database has forgotten that it was recovered",
+            ((whole.STORING, whole.storing_the_state_alone),),
+        ),
+        Ablation(
             "database-forgets",
             "the database keeps what it has committed",
             ((whole.COMMIT, whole.remembering_commit), (whole.RESTART, whole.forgetful_restart)),

@@ -52,6 +52,11 @@ def require_state(lease: Lease, row: StateRow) -> None:
         raise LeaseLostError(lease)
 
 
+def storing(row: StateRow, state: PreparedTxnState) -> StateRow:
+    """``row`` with ``state``. Whoever stores one has recovered the row, even if the database has forgotten that."""
+    return row._replace(state=state, is_new=False)
+
+
 @dataclass
 class MemoryDatabase:
     """What is committed; and the locks of the open transactions."""
@@ -204,7 +209,7 @@ class MemoryTransaction:
         assert row is not None
         require_state(lease, row)
         self._stored = lease
-        self.write(lease.transactional_id, row._replace(state=state))
+        self.write(lease.transactional_id, storing(row, state))
 
     def commit(self) -> None:
         self._require_open()
