@@ -13,6 +13,7 @@ from dualwrite.coordinator.rules.slot_rules import SlotStatus, application_of, d
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
+from dualwrite.coordinator.sql.lease_store import next_token
 from dualwrite.coordinator.sql.own_tables import ours
 from dualwrite.coordinator.sql.state_row import row_values
 from dualwrite.coordinator.sql.tables import UNRECOVERED, kafka_consumer_offset, kafka_transaction_state
@@ -127,7 +128,7 @@ def _give_slot(connection: Connection, name: str, token: int, target_id: str) ->
             **row_values(PreparedTxnState()),
             outcome=UNRECOVERED,
             cluster_id=target_id,
-            fencing_token=token + 1,
+            fencing_token=next_token(token),
             updated_at=database_of(connection.dialect).now(),
         ),
         execution_options=ours(connection),

@@ -21,6 +21,7 @@ from tests.support.servers.databases import EVERY
 def first_token(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first fencing token of each slot, which is drawn at random otherwise, is 1: tests can say what follows it."""
     monkeypatch.setattr("dualwrite.coordinator.sql.lease_store.FIRST_TOKENS", 1)
+    monkeypatch.setattr("dualwrite.coordinator.sql.lease_store.TOKEN_STEPS", 1)
 
 
 @pytest.fixture(autouse=True)

@@ -126,7 +126,7 @@ def test_the_row_names_nothing_of_the_source_afterwards(sqlite_application: Move
     assert sqlite_application.finish()[0] == 0
     (after,) = slot_rows(sqlite_application.engine).values()
     assert (before.prepared_txn_state != "", after.prepared_txn_state, after.first_record) == (True, "", None)
-    assert after.fencing_token == before.fencing_token + 1
+    assert after.fencing_token > before.fencing_token
     code, said = sqlite_application.finish()
     assert code == 0
     assert "given to the target" not in said, "it was given before"

@@ -306,7 +306,7 @@ def test_the_owners_commit_is_shut_out_before_the_decision_is_read(
         patch.setattr(ControlPlane, "init_producer_id", failing(KafkaUnavailableError("no answer")))
         with pytest.raises(KafkaUnavailableError):
             terminate(site.engine, site.broker.client_config, site.slot())
-    assert site.rows()[site.slot()][3] == token + 1
+    assert site.rows()[site.slot()][3] > token
 
 
 def test_a_slot_that_another_process_takes_meanwhile_is_left_to_it(

@@ -96,8 +96,9 @@ class DecisionStore(Protocol):
     def note_unmatched(self, transactional_id: str, units: Sequence[Unmatched], row: RowSeen | None) -> None:
         """Like :meth:`note_outcome` for each of ``units``, in one transaction.
 
-        :param row: the row as the lease holder saw it at the contradiction. If the row is unchanged, its state is
-            removed: that transaction was completed long ago, and recovery would report it as overtaken in the log.
+        :param row: the row as the lease holder saw it at the contradiction, if it is its own; None if another process
+            may have written it. If the row is unchanged, its state is removed: that transaction was completed long ago,
+            and recovery would report it as overtaken in the log.
         """
 
     def outcome_insert_sql(self, transactional_id: str, unit: Unmatched) -> str:

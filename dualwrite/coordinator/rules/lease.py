@@ -48,6 +48,12 @@ class LeaseContradictedError(LeaseLostError, DecisionLostError):
         self.row = row
         self.unmatched = tuple(unmatched)
 
+    @property
+    def outdated_row(self) -> RowSeen | None:
+        """``row``, if it is this lease's. Under another token another process may have stored its decision there."""
+        is_own = self.row is not None and self.row.fencing_token == self.lease.fencing_token
+        return self.row if is_own else None
+
 
 _MEANINGS = {
     RowFinding.ROLLED_BACK: (

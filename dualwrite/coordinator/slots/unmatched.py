@@ -40,7 +40,7 @@ class UnmatchedUnits:
         """Keep the units of work that ``contradiction`` has found."""
         if contradiction.unmatched:
             name = contradiction.lease.transactional_id
-            self._waiting.append(_PendingOutcome(name, contradiction.unmatched, contradiction.row))
+            self._waiting.append(_PendingOutcome(name, contradiction.unmatched, contradiction.outdated_row))
 
     def keep(self, transactional_id: str, unit: Unmatched) -> None:
         """Keep ``unit``, which ran in the slot ``transactional_id``, and could not be recorded just now."""

@@ -48,7 +48,9 @@ _NOT_RENEWED = (SlotStatus.DEAD, SlotStatus.ABANDONED)
 """Slots whose owner cannot renew the lease any more. They may be taken before the lease expires."""
 
 FIRST_TOKENS = 2**48
-"""The maximum of first fencing tokens; each later token is the next number, up to 2**63."""
+"""The maximum of first fencing tokens."""
+TOKEN_STEPS = 2**20
+"""The maximum by which a fencing token is raised. It lasts for 2**43 leases of a slot."""
 _VERSIONS = 2**62
 
 
@@ -244,7 +246,7 @@ class SqlLeases:
     def _take_row(self, connection: Connection, slot: SlotRow, row: Any, owner: str, seconds: float) -> list[Lease]:
         """The next lease of ``slot``, whose locked row is ``row``."""
         version = new_version()
-        new_lease = Lease(slot.transactional_id, slot.fencing_token + 1)
+        new_lease = Lease(slot.transactional_id, next_token(slot.fencing_token))
         # A slot of another cluster is taken only if it was given back there (SlotStatus.FOREIGN).
         is_from_another = is_another(ClusterIdentity.of(row.cluster_id).cluster_id, self._cluster.cluster_id)
         new_lease.memory.is_new = is_from_another or row.outcome == UNRECOVERED
@@ -297,6 +299,12 @@ class SqlLeases:
         lease.memory.is_new = True
         lease.memory.read(PreparedTxnState())
         return [lease]
+
+
+def next_token(fencing_token: int) -> int:
+    """A higher fencing token, by the kernel's random numbers: if the database forgets a lease, the next owner of the
+    slot must not have the same token as the former one, which goes on."""
+    return fencing_token + 1 + secrets.randbelow(TOKEN_STEPS)
 
 
 def new_version() -> int:

@@ -120,6 +120,35 @@ def test_a_forgotten_lease_is_noticed(engine: Engine, dual_write: DualWrite, mon
     assert stored_values(engine) == ["one", "two again"]
 
 
+@pytest.mark.parametrize(("step", "is_noticed"), [(9, False), (2, True)], ids=["a higher token", "a lower token"])
+def test_a_process_whose_lease_was_forgotten_leaves_the_next_owners_decision_alone(
+    engine: Engine,
+    make_dual_write: Callable[..., DualWrite],
+    kafka: FakeKafka,
+    monkeypatch: pytest.MonkeyPatch,
+    step: int,
+    is_noticed: bool,
+) -> None:
+    """The next owner has decided a unit of work, whose commit has not reached Kafka, when the first one wakes."""
+    with make_dual_write(engine) as predecessor:
+        write(predecessor, "zero")
+    before, tokens = copied(engine), iter([5, step])
+    monkeypatch.setattr("dualwrite.coordinator.sql.lease_store.next_token", lambda token: token + next(tokens))
+    sleeper = make_dual_write(engine, lease_timeout=3600)
+    write(sleeper, "one")
+    first = state_now(engine)
+    set_back(engine, before)
+    heir = make_dual_write(engine, lease_timeout=3600)
+    heir.recover()
+    kafka.fault = lambda request: Fault.BEFORE if request in ("commit", "init-keep") else Fault.NONE
+    write(heir, "two")
+    manager_of(sleeper).process.pool.beat()
+    kafka.fault = lambda request: Fault.NONE
+    assert heir.wait_idle(20)
+    assert (stored_values(engine), kafka.committed) == (["zero", "two"], ["zero", "one", "two"])
+    assert ((first, Outcome.HEURISTIC_COMMIT) in states(heir)) is is_noticed
+
+
 @pytest.mark.slow_cases("mariadb")
 @pytest.mark.parametrize("emptied", [1, 2], ids=["once", "twice"])
 def test_an_emptied_state_table_is_on_record_and_the_application_goes_on(
@@ -431,14 +460,19 @@ def test_a_process_that_was_copied_signs_by_another_name_and_leaves_the_slot_to_
     assert (rows[ID].owner, rows["orders-1"].owner) == (before, manager_of(dual_write).process.pool.owner)
 
 
-def test_first_tokens_and_versions_are_drawn_at_random(
+def test_tokens_and_versions_are_drawn_at_random(
     engine: Engine, make_dual_write: Callable[..., DualWrite], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dualwrite.coordinator.sql.lease_store.FIRST_TOKENS", 2**48)
-    drawn = set()
+    monkeypatch.setattr("dualwrite.coordinator.sql.lease_store.TOKEN_STEPS", 2**20)
+    drawn, steps = set(), set()
     for number in range(3):
-        write(make_dual_write(engine, f"app{number}"), str(number))
+        with make_dual_write(engine, f"app{number}") as dual_write:
+            write(dual_write, str(number))
         row = slot_rows(engine)[f"app{number}-0"]
         drawn |= {row.fencing_token, row.lease_version}
-    assert len(drawn) == 6
+        write(make_dual_write(engine, f"app{number}"), f"{number} again")
+        steps.add(slot_rows(engine)[f"app{number}-0"].fencing_token - row.fencing_token)
+    assert (len(drawn), len(steps)) == (6, 3)
     assert min(drawn) > 1
+    assert min(steps) > 0

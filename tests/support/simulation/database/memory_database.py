@@ -7,6 +7,7 @@ the process may be killed or stalled, before its effect and after it. A restart 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
+from random import Random
 from typing import NamedTuple
 
 from dualwrite.coordinator.rules.lease import Lease, LeaseLostError, require_row
@@ -71,6 +72,7 @@ class MemoryDatabase:
     transactions: "list[MemoryTransaction]" = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
     versions: Iterator[int] = field(default_factory=lambda: count(1))
+    token_steps: Random = field(default_factory=lambda: Random(0))
     is_lost: Callable[[], int] = lambda: 0
     """Asked at a unit's COMMIT: 1 if the connection is lost before its effect, 2 if after it, 3 if meanwhile: the
     server carries out what it has received."""
@@ -118,9 +120,10 @@ class MemoryDatabase:
         self.rows, self.units, self.outcomes = dict(kept.rows), list(kept.units), list(kept.outcomes)
         self.restart(_PROMOTED_AFTER)
 
-    def first_token(self) -> int:
-        """The first fencing token of a row. A row that is made anew has another one (sql/lease_store.py)."""
-        return 1 + 1000 * len(self.forgotten)
+    def next_token(self, token: int) -> int:
+        """A higher fencing token than the row's. After a lease or a row was forgotten, it is another one than before
+        (sql/lease_store.py)."""
+        return token + self.token_steps.randint(1, 1000)
 
     def begin(self, process: SimulatedProcess) -> "MemoryTransaction":
         transaction = MemoryTransaction(self, process)

@@ -79,7 +79,7 @@ class MemorySlotLeases:
             self._database.happened(CHANGED_CLUSTER)
             transaction.leaves(name, row.state)
         version = next(self._database.versions)
-        token = row.token + 1 if row.token else self._database.first_token()
+        token = self._database.next_token(row.token)
         transaction.write(
             name,
             row._replace(
