@@ -58,6 +58,7 @@ INIT = Breakable(TransactionRequests, "init")
 IDENTIFIES = Breakable(PreparedTxnState, "identifies")
 REQUIRE_STATE = Breakable(memory_database, "require_state")
 STORING = Breakable(memory_database, "storing")
+NEXT_TOKEN = Breakable(MemoryDatabase, "next_token")
 REQUIRE_RENEWED_ROW = Breakable(slot_leases, "require_row")
 STATUS = Breakable(SlotObserver, "status")
 COMPLETE = Breakable(Recovery, "_complete")
@@ -99,6 +100,11 @@ def read_all_without_lock(self: MemoryStore, leases: Any) -> Iterator[Any]:
         states = {lease: UnlockedRow(transaction.locked_state(lease)) for lease in leases}
         transaction.rollback()
         yield states
+
+
+def next_number(self: MemoryDatabase, token: int) -> int:
+    """In place of NEXT_TOKEN."""
+    return token + 1
 
 
 def storing_the_state_alone(row: StateRow, state: PreparedTxnState) -> StateRow:

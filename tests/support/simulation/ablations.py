@@ -207,6 +207,11 @@ ABLATIONS = {
             ),
         ),
         Ablation(
+            "tokens-one-by-one",
+            "a fencing token is raised by a random number: after a forgotten lease no two owners have the same",
+            ((whole.NEXT_TOKEN, whole.next_number),),
+        ),
+        Ablation(
             "row-stays-new",
             "a row with a decision is not new any more, even if the database has forgotten that it was recovered",
             ((whole.STORING, whole.storing_the_state_alone),),

@@ -19,8 +19,10 @@ from dualwrite.coordinator.kafka.control_plane_recovery import by_control_plane
 from dualwrite.coordinator.kafka.known_cluster import KnownCluster
 from dualwrite.coordinator.kafka.native import NativeProducer
 from dualwrite.coordinator.ports.kafka import KafkaParticipant
+from dualwrite.coordinator.recovery.prepared_predecessor import PreparedPredecessor
 from dualwrite.coordinator.rules.identities import ClusterIdentity
 from dualwrite.coordinator.rules.machine import Result
+from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision
 from dualwrite.coordinator.slots.lease_registry import LeaseRegistry
 from dualwrite.coordinator.slots.pool import Pool
 from dualwrite.coordinator.slots.slot import Counters
@@ -185,12 +187,21 @@ class SimulatedApplication:
         return None
 
     def recover(self, is_done: Callable[[], bool], seconds: float) -> None:
-        """Recover everything; for the last process. Gives up after ``seconds``."""
+        """Recover everything; for the last process. Gives up after ``seconds``. It aborts what no row names any more, as
+        an operator does with ``dualwrite terminate``."""
         until = self.process.monotonic() + seconds
         self.process.sleep(2 * LEASE_TIMEOUT)
         while self.process.monotonic() < until:
             _, errors = self.sweeper.attempt()
+            if self.cluster.machine.is_listening:
+                self._terminate_unnamed()
             if not errors and is_done():
                 break
             self.process.sleep(1.0)
         self.pool.close(5.0)
+
+    def _terminate_unnamed(self) -> None:
+        database, control = self.world.database, self.control(CONFIG)
+        for name in sorted(database.forgotten_rows - database.rows.keys()):
+            PreparedPredecessor(control, name).end(RecoveryDecision.ABORT)
+        control.close()

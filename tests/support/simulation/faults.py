@@ -108,7 +108,7 @@ _OF_OTHERS: Mapping[SimulatedFault, tuple[str, _Sort]] = {
     SimulatedFault.COMMIT_ARRIVES_LATER: (DATABASE, _Sort(FaultPlace.COMMIT, 7, 3.0, 1)),
     SimulatedFault.DATABASE_RESTART: (DATABASE, _Sort(FaultPlace.CALL, 80, 2.0, 1)),
 }
-_FORGETS = _Sort(FaultPlace.COMMITTED, 5, 0.1, 1)
+_FORGETS = _Sort(FaultPlace.COMMITTED, 5, 4.0, 1)
 _QUIET = 0.05
 """The part of the runs in which nothing goes wrong."""
 _FORGETFUL = 0.1
@@ -137,7 +137,8 @@ def faults_of(seed: int) -> list[PlannedFault]:
     other = random.Random(f"forgetful {seed}")
     if other.random() < _FORGETFUL:
         kind, at = SimulatedFault.DATABASE_FORGETS, other.randint(1, _FORGETS.last)
-        faults.append(PlannedFault(kind, _FORGETS.place, DATABASE, at, other.random() * _FORGETS.longest))
+        lag = other.random() ** 3 * _FORGETS.longest  # most are short, so that units of work follow
+        faults.append(PlannedFault(kind, _FORGETS.place, DATABASE, at, lag))
     if has_two_clusters(seed):
         for kind, (lane, sort) in _OF_OTHERS.items():
             if lane == BROKER:

@@ -91,6 +91,8 @@ class MemoryDatabase:
     """By unit: the lease under which it was committed."""
     forgotten: dict[str, Lease] = field(default_factory=dict)
     """The units among them that a restart has forgotten."""
+    forgotten_rows: set[str] = field(default_factory=set)
+    """The slots whose first lease a restart has forgotten."""
     left_elsewhere: list[str] = field(default_factory=list)
     """The slots that were taken with a state whose transaction is in another cluster: each must be put on record."""
     replaced: set[str] = field(default_factory=set)
@@ -117,6 +119,7 @@ class MemoryDatabase:
         """Restart as a standby that lagged: of all that was committed, ``kept`` is there."""
         lost = self.units[len(kept.units) :]
         self.forgotten.update({unit: self.decided[unit] for unit in lost})
+        self.forgotten_rows.update(self.rows.keys() - kept.rows.keys())
         self.rows, self.units, self.outcomes = dict(kept.rows), list(kept.units), list(kept.outcomes)
         self.restart(_PROMOTED_AFTER)
 
