@@ -187,8 +187,8 @@ class SimulatedApplication:
         return None
 
     def recover(self, is_done: Callable[[], bool], seconds: float) -> None:
-        """Recover everything; for the last process. Gives up after ``seconds``. It aborts what no row names any more, as
-        an operator does with ``dualwrite terminate``."""
+        """Recover everything; for the last process. Gives up after ``seconds``. It aborts what no row names any more,
+        as an operator does with ``dualwrite terminate``."""
         until = self.process.monotonic() + seconds
         self.process.sleep(2 * LEASE_TIMEOUT)
         while self.process.monotonic() < until:
