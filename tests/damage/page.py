@@ -35,7 +35,7 @@ groups, topics, settings, ACLs and credentials. Then the broker is stopped and s
 same. {trials} `.lock` is empty: nothing in it can be damaged.
 """
 
-_EVERY = "{count:,} damages were tried: every bit, and every length, of each file."
+_EVERY = "{count:,} damages were tried: every bit, and every length, of each\nfile."
 _SAMPLE = """\
 {count:,} damages were tried, a sample for each kind of file; in logs the headers of
 batches have a sample of their own. `--every` tries every bit and every length."""
