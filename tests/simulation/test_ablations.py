@@ -101,6 +101,21 @@ def test_a_decision_in_a_row_whose_first_recovery_the_database_forgot_is_kept() 
         assert name_of(run_seed(101, faults).anomaly) == "lost write"
 
 
+def test_a_process_whose_lease_was_forgotten_leaves_the_row_of_the_next_owner_alone() -> None:
+    """It took the slot of a dead process, loses the lock, and sleeps. A new process takes the slot, and is killed when it
+    has decided a unit of work."""
+    faults = [
+        PlannedFault(SimulatedFault.DATABASE_FORGETS, FaultPlace.COMMITTED, "database", 1, 3.3),
+        PlannedFault(SimulatedFault.LOCK_LOST, FaultPlace.LOCKED, "app-1", 1, 7.2),
+        PlannedFault(SimulatedFault.KILL, FaultPlace.COMMITTED, "app-0", 1, 0.6),
+        PlannedFault(SimulatedFault.KILL, FaultPlace.COMMITTED, "app-0", 2, 4.0),
+    ]
+    result = run_seed(70, faults)
+    assert (result.anomaly, len(result.struck)) == ("", 4)
+    with ABLATIONS["tokens-one-by-one"].applied():
+        assert name_of(run_seed(70, faults).anomaly) == "lost write"
+
+
 @pytest.mark.parametrize(
     ("first", "second", "seed", "fault", "anomaly"),
     [
