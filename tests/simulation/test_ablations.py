@@ -102,8 +102,8 @@ def test_a_decision_in_a_row_whose_first_recovery_the_database_forgot_is_kept() 
 
 
 def test_a_process_whose_lease_was_forgotten_leaves_the_row_of_the_next_owner_alone() -> None:
-    """It took the slot of a dead process, loses the lock, and sleeps. A new process takes the slot, and is killed when it
-    has decided a unit of work."""
+    """It took the slot of a dead process, loses the lock, and sleeps. A new process takes the slot, and is killed when
+    it has decided a unit of work."""
     faults = [
         PlannedFault(SimulatedFault.DATABASE_FORGETS, FaultPlace.COMMITTED, "database", 1, 3.3),
         PlannedFault(SimulatedFault.LOCK_LOST, FaultPlace.LOCKED, "app-1", 1, 7.2),
