@@ -249,6 +249,19 @@ def test_a_lost_copied_or_restored_row_is_refused_with_its_reason() -> None:
         assert str(raised.value).endswith(f"this unit of work is rolled back and may be run again{end}")
 
 
+def test_only_a_row_of_the_lease_itself_may_be_corrected() -> None:
+    lease = Lease("orders-0", TOKEN, memory_of(state(1), state(2)))
+    for shown, corrected in (
+        (row(state(1)), row(state(1))),
+        (row(state(1), TOKEN - 1), None),
+        (None, None),
+    ):
+        with pytest.raises(LeaseContradictedError) as raised:
+            require_row(lease, shown)
+        assert raised.value.unmatched
+        assert raised.value.outdated_row == corrected
+
+
 def test_a_row_that_was_read_before_the_unit_of_work_went_on_is_accepted_with_its_mark() -> None:
     memory = memory_of(state(1), state(2))
     lease, mark = Lease("orders-0", TOKEN, memory), memory.since()
