@@ -19,6 +19,7 @@ from dualwrite.client.protocol.requests import GroupMember, InitializedProducer
 from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.coordinator.kafka import librdkafka
 from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
+from dualwrite.coordinator.kafka.timeout_watch import TimeoutWatch
 from dualwrite.coordinator.recovery import previous_transaction
 from dualwrite.coordinator.recovery.previous_transaction import PreviousTransaction
 from dualwrite.coordinator.rules.recovery_decision import Outcome
@@ -317,6 +318,18 @@ def test_without_any_anchor_nothing_is_prepared() -> None:
     rig.producer.offset_of = lambda _: -1001
     with pytest.raises(PrepareFailedError, match="where it began"):
         rig.participant.prepare_transaction()
+
+
+def test_without_time_for_its_commit_a_transaction_is_not_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(
+        "dualwrite.coordinator.kafka.librdkafka.TimeoutWatch", lambda ms, _: TimeoutWatch(ms, lambda: now[0])
+    )
+    rig = LibrdkafkaRig(**{"transaction.two.phase.commit.enable": False, "transaction.timeout.ms": 1000}).begun(T1)
+    now[0] = 0.95
+    with pytest.raises(PrepareFailedError, match="make the unit of work shorter"):
+        rig.participant.prepare_transaction()
+    assert rig.state is ProducerState.ABORTABLE
 
 
 def test_only_the_prepared_state_commits_what_was_prepared() -> None:

@@ -13,6 +13,7 @@ from dualwrite.client.protocol.requests import InitializedProducer
 from dualwrite.client.terms.verbs import ProducerState, Verb, VerbOrder
 from dualwrite.coordinator.kafka import native
 from dualwrite.coordinator.kafka.native import NativeProducer
+from dualwrite.coordinator.kafka.timeout_watch import TimeoutWatch
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import (
     ConfigurationError,
@@ -270,6 +271,17 @@ def test_a_unit_of_work_is_the_producers() -> None:
     rig.participant.commit_transaction()
     assert rig.producer.calls[2:] == ["produce()", "prepare_transaction()", "commit_transaction()"]
     assert rig.control.asked == [], "two round trips, and none of them is the control plane's"
+
+
+def test_without_time_for_its_commit_a_transaction_is_not_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(
+        "dualwrite.coordinator.kafka.native.TimeoutWatch", lambda ms, _: TimeoutWatch(ms, lambda: now[0])
+    )
+    rig = NativeRig(**{"transaction.two.phase.commit.enable": False, "transaction.timeout.ms": 1000}).begun()
+    now[0] = 0.95
+    with pytest.raises(PrepareFailedError, match="make the unit of work shorter"):
+        rig.participant.prepare_transaction()
 
 
 @pytest.mark.parametrize("anchored", [False, True])
