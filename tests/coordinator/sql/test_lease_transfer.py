@@ -1,7 +1,7 @@
 """Leases that are signed over, and states that are written many at a time, in each database."""
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -200,6 +200,48 @@ def test_a_row_changed_after_its_transfer_fails_the_whole_store(place: LeaseData
         place.store_all([(lease, native(number)) for number, lease in enumerate(leases)])
     assert raised.value.lease == leases[5]
     assert slot_rows(place.engine) == before
+
+
+def before_states_are_written(place: LeaseDatabase, act: Callable[[], None]) -> None:
+    """Call ``act`` once, between the comparison of the rows and the statement that writes the states."""
+    waiting = [act]
+
+    def look(_: Any, __: Any, statement: str, *___: Any) -> None:
+        if waiting and statement.startswith("UPDATE") and "first_record" in statement:
+            waiting.pop()()
+
+    event.listen(place.engine, "before_cursor_execute", look)
+
+
+def test_no_process_takes_a_lease_between_its_comparison_and_its_store(place: LeaseDatabase) -> None:
+    if place.store.is_file:
+        pytest.skip("one transaction writes at a time")
+    (lease,) = place.transfer(place.take(1))
+    expire_leases(place.engine)
+    (row,) = place.leases.rows("a")
+    taken: list[Lease] = []
+    before_states_are_written(
+        place, lambda: taken.extend(place.leases.take([Candidate(row, SlotStatus.EXPIRED)], "heir", LONG, 1))
+    )
+    place.store_all([(lease, native(7))])
+    assert (taken, place.states(), place.owners()) == ([], {"a-0": native(7)}, {"a-0": "driver"})
+
+
+@pytest.mark.slow_cases
+def test_rows_are_locked_in_the_order_of_their_names(place: LeaseDatabase) -> None:
+    """Else two processes with several chunks could wait for each other."""
+    leases = place.transfer(place.take(CHUNK + 3))
+    shown: list[list[str]] = []
+
+    def look(_: Any, __: Any, statement: str, parameters: Any, *___: Any) -> None:
+        if statement.startswith("SELECT") and " IN (" in statement:
+            values = parameters.values() if isinstance(parameters, dict) else parameters
+            shown.append(sorted(str(value) for value in values))
+
+    event.listen(place.engine, "before_cursor_execute", look)
+    place.store_all([(lease, native(number)) for number, lease in enumerate(leases)][::-1])
+    names = sorted(lease.transactional_id for lease in leases)
+    assert shown == [names[:CHUNK], names[CHUNK:]]
 
 
 def test_a_missing_row_fails_the_whole_store(place: LeaseDatabase) -> None:
