@@ -45,6 +45,6 @@ def test_no_transaction_waits_for_the_check_of_another_ones_end(is_open: bool, m
         if is_open:
             assert participant.complete_transaction(DECIDED) is Outcome.COMMITTED
         else:
-            with pytest.raises(EndingNotCheckedError, match="app-0: the outcome of .* cannot be read yet: no leader"):
+            with pytest.raises(EndingNotCheckedError, match=r"app-0: the outcome of .* cannot be read yet: no leader"):
                 participant.complete_transaction(DECIDED)
     assert waits == ([] if is_open else [2.0])
