@@ -180,6 +180,14 @@ def test_an_empty_last_segment_continues_at_the_end_of_the_one_before(place: tup
     log.close()
 
 
+def require_the_second_segment_alone(files: Files, directory: Path, batches: list[bytes]) -> None:
+    """An operator sets the log's start to where the second segment begins. Then that is the whole log."""
+    image(files, directory / "log-start-offset", b"2\n")
+    log = opened(files, directory)
+    assert (log.start_offset, log.end_offset, whole(log)) == (2, 4, b"".join(batches[2:]))
+    log.close()
+
+
 def _without_the_first_batch(batches: list[bytes]) -> bytes:
     return batches[1]
 
@@ -249,10 +257,7 @@ def test_the_damaged_segment_of_a_log_is_refused_until_an_operator_loses_it(plac
         image(files, directory / FIRST.name, bytes(damaged))
         with pytest.raises(CorruptLogError, match=r"at byte 76: .*; later segments follow it.* write 2 and"):
             opened(files, directory)
-    image(files, directory / "log-start-offset", b"2\n")
-    log = opened(files, directory)
-    assert (log.start_offset, log.end_offset, whole(log)) == (2, 4, b"".join(batches[2:]))
-    log.close()
+    require_the_second_segment_alone(files, directory, batches)
 
 
 @pytest.mark.parametrize("name", ["1.log", "old.log", "0000000000000000000x.log", "000000000000000000000.log"])
@@ -283,10 +288,7 @@ def test_a_log_without_its_first_segment_is_refused_until_an_operator_sets_its_s
     files.remove(directory / FIRST.name)
     with pytest.raises(CorruptLogError, match=r"no segment precedes it, but the log should begin at 0.*write 2 "):
         opened(files, directory)
-    image(files, directory / "log-start-offset", b"2\n")
-    log = opened(files, directory)
-    assert (log.start_offset, log.end_offset, whole(log)) == (2, 4, b"".join(batches[2:]))
-    log.close()
+    require_the_second_segment_alone(files, directory, batches)
 
 
 def test_batches_of_a_killed_process_are_durable_once_reported() -> None:

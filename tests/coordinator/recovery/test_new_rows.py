@@ -74,8 +74,8 @@ def write(dual_write: DualWrite, value: str) -> None:
         tx.produce("events", value)
 
 
-def die_at(make: Make, step: str, engine: Engine, value: str = "one") -> None:
-    """A process that does nothing any more once it has come to ``step``."""
+def dead_from(step: str) -> Callable[[str], None]:
+    """The ``on_step`` of a process that does nothing any more once it has come to ``step``."""
     dead: list[str] = []
 
     def observe(name: str) -> None:
@@ -83,8 +83,13 @@ def die_at(make: Make, step: str, engine: Engine, value: str = "one") -> None:
             dead.append(name)
             raise SystemExit
 
+    return observe
+
+
+def die_at(make: Make, step: str, engine: Engine, value: str = "one") -> None:
+    """A process that does nothing any more once it has come to ``step``."""
     with pytest.raises(SystemExit):
-        write(make(engine, on_step=observe), value)
+        write(make(engine, on_step=dead_from(step)), value)
     expire_leases(engine)
 
 
@@ -151,16 +156,9 @@ def test_a_unit_that_the_old_owner_and_the_new_row_find_is_on_record_once(
     make: Make, kafka: FakeKafka, engine: Engine, first: str
 ) -> None:
     """The table is emptied under a process whose unit of work is decided, and not committed in Kafka."""
-    dead: list[str] = []
-
-    def observe(name: str) -> None:
-        if dead or name == "COMMIT_KAFKA":
-            dead.append(name)
-            raise SystemExit
-
     with make() as predecessor:
         write(predecessor, "zero")  # so that the old owner's token is 2: those of new rows are random, or 1 in tests
-    old, new = make(on_step=observe), make()
+    old, new = make(on_step=dead_from("COMMIT_KAFKA")), make()
     with pytest.raises(SystemExit):
         write(old, "one")
     expected = hazard(engine)
@@ -210,14 +208,7 @@ def test_a_unit_of_a_row_whose_first_recovery_the_database_forgot_is_committed(
     make: Make, kafka: FakeKafka, engine: Engine
 ) -> None:
     """A standby that lagged is promoted: it has the row as it was inserted, and the process goes on with its slot."""
-    dead: list[str] = []
-
-    def observe(name: str) -> None:
-        if dead or name == "COMMIT_KAFKA":
-            dead.append(name)
-            raise SystemExit
-
-    dying = make(on_step=observe)
+    dying = make(on_step=dead_from("COMMIT_KAFKA"))
     dying.recover()
     with engine.begin() as connection:
         assert connection.execute(update(table).values(outcome=UNRECOVERED)).rowcount == 1
