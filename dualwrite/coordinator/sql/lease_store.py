@@ -302,8 +302,8 @@ class SqlLeases:
 
 
 def next_token(fencing_token: int) -> int:
-    """A higher fencing token, by the kernel's random numbers: if the database forgets a lease, the next owner of the
-    slot must not have the same token as the former one, which goes on."""
+    """A higher fencing token, by the kernel's random numbers. If the database forgets a lease, its owner goes on. The
+    next owner of the slot must not get the same token."""
     return fencing_token + 1 + secrets.randbelow(TOKEN_STEPS)
 
 

@@ -15,7 +15,8 @@ def store_statement(database: Database, lease_timeout: float | None = None) -> U
     """The one statement that a unit of work costs: a compare-and-set.
 
     It finds the row of_id if that is still of_token's, has of_version or or_version (the lease is being renewed), and
-    holds of_state with of_anchor ("" for none). It writes new_state, new_anchor and new_first_record.
+    holds of_state with of_anchor ("" for none). It writes new_state, new_anchor and new_first_record, and that the row
+    is not UNRECOVERED: the database may have forgotten the recovery that noted this.
 
     :param lease_timeout: seconds for which it also renews a lease that is valid; None not to. The heartbeat passes over
         locked rows, so it may miss a busy slot, whose units lock the row, again and again.
@@ -37,7 +38,7 @@ def store_statement(database: Database, lease_timeout: float | None = None) -> U
             prepared_txn_state=bindparam("new_state"),
             anchor=bindparam("new_anchor"),
             first_record=bindparam("new_first_record"),
-            outcome=null(),  # not UNRECOVERED: a database that lags may have forgotten that recovery has noted this
+            outcome=null(),
             updated_at=database.now(),
             **expiry,
         )

@@ -132,7 +132,7 @@ def test_a_process_whose_lease_was_forgotten_leaves_the_next_owners_decision_alo
     """The next owner has decided a unit of work, whose commit has not reached Kafka, when the first one wakes."""
     with make_dual_write(engine) as predecessor:
         write(predecessor, "zero")
-    before, tokens = copied(engine), iter([5, step])
+    zero, before, tokens = state_now(engine), copied(engine), iter([5, step])
     monkeypatch.setattr("dualwrite.coordinator.sql.lease_store.next_token", lambda token: token + next(tokens))
     sleeper = make_dual_write(engine, lease_timeout=3600)
     write(sleeper, "one")
@@ -146,6 +146,7 @@ def test_a_process_whose_lease_was_forgotten_leaves_the_next_owners_decision_alo
     kafka.fault = lambda request: Fault.NONE
     assert heir.wait_idle(20)
     assert (stored_values(engine), kafka.committed) == (["zero", "two"], ["zero", "one", "two"])
+    assert (zero, Outcome.HEURISTIC_COMMIT) in states(heir), "overtaken by the sleeper's unit, which has no row"
     assert ((first, Outcome.HEURISTIC_COMMIT) in states(heir)) is is_noticed
 
 

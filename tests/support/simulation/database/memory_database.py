@@ -54,7 +54,7 @@ def require_state(lease: Lease, row: StateRow) -> None:
 
 
 def storing(row: StateRow, state: PreparedTxnState) -> StateRow:
-    """``row`` with ``state``. Whoever stores one has recovered the row, even if the database has forgotten that."""
+    """``row`` with ``state``. Its writer has recovered the row, even if the database has forgotten that."""
     return row._replace(state=state, is_new=False)
 
 
