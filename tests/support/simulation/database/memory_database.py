@@ -91,6 +91,8 @@ class MemoryDatabase:
     """By unit: the lease under which it was committed."""
     forgotten: dict[str, Lease] = field(default_factory=dict)
     """The units among them that a restart has forgotten."""
+    standbys: list[Kept] = field(default_factory=list)
+    """What the next restarts that forget bring back, the oldest first."""
     forgotten_rows: set[str] = field(default_factory=set)
     """The slots whose first lease a restart has forgotten."""
     left_elsewhere: list[str] = field(default_factory=list)
@@ -116,7 +118,12 @@ class MemoryDatabase:
         self.down_until = self.scheduler.now + seconds
 
     def forget(self, kept: "Kept") -> None:
-        """Restart as a standby that lagged: of all that was committed, ``kept`` is there."""
+        """Restart as a standby that lagged: of all that was committed, ``kept`` is there. A standby that was ahead of it
+        has something else, and can't be promoted any more."""
+        if not any(standby is kept for standby in self.standbys):
+            return
+        while self.standbys.pop() is not kept:
+            pass
         lost = self.units[len(kept.units) :]
         self.forgotten.update({unit: self.decided[unit] for unit in lost})
         self.forgotten_rows.update(self.rows.keys() - kept.rows.keys())
@@ -240,6 +247,7 @@ class MemoryTransaction:
         seconds = database.forgets_after()
         if seconds is not None:
             kept = Kept(dict(database.rows), list(database.units), list(database.outcomes))
+            database.standbys.append(kept)
             scheduler = database.scheduler
             scheduler.call_at(scheduler.now + seconds, lambda: database.forget(kept))
 
