@@ -145,9 +145,7 @@ class NativeProducer:
         require_prepared_state(state)
         if self._left is not None:
             return self._end_kept(Verb.COMPLETE, lambda left: left.complete(state))
-        # A state with an anchor belongs to the other producer: it is not a transaction of this one.
-        own = state if state.anchor is None else PreparedTxnState()
-        return _OUTCOMES[self._ready(Verb.COMPLETE).complete_transaction(own)]
+        return _OUTCOMES[self._ready(Verb.COMPLETE).complete_transaction(state)]
 
     def commit_transaction(self) -> None:
         """Commit the transaction; see KafkaParticipant."""
