@@ -4,12 +4,14 @@ import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
 from sqlalchemy import insert, select, update
 
 import dualwrite.moving.applications as applications
+import dualwrite.moving.move as move
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.sql.tables import kafka_consumer_offset as offsets
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as states
@@ -305,6 +307,31 @@ def test_a_slot_that_is_used_during_the_move_is_not_given_away(
     code, said = site.finish()
     assert code == 2
     assert f"slot {site.slot()} was used meanwhile" in said
+
+
+def test_a_slot_that_is_leased_during_the_move_is_not_given_away(
+    sqlite_application: MovedApplication, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that leases it goes on at the source, and would not learn that its slot is the target's."""
+    site = sqlite_application
+    with site.dual_write() as dw:
+        work(dw, site.topic, "a")
+    begun: list[DualWrite] = []
+
+    def require_settled(*arguments: Any) -> None:
+        applications.require_settled(*arguments)
+        begun.append(site.dual_write())
+        work(begun[0], site.topic, "b")
+
+    monkeypatch.setattr(move, "require_settled", require_settled)
+    code, said = site.finish()
+    assert code == 2
+    assert f"slot {site.slot()} was used meanwhile" in said
+    assert site_id(site) not in site.cluster_ids()
+    monkeypatch.undo()
+    begun[0].close()
+    code, said = site.finish()
+    assert code == 0, said
 
 
 def test_each_of_several_databases_is_moved(sqlite_application: MovedApplication, tmp_path: Path) -> None:
