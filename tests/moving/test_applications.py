@@ -7,20 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
 from sqlalchemy import insert, select, update
 
 import dualwrite.moving.applications as applications
 import dualwrite.moving.move as move
 from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.tables import kafka_consumer_offset as offsets
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as states
 from dualwrite.errors import ForeignClusterError
 from dualwrite.testing.kafka import KafkaBroker
 from tests.support.coordinator.event_table import events, slot_rows
-from tests.support.moving.move_site import MoveSite, create_topic, read
+from tests.support.moving.move_site import MoveSite, add_records, create_topic, read
 from tests.support.operations.places import OperationsSite
-from tests.support.peer_clients.kafka_helpers import quick
+from tests.support.peer_clients.kafka_helpers import PATIENCE, quick
 from tests.support.servers.databases import EVERY, url_of
 
 pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
@@ -134,6 +135,41 @@ def test_the_row_names_nothing_of_the_source_afterwards(sqlite_application: Move
     assert "given to the target" not in said, "it was given before"
     assert f"{sqlite_application.url}: no slot and no offset was of the source, so nothing was changed there" in said
     assert slot_rows(sqlite_application.engine) == {after.transactional_id: after}
+
+
+def test_a_transaction_that_a_moved_slot_finds_open_at_the_target_is_put_on_record(
+    sqlite_application: MovedApplication,
+) -> None:
+    """Another database's, which may have decided to commit it."""
+    site = sqlite_application
+    with site.dual_write() as dw:
+        work(dw, site.topic, "a")
+    assert site.finish()[0] == 0
+    others = Producer({**quick(site.target.bootstrap_servers), "transactional.id": site.slot()})
+    others.init_transactions(PATIENCE)
+    add_records(others, site.topic, ["b"])
+    with site.at_target() as dw:
+        assert dw.recover() == {site.slot(): Outcome.HEURISTIC_HAZARD}
+        assert [outcome.transactional_id for outcome in dw.outcomes()] == [site.slot()]
+
+
+@pytest.mark.parametrize("step", [None, "COMMIT_KAFKA"])
+def test_a_slot_whose_row_names_no_cluster_is_moved_too(sqlite_application: MovedApplication, step: str | None) -> None:
+    """Its row is an earlier release's, or its database was declared as moved."""
+    site = sqlite_application
+    if step is None:
+        with site.dual_write() as dw:
+            work(dw, site.topic, "a")
+    else:
+        site.leave("a", step)
+    site.change_row(cluster_id=None)
+    code, said = site.finish()
+    if step is None:
+        assert (code, site.cluster_ids()) == (0, {site_id(site)})
+        assert "1 slot given to the target" in said
+    else:
+        assert code == 2
+        assert f"slot {site.slot()} was not given back" in said
 
 
 @pytest.mark.slow
