@@ -8,6 +8,7 @@ from confluent_kafka import Producer
 
 from dualwrite.admin.definitions import set_topic_settings, topic_definitions
 from dualwrite.moving.cluster_admin import MoveAdmin
+from dualwrite.moving.journal import PREFIX
 from dualwrite.moving.move import ClusterMove
 from dualwrite.moving.plan import MoveJob
 from tests.support.forked import ForkedKafkaBroker
@@ -50,6 +51,20 @@ def test_what_the_source_keeps_by_default_is_kept_at_the_target(tmp_path: Path) 
         assert (result.code, result.err) == (0, "")
         assert own_settings(target, topic) == {"retention.ms": "-1"}, "only what decides about records, and differs"
         assert read(target, topic) == read(source, topic)
+
+
+def test_the_journal_is_kept_whatever_the_target_does_by_default(tmp_path: Path) -> None:
+    """Without its records the next run would not know what is at the target."""
+    defaults = {"log.cleanup.policy": "compact", "log.retention.ms": "1000", "log.retention.bytes": "1000"}
+    with ForkedKafkaBroker(tmp_path / "a") as source, ForkedKafkaBroker(tmp_path / "b", config=defaults) as target:
+        site, topic = MoveSite(source, target), create_topic(source)
+        write(source, topic, "a")
+        assert (site.run().code, site.run("--json").json()["copied"]) == (0, {topic: 0})
+        (journal,) = (name for name in topics_of(target) if name.startswith(PREFIX))
+        kept = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+        assert kept.items() <= own_settings(target, journal).items()
+        largest = own_settings(target, journal)["max.message.bytes"]
+        assert int(largest or 0) >= 16_000_000, "the end of a move is one record, which names all topics"
 
 
 def test_a_topic_that_keeps_other_records_at_the_target_is_named(site: MoveSite) -> None:
@@ -176,4 +191,14 @@ def test_the_records_of_one_transaction_have_few_bytes(site: MoveSite, monkeypat
     move = ClusterMove(config_of(site.source), config_of(site.target), MoveJob())
     move.copy(lambda _, records: seen.append(records))
     assert seen == [5, 5, 2]
+    assert read(site.target, topic) == read(site.source, topic)
+
+
+def test_a_queue_that_is_full_is_waited_for(site: MoveSite, tmp_path: Path) -> None:
+    topic = create_topic(site.source)
+    write(site.source, topic, *map(str, range(20)))
+    settings = tmp_path / "to.properties"
+    settings.write_text("queue.buffering.max.messages=2\n")
+    result = site.run("--finish", "--verify", "--to-config", str(settings))
+    assert (result.code, result.err) == (0, "")
     assert read(site.target, topic) == read(site.source, topic)
