@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from dualwrite.client.protocol.requests import VersionedRequest
 from dualwrite.errors import FencedError, InputError, KafkaUnavailableError
+from dualwrite.ids import ProducerIdentity
+from dualwrite.moving import group_commits
 from dualwrite.moving.journal import TopicPair, journal_topic
 from dualwrite.moving.move import ClusterMove
 from dualwrite.moving.plan import MoveJob
@@ -93,6 +96,48 @@ def test_what_no_reader_sees_is_in_the_way_until_the_next_run(site: MoveSite) ->
         move_of(site).copy(at_the(2, lambda: abort(site.target, topic, "never seen")))
     assert site.run("--finish", "--verify").code == 0
     assert read(site.target, topic) == read(site.source, topic)
+
+
+def in_the_air(cluster: MoveEnd, topic: str, value: str) -> Producer:
+    """A record in a transaction that is still open."""
+    return open_transaction(cluster, topic, [value])
+
+
+@pytest.mark.slow_cases
+@pytest.mark.parametrize(("act", "seen"), [(plain, "1 record"), (write, "1 record"), (in_the_air, "open transaction")])
+def test_what_a_forgotten_application_writes_during_the_last_copy_prevents_the_end(
+    site: MoveSite, act: Callable[[MoveEnd, str, str], Producer | None], seen: str
+) -> None:
+    topic = numbered(site)
+    commit_offset(site.source, "group", topic, 3)
+    left: list[Producer | None] = []
+    with pytest.raises(InputError, match=seen):
+        move_of(site).finish(observe=at_the(1, lambda: left.append(act(site.source, topic, "late"))))
+    assert offset_of(site.target, "group", topic) is None
+    assert not move_of(site).is_finished
+    for producer in filter(None, left):
+        producer.commit_transaction(PATIENCE)
+    assert site.run("--finish", "--verify").code == 0
+    assert read(site.target, topic)[-1].value == b"late"
+
+
+def test_an_offset_whose_group_is_not_in_the_transaction_is_no_end(
+    site: MoveSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction that ends would not end it, and no consumer would see it."""
+    topic, add_offsets = numbered(site), group_commits.add_offsets_to_txn
+    commit_offset(site.source, "group", topic, 3)
+
+    def with_an_epoch_before(transactional_id: str, producer: ProducerIdentity, group: str) -> VersionedRequest:
+        return add_offsets(transactional_id, ProducerIdentity(producer.producer_id, producer.epoch - 1), group)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(group_commits, "add_offsets_to_txn", with_an_epoch_before)
+        with pytest.raises(FencedError):
+            move_of(site).finish()
+    assert not move_of(site).is_finished
+    assert site.run("--finish").code == 0
+    assert offset_of(site.target, "group", topic) == (3, "at 3")
 
 
 @pytest.mark.usefixtures("small_transactions")
