@@ -131,6 +131,14 @@ def test_a_topic_with_records_at_the_target_is_refused(site: MoveSite) -> None:
     assert read(site.target, topic) == before
 
 
+def test_every_topic_is_looked_at_before_the_first_one_is_created(site: MoveSite) -> None:
+    first, second = create_topic(site.source, "a-new-one"), create_topic(site.source, "b-not-mine")
+    create_topic(site.target, second)
+    write(site.target, second, "other")
+    assert site.run().code == 2
+    assert first not in topics_of(site.target)
+
+
 def test_an_empty_topic_at_the_target_is_used(site: MoveSite) -> None:
     topic = create_topic(site.source)
     write(site.source, topic, "a")

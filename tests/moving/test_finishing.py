@@ -4,6 +4,8 @@ import socket
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -89,6 +91,27 @@ def test_the_target_is_compared_after_it_has_written_the_markers(
     result = site.run("--finish", "--verify")
     assert (result.code, result.err) == (0, "")
     assert did[:4] == ["PrepareCommit", "PrepareCommit", "CompleteCommit", "compare"]
+
+
+def test_markers_that_the_target_never_writes_do_not_keep_the_mover_for_ever(
+    site: MoveSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(site.source, create_topic(site.source), "a")
+    describe, asked = ControlPlane.describe_transaction, list[str]()
+
+    def describe_as_ending(control: ControlPlane, transactional_id: str) -> TransactionDescription | None:
+        found = describe(control, transactional_id)
+        assert found is not None
+        asked.append(transactional_id)
+        assert len(asked) < 9, "it would ask for ever"
+        return replace(found, state="PrepareCommit")
+
+    monkeypatch.setattr(ControlPlane, "describe_transaction", describe_as_ending)
+    seconds = SimpleNamespace(monotonic=count(step=20).__next__, sleep=lambda _: None)
+    monkeypatch.setattr("dualwrite.moving.target_writer.time", seconds)
+    result = site.run()
+    assert result.code == 2
+    assert "the target has not written the markers of the last transaction" in result.err
 
 
 @pytest.mark.slow
@@ -184,10 +207,12 @@ def test_a_group_with_members_is_refused(site: MoveSite, side: str, protocol: st
     write(site.source, topic, "a")
     commit_offset(site.source, "group", topic, 0)
     assert site.run().code == 0
+    write(site.source, topic, "b")
     consumer = member(site.source if side == "source" else site.target, topic, protocol)
     result = site.run("--finish")
     assert result.code == 2
     assert f"group 'group' has members at the {side}" in result.err
+    assert len(read(site.target, topic)) == 1, "it says so before it copies what may take long"
     consumer.close()
     assert site.run("--finish").code == 0
 
