@@ -131,6 +131,16 @@ def test_a_source_that_begins_anew_is_noticed_before_anything_is_written() -> No
     assert target.records == before
 
 
+def test_a_source_that_begins_anew_meanwhile_is_noticed_before_a_record_is_there_twice() -> None:
+    """A consumer whose next record is gone reads from the beginning again."""
+    source, target = source_of([(0, 0)] * 4), FakeTarget()
+    batches = [source.records[:2], source.records[2:], source.records[:2]]
+    source.read_on = lambda: iter(batches)  # type: ignore[method-assign]
+    with pytest.raises(InputError, match=r"topic 'orders' at the source has begun anew at offset 0 of partition 0"):
+        copy_topic(TOPIC, target.state(), source, target, target.ends)
+    assert values(target, 0) == values(source, 0)
+
+
 @pytest.mark.parametrize(
     ("source_end", "target_end", "message"),
     [(3, 5, None), (2, 5, "the source ends at offset 2"), (3, 1, "the target ends at offset 1"), (9, 9, None)],
@@ -196,6 +206,17 @@ def test_records_that_one_side_has_deleted_do_not_count() -> None:
     target.records = [record for record in target.records if record.offset >= deleted]
     assert not is_equal(source, target, ({0: 5}, {}))
     assert is_equal(source, target, ({0: 5}, {0: deleted}))
+
+
+def test_a_record_of_another_program_counts_where_the_source_has_deleted_its_records() -> None:
+    source = source_of([(0, 0)] * 6)
+    target = copied(source)
+    del source.records[:4]
+    first = ({0: 4}, {})
+    assert is_equal(source, target, first)
+    marker = target.records[1].offset + 1
+    target.records.insert(2, target.records[1]._replace(offset=marker))
+    assert not is_equal(source, target, first)
 
 
 def test_records_that_came_after_the_move_do_not_count() -> None:
