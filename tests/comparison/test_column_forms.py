@@ -125,6 +125,7 @@ def test_a_time_that_is_no_time_of_the_day_is_a_duration(length: timedelta | Non
         (DOUBLE, "postgresql", "7", "7.0"),
         (DOUBLE, "postgresql", "NaN", "NaN"),
         (DOUBLE, "postgresql", "-0", "0.0"),
+        (DOUBLE, "postgresql", "9" * 4301, "9" * 4301),
         (sqltypes.JSON(), "postgresql", '{"b": 1.0, "a": "ø"}', '{"a":"ø","b":1.0}'),
         (sqltypes.JSON(), "postgresql", "{", "{"),
         (sqltypes.JSON(), "postgresql", '"\\ud800"', '"\\ud800"'),

@@ -1,13 +1,16 @@
 """The reader of a topic: up to the end that the topic has now, and on from there."""
 
 from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
 
 import pytest
-from confluent_kafka import Message
+from confluent_kafka import Consumer, Message
 from confluent_kafka.admin import AdminClient
 
+from dualwrite.comparison import topic as topic_module
 from dualwrite.comparison.topic import TopicReader, read_topic
-from dualwrite.errors import ConfigurationError, InputError
+from dualwrite.errors import ConfigurationError, InputError, KafkaUnavailableError
 from dualwrite.testing.kafka import KafkaBroker
 from tests.support.comparison.comparison_site import ComparisonSite, pairs
 from tests.support.peer_clients.kafka_helpers import PATIENCE
@@ -75,6 +78,34 @@ def test_records_that_are_deleted_meanwhile_are_passed_over(site: ComparisonSite
     site.delete_records(before=6)
     assert keys(reader) == ["0:5", "0:6", "0:7"]
     assert reader.first_offsets == {0: 6, 1: 0}
+
+
+def test_a_topic_that_has_lost_its_end_is_not_read_again(site: ComparisonSite, reader: TopicReader) -> None:
+    """As after an unclean election of a leader."""
+    site.produce(*pairs(range(3)))
+    reader.positions = {0: 7}
+    assert keys(reader) == []
+    assert keys(reader) == []
+    assert (reader.positions[0], reader.ends()[0]) == (7, 7)
+
+
+class SilentConsumer(Consumer):
+    """Its broker answers everything but the requests for records."""
+
+    def poll(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+def test_a_broker_that_gives_no_record_is_not_taken_for_the_end(
+    site: ComparisonSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.produce(*pairs([1]))
+    monkeypatch.setattr(topic_module, "Consumer", SilentConsumer)
+    with (
+        closing(TopicReader(site.broker.client_config, site.topic)) as reader,
+        pytest.raises(KafkaUnavailableError, match="no record for 30 seconds"),
+    ):
+        keys(reader)
 
 
 def test_a_topic_of_markers_alone_ends(site: ComparisonSite, reader: TopicReader) -> None:
