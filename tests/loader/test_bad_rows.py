@@ -98,6 +98,19 @@ def test_a_row_that_was_corrected_after_a_kill_is_no_bad_row_any_more(
     assert [entry["row"] for entry in entries(bad)] == [4, 5, 8]
 
 
+def test_a_load_that_another_one_has_overtaken_puts_no_row_aside(engine: Engine, mixed: Path, tmp_path: Path) -> None:
+    """The other load has put it into a file of its own."""
+
+    def overtaken(progress: Progress) -> None:
+        if progress.rows == 2:
+            load(job_for(mixed, bad_rows=tmp_path / "theirs"), engine, FakeDualWrite(engine))
+
+    with pytest.raises(InputError, match="is being loaded into table flights by another process"):
+        load(job_for(mixed, bad_rows=tmp_path / "ours"), engine, FakeDualWrite(engine), overtaken)
+    assert [entry["row"] for entry in entries(tmp_path / "ours")] == [2]
+    assert [entry["row"] for entry in entries(tmp_path / "theirs")] == [4, 5, 8]
+
+
 def test_a_row_that_the_database_refuses_is_no_bad_row(engine: Engine, tmp_path: Path) -> None:
     """It may be there because the same rows were loaded under another name, which must not pass in silence."""
     path = write_input(tmp_path / "f.csv", "id,name\n1,a\n1,b\n")

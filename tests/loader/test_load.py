@@ -1,6 +1,8 @@
 """The load: each batch in both places or in neither, resumed after any end, and mistakes found before it writes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine
+from sqlalchemy.exc import OperationalError
 
 from dualwrite.errors import ConfigurationError, DatabaseNotReadyError, DualWriteError, InputError
 from dualwrite.loader.job import LoadJob, Progress
@@ -66,6 +69,24 @@ def test_a_finished_load_run_again_does_nothing_but_recover(engine: Engine, seve
     again = FakeDualWrite(engine)
     assert load(job_for(seven), engine, again) == Progress(7, 7, 1.0)
     assert (again.units, again.recoveries, again.topic) == (0, 1, [])
+
+
+@dataclass
+class LateCommit(FakeDualWrite):
+    """Recovery waits for the database, which is still in the COMMIT of a process that was killed."""
+
+    late: Callable[[], object] = lambda: None
+
+    def recover(self) -> None:
+        super().recover()
+        self.late()
+
+
+def test_a_batch_whose_commit_ends_during_recovery_is_not_loaded_again(engine: Engine, seven: Path) -> None:
+    killed = FakeDualWrite(engine)
+    second = LateCommit(engine, late=lambda: load(job_for(seven, batch_size=7), engine, killed))
+    assert load(job_for(seven), engine, second) == Progress(7, 7, 1.0)
+    assert table_rows(engine) == pairs(killed.values + second.values) == SEVEN
 
 
 @pytest.mark.parametrize("die_before", range(3))
@@ -159,6 +180,20 @@ def test_a_row_that_the_database_refuses_keeps_its_batch_out(engine: Engine, sev
     assert (table_rows(engine), dual_write.topic, positions(engine)) == ([], [], [])
     alone = refused(job_for(seven, batch_size=1), engine, dual_write)
     assert alone.startswith("f.csv, line 3: the database refuses a row: ")
+
+
+class LostConnection(FakeDualWrite):
+    """Its database goes away in the first unit of work."""
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        raise OperationalError("COMMIT", {}, Exception("the server closed the connection"))
+        yield
+
+
+def test_a_lost_connection_is_not_called_a_row_that_is_to_be_corrected(engine: Engine, seven: Path) -> None:
+    with pytest.raises(OperationalError):
+        load(job_for(seven), engine, LostConnection(engine))
 
 
 def test_two_loads_of_one_file_at_once_do_not_both_write(engine: Engine, seven: Path) -> None:

@@ -88,3 +88,7 @@ def test_a_very_long_path_fits_its_column(engine: Engine) -> None:
 def test_another_table_and_another_topic_are_another_load() -> None:
     loads = [("f.csv", "ab", "c"), ("f.csv", "a", "bc"), ("f.csv", "abc", ""), ("f.cs", "va", "bc")]
     assert len({LoadKey.named(*load).load_id for load in loads}) == len(loads)
+
+
+def test_a_name_is_no_path() -> None:
+    assert LoadKey.named("/f.csv", "a", "b").load_id != LoadKey.of(Path("/f.csv"), "a", "b").load_id
