@@ -3,15 +3,19 @@
 import html
 import logging
 import re
+import socket
+import time
 from collections.abc import Iterator
 
 import pytest
 
+from dualwrite.client.admin.cluster_client import DEFAULT_TIMEOUT
+from dualwrite.console import looks
 from dualwrite.console.acting import ActionDesk
 from dualwrite.console.commands import MOST_TARGETS, Commands
 from dualwrite.console.looks import Place
 from dualwrite.coordinator.sql.outcome_store import outcomes
-from dualwrite.errors import InputError, InvalidTransactionStateError
+from dualwrite.errors import InputError, InvalidTransactionStateError, KafkaUnavailableError
 from tests.support.console.asgi import basic
 from tests.support.console.served import ConsoleProcess, confirm, console_of, form_of, hidden_fields
 from tests.support.operations.places import OperationsSite, command
@@ -156,6 +160,20 @@ def test_a_termination_of_another_transaction_than_the_one_shown_is_refused(
     assert site.described() == before
 
 
+def test_a_termination_that_the_database_has_decided_against_meanwhile_is_refused(
+    site: OperationsSite, desk: ActionDesk
+) -> None:
+    """The plan said that recovery would abort the transaction, too."""
+    site.leave("one", step="COMMIT_DATABASE")
+    planned = desk.plan("terminate", [site.slot()])
+    described = site.described()
+    assert described is not None
+    site.change_row(prepared_txn_state=str(described.producer))
+    with pytest.raises(InvalidTransactionStateError, match="the database has decided on it meanwhile"):
+        desk.run(planned, "Ann")
+    assert (site.described(), site.outcomes()) == (described, [])
+
+
 def test_a_slot_whose_owner_may_be_alive_is_left_alone(site: OperationsSite, desk: ActionDesk) -> None:
     site.leave("one", silent=False)
     before = site.described()
@@ -188,6 +206,29 @@ def test_what_is_not_there_to_be_done_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
         desk.plan(verb, [target.replace("{slot}", site.slot()) for target in targets])
+
+
+def test_an_outcome_of_another_application_is_not_acknowledged(site: OperationsSite, desk: ActionDesk) -> None:
+    site.leave("one")
+    desk.run(desk.plan("terminate", [site.slot()]), "Ann")
+    number = str(outcomes(site.engine)[0].id)
+    others = Place(site.engine, site.broker.client_config, "another")
+    with pytest.raises(InputError, match=f"no outcome {number} waits"):
+        ActionDesk(others, Commands(site.engine, others.kafka)).plan("acknowledge", [number])
+
+
+@pytest.mark.parametrize("verb", ["resolve", "terminate"])
+def test_a_silent_cluster_is_named_before_the_operator_has_gone(
+    site: OperationsSite, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    monkeypatch.setattr(looks, "ANSWER_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        kafka = {"bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}"}
+        desk = ActionDesk(Place(site.engine, kafka, site.application), Commands(site.engine, kafka))
+        began = time.monotonic()
+        with pytest.raises(KafkaUnavailableError):
+            desk.plan(verb, [site.slot()])
+    assert time.monotonic() - began < DEFAULT_TIMEOUT / 2
 
 
 def test_an_acknowledgement_that_came_first_counts(site: OperationsSite, desk: ActionDesk) -> None:

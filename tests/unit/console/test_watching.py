@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import pytest
@@ -170,6 +170,34 @@ def test_a_first_page_waits_for_the_named_parts_only() -> None:
     watch = Watch([Part("hangs", free.wait, 1.0), Part("a", Counting(), 3600.0)], texts)
     assert asyncio.run(watch.first_sections(30.0, ["a"])) == {"hangs": "None", "a": "1"}
     free.set()
+
+
+def test_a_look_that_takes_long_rests_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+
+    def look() -> str:
+        now[0] += 50.0
+        return "slow"
+
+    monkeypatch.setattr(watching, "monotonic", lambda: now[0])
+    part = Part("a", look, 1.0)
+    asyncio.run(until(Watch([part], texts), "a", "slow"))
+    assert part.due == 200.0
+
+
+def test_the_looks_begin_anew_in_another_event_loop() -> None:
+    """The first one stands still, with a look that has begun there."""
+    free, look = threading.Event(), Counting()
+    watch = Watch([Part("hangs", lambda: look() > 1 or free.wait(), 3600.0)], texts)
+    stopped = asyncio.new_event_loop()
+    assert stopped.run_until_complete(watch.first_sections(0.0, ["hangs"])) == {"hangs": "None"}
+    asyncio.run(asyncio.wait_for(until(watch, "hangs", "True"), 30))
+    free.set()
+    for task in asyncio.all_tasks(stopped):
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            stopped.run_until_complete(task)
+    stopped.close()
 
 
 def test_a_part_looks_at_once_when_something_was_changed() -> None:
