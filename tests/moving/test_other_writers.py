@@ -2,16 +2,19 @@
 movers, and clusters that have lost records."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
+from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.protocol.requests import VersionedRequest
 from dualwrite.errors import FencedError, InputError, KafkaUnavailableError
 from dualwrite.ids import ProducerIdentity
-from dualwrite.moving import group_commits
+from dualwrite.moving import group_commits, target_writer
 from dualwrite.moving.journal import TopicPair, journal_topic
 from dualwrite.moving.move import ClusterMove
 from dualwrite.moving.plan import MoveJob
@@ -194,6 +197,37 @@ def test_a_mover_that_was_overtaken_does_not_set_back_the_groups(site: MoveSite)
     with pytest.raises(FencedError):
         move_of(site).finish(observe=at_the(3, overtake))
     assert offset_of(site.target, "group", topic) == (5, "at 5")
+
+
+def test_a_mover_that_is_overtaken_at_the_groups_adds_nothing_to_the_transaction_of_the_other(
+    site: MoveSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, move, others = numbered(site), move_of(site), list[MoverProducer]()
+    commit_offset(site.source, "group", topic, 1)
+    identity_of = target_writer.identity_of
+
+    def overtaken(kafka: Mapping[str, Any], transactional_id: str) -> ProducerIdentity:
+        others.append(MoverProducer(quick(site.target.bootstrap_servers), move.source_id))
+        return identity_of(kafka, transactional_id)
+
+    monkeypatch.setattr(target_writer, "identity_of", overtaken)
+    with pytest.raises(FencedError):
+        move.finish()
+    (other,) = others
+    record = MovedRecord(0, 7, 1_700_000_000_000, None, b"other", ())
+    other.write(TopicPair(topic, "", ""), [record], {0: 7})
+    other.close()
+    assert offset_of(site.target, "group", topic) is None
+
+
+def test_a_copy_that_fails_leaves_no_transaction_open(site: MoveSite) -> None:
+    topic = numbered(site, 1)
+    create_topic(site.target, topic, config={"cleanup.policy": "compact"})
+    assert site.run().code == 2, "it refuses records without a key"
+    with closing(ControlPlane(quick(site.target.bootstrap_servers))) as control:
+        found = control.describe_transaction(journal_topic(move_of(site).source_id))
+    assert found is not None
+    assert found.state in ("PrepareAbort", "CompleteAbort")
 
 
 @pytest.mark.usefixtures("small_transactions")
