@@ -4,8 +4,10 @@ import pytest
 
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.admin.inspector import Inspector, PartitionEnds
+from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.ids import TopicPartition
 from dualwrite.operations.listing import list_transactions
+from dualwrite.operations.rows import state_rows
 from dualwrite.operations.views import Situation
 from dualwrite.testing.kafka import KafkaBroker
 from tests.support.coordinator.event_table import expire_leases
@@ -77,6 +79,19 @@ def test_librdkafkas_transactions_are_distinguished_by_their_anchor(site: Operat
     (view,) = list_transactions(site.engine, site.broker.client_config, application=site.application)
     assert view.verdict is not None
     assert view.verdict.value == "abort"
+
+
+def test_an_application_whose_name_another_one_begins_with_has_no_slot_of_it(site: OperationsSite) -> None:
+    other = f"{site.application}-more"
+    with (
+        DualWrite(site.engine, site.broker.client_config, application=other) as dual_write,
+        dual_write.transaction() as tx,
+    ):
+        tx.produce(site.topic, value="one")
+    assert list(state_rows(site.engine)) == [f"{other}-0"]
+    assert state_rows(site.engine, application=site.application) == {}
+    recovered = site.run("recover", "--application", site.application)
+    assert (recovered.code, f"those that have: {other}" in recovered.err) == (2, True)
 
 
 def test_listing_an_unknown_application_reports_nothing_found(site: OperationsSite) -> None:
