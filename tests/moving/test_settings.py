@@ -79,6 +79,19 @@ def test_a_topic_that_keeps_other_records_at_the_target_is_named(site: MoveSite)
     assert back["topics"][topic]["differing"] == {"retention.ms": ["1000000000000", "-1"]}
 
 
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_topic_that_one_cluster_compacts_is_compared_by_the_last_record_of_each_key(
+    site: MoveSite, side: str
+) -> None:
+    compacted, plain = {"cleanup.policy": "compact"}, {"cleanup.policy": "delete"}
+    topic = create_topic(site.source, config=compacted if side == "source" else plain)
+    create_topic(site.target, topic, config=compacted if side == "target" else plain)
+    write(site.source, topic, "a", "b", key="k")
+    assert site.run().code == 0
+    (found,) = ClusterMove(config_of(site.source), config_of(site.target), MoveJob()).compare()
+    assert (found.is_equal, found.source[0]) == (True, 1)
+
+
 def test_times_of_the_broker_are_kept_and_the_setting_follows_at_the_end(site: MoveSite) -> None:
     setting = {"message.timestamp.type": "LogAppendTime"}
     topic = create_topic(site.source, config=setting)
