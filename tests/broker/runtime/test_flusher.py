@@ -7,6 +7,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,6 +18,8 @@ from dualwrite.broker.process.disk import DiskFile
 from dualwrite.broker.process.ending import STOP_EXIT_CODE, stop_process
 from dualwrite.broker.runtime.flusher import Flusher
 from tests.support.broker.simulated import never, run
+
+AT_ONCE_SECONDS = 20.0
 
 
 class NumberLog:
@@ -64,6 +67,48 @@ def flushing(test: Callable[[Flusher], Coroutine[Any, Any, None]], durable: bool
         await flusher.close()
 
     run(main())
+
+
+def test_nothing_is_shown_that_was_appended_during_its_sync() -> None:
+    """A reader would get a record that a power cut can still take back."""
+
+    async def test(flusher: Flusher) -> None:
+        log = NumberLog(flusher)
+        log.append()
+        log.during_sync = log.append
+        await flusher.barrier()
+        log.during_sync = lambda: None
+        assert (log.durable, log.shown, log.end_offset) == (1, 1, 2)
+
+    flushing(test)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_requests_of_two_rounds_that_follow_each_other_are_woken_each_by_its_own_round(seed: int) -> None:
+    async def main() -> None:
+        flusher = Flusher(durable=True, on_failure=never)
+        first, second = NumberLog(flusher), NumberLog(flusher)
+        first.append()
+        waiting = asyncio.ensure_future(flusher.barrier())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        second.append()
+        await asyncio.wait_for(flusher.barrier(), AT_ONCE_SECONDS)
+        assert (first.durable, second.durable) == (1, 1)
+        await asyncio.wait_for(waiting, AT_ONCE_SECONDS)
+        await flusher.close()
+
+    run(main(), seed)
+
+
+def test_a_closed_flusher_has_no_threads_left() -> None:
+    async def main() -> None:
+        threads = ThreadPoolExecutor(1)
+        await Flusher(durable=True, on_failure=never, threads=threads).close()
+        with pytest.raises(RuntimeError, match="after shutdown"):
+            threads.submit(int)
+
+    asyncio.run(main())
 
 
 def test_after_the_barrier_everything_appended_before_is_durable_and_shown() -> None:
