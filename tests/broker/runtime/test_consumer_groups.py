@@ -25,7 +25,7 @@ from dualwrite.ids import TopicPartition
 from dualwrite.records.batch import Record
 from dualwrite.testing.files import MemoryFiles
 from dualwrite.wire.error_codes import ErrorCode
-from tests.support.broker.group_worlds.consumer import GROUP, join
+from tests.support.broker.group_worlds.consumer import GROUP, REBALANCE_MS, join
 from tests.support.broker.group_worlds.mixed import EAGER, classic_join
 from tests.support.broker.simulated import DATA_DIR, TOPIC, Rooms, run
 
@@ -270,6 +270,42 @@ def test_an_upgrade_sends_back_what_waits_in_the_classic_group_and_stops_its_tim
         assert group_of(rooms).subscriptions.keys() == {"m1", reply.member_id}
         rooms.clock.pass_ms(1)
         assert group_of(rooms).subscriptions.keys() == {"m1"}, "its session is that of its own protocol"
+
+    run(main())
+
+
+def test_an_upgrade_sends_back_a_member_that_waits_for_its_assignment() -> None:
+    """No leader of its generation will ever send that assignment."""
+
+    async def main() -> None:
+        rooms = await opened(MemoryFiles())
+        joining = [asyncio.ensure_future(joined(rooms)) for _ in range(2)]
+        await asyncio.sleep(0)
+        rooms.clock.pass_ms(6000)
+        replies = [await each for each in joining]
+        (follower,) = [reply for reply in replies if reply.member_id != reply.leader]
+        asking = sync_of(follower.member_id, follower.generation)
+        waiting = asyncio.ensure_future(rooms.groups.sync(asking, LongPolls(Stopping())))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        assert (await ask(rooms, join("m1", TOPIC))).error is ErrorCode.NONE
+        assert (await asyncio.wait_for(waiting, 20)).error is ErrorCode.REBALANCE_IN_PROGRESS
+
+    run(main())
+
+
+def test_a_classic_member_of_a_consumer_group_that_never_joins_again_is_missed_though_it_is_alive() -> None:
+    """Otherwise it would keep its partitions from the others for ever."""
+
+    async def main() -> None:
+        rooms = await opened(MemoryFiles())
+        member_id = await with_classic_member(rooms)
+        epoch = (await ask(rooms, join("m1", TOPIC))).epoch
+        for _ in range(REBALANCE_MS // 1000):
+            await ask(rooms, beat("m1", epoch))
+            assert await alive(rooms, member_id, 1) is ErrorCode.REBALANCE_IN_PROGRESS
+            rooms.clock.pass_ms(1_000)
+        assert group_of(rooms).subscriptions.keys() == {"m1"}
 
     run(main())
 
