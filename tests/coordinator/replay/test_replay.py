@@ -21,8 +21,9 @@ from dualwrite.coordinator.sql.tables import (
     kafka_transaction_state,
 )
 from dualwrite.errors import FencedError, KafkaRefusedError, KafkaUnavailableError
+from dualwrite.ids import ProducerIdentity
 from tests.support.coordinator.event_table import CONFIG, events, expire_leases, stored_values
-from tests.support.coordinator.fake_kafka import Fault
+from tests.support.coordinator.fake_kafka import PRODUCER_ID, Fault
 from tests.support.coordinator.fake_kafka_without_2pc import ResumingKafka
 from tests.support.servers.databases import SERVERS
 
@@ -297,6 +298,20 @@ def test_several_lost_units_are_replayed_unless_refused(
     assert survivor.counters.replayed == 2 - is_refused
 
 
+def test_lost_units_are_replayed_in_their_order_when_an_epoch_gets_another_digit(
+    engine: Engine, make: Make, kafka: ResumingKafka
+) -> None:
+    kafka.current = ProducerIdentity(PRODUCER_ID, 8)
+    die_after_the_decision(make, kafka, engine, "one")
+    kafka.before_effect = refusing(kafka, "one")
+    die_after_the_decision(make, kafka, engine, "two")
+    states = [row.prepared_txn_state for row in kept(engine)]
+    assert states == sorted(states, reverse=True)
+    kafka.before_effect = lambda request: None
+    make().recover()
+    assert kafka.committed == ["one", "two"]
+
+
 def test_replayed_records_are_deleted_and_refused_ones_kept(engine: Engine, make: Make, kafka: ResumingKafka) -> None:
     die_after_the_decision(make, kafka, engine, "one")
     kafka.before_effect = refusing(kafka, "one")
@@ -358,6 +373,32 @@ def test_a_new_clusters_unit_is_not_mistaken_for_a_lost_unit_of_the_same_identit
     assert kafka.committed == ["new"]
 
 
+def test_the_epoch_of_a_lost_unit_does_not_make_a_new_clusters_unit_lost(
+    engine: Engine, make: Make, kafka: ResumingKafka
+) -> None:
+    """Its first record tells the two apart. What is kept was committed, and a replay would double it."""
+    die_after_the_decision(make, kafka, engine, "lost")
+    without = make(replay=False)
+    without.recover()
+    without.close()
+    kafka.forget()
+    kafka.next_offset = 5
+    dual_write = make()
+    with engine.begin() as connection:
+        connection.execute(delete(kafka_transaction_record))
+        connection.execute(update(kafka_transaction_state).values(prepared_txn_state="", anchor=None))
+    write(dual_write, "new")
+    dual_write.close()
+    later = make(replay=False)
+    write(later, "later")
+    later.close()
+    (lost,) = outcomes(engine)
+    (new,) = kept(engine)
+    assert f"{new.prepared_txn_state}:events:0:0" == lost.state
+    make().recover()
+    assert kafka.committed == ["new", "later"]
+
+
 @on_servers
 def test_the_first_units_of_many_slots_do_not_wait_for_each_other(engine: Engine) -> None:
     """In InnoDB a DELETE that finds nothing locks the gap in which the others insert."""
@@ -391,8 +432,11 @@ def test_an_acknowledged_outcome_is_not_replayed(engine: Engine, make: Make, kaf
     (outcome,) = without.outcomes()
     without.acknowledge(outcome, by="operator")
     without.close()
+    requests: list[str] = []
+    kafka.before_effect = requests.append
     make().recover()
     assert kafka.committed == []
+    assert "produce" not in requests
 
 
 def test_an_outcome_found_without_replay_is_replayed_later(engine: Engine, make: Make, kafka: ResumingKafka) -> None:
