@@ -373,6 +373,27 @@ def test_a_new_clusters_unit_is_not_mistaken_for_a_lost_unit_of_the_same_identit
     assert kafka.committed == ["new"]
 
 
+def test_a_replay_acknowledges_the_loss_in_the_new_cluster_and_not_an_older_one_of_the_same_identity(
+    engine: Engine, make: Make, kafka: ResumingKafka
+) -> None:
+    """An operator who reads that the replayed unit is lost may produce its records once more."""
+    for value in ("old", "new"):
+        with engine.begin() as connection:
+            connection.execute(delete(kafka_transaction_record))
+        die_after_the_decision(make, kafka, engine, value)
+        without = make(replay=False)
+        without.recover()
+        without.close()
+        kafka.forget()
+        with engine.begin() as connection:
+            connection.execute(update(kafka_transaction_state).values(prepared_txn_state="", anchor=None))
+    (old, new) = outcomes(engine)
+    assert old.state == new.state
+    make().recover()
+    assert kafka.committed == ["new"]
+    assert on_record(engine) == [("heuristic abort", None), ("heuristic abort", "replay")]
+
+
 def test_the_epoch_of_a_lost_unit_does_not_make_a_new_clusters_unit_lost(
     engine: Engine, make: Make, kafka: ResumingKafka
 ) -> None:
