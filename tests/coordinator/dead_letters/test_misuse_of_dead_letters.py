@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from dualwrite import AsyncDeadLetters, DeadLetters
 from dualwrite.coordinator.dead_letters.blame import is_of_record
@@ -119,7 +120,7 @@ def test_no_records_are_no_unit_of_work(letters: DeadLetters, dual_write: DualWr
 
 
 def test_each_partition_goes_on_after_its_last_record() -> None:
-    records = [FakeRecord(P, 4, b""), FakeRecord(Q, 9, b""), FakeRecord(P, 6, b"")]
+    records = [FakeRecord(P, 4, b""), FakeRecord(Q, 9, b""), FakeRecord(P, 6, b""), FakeRecord(P, 5, b"")]
     found = [(each.topic, each.partition, each.offset, each.leader_epoch) for each in next_offsets(records)]
     assert found == [("in", 0, 7, 3), ("in", 1, 10, 3)]
 
@@ -165,6 +166,7 @@ def of_database(kind: Callable[..., Exception], *arguments: Any, is_lost: bool =
         (of_database(OperationalError, "no such table: events"), False),
         (of_database(InterfaceError, "Error binding parameter 0"), True),
         (of_database(InterfaceError, "closed", is_lost=True), False),
+        (PoolTimeoutError("QueuePool limit of size 5 overflow 10 reached"), False),
         (ValueError(), True),
         (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"), True),
     ],

@@ -77,6 +77,13 @@ def test_without_a_record_read_kafka_is_not_asked(dual_write: DualWrite, kafka: 
     assert kafka.requests == before
 
 
+def test_after_the_unit_even_no_offsets_are_refused(dual_write: DualWrite) -> None:
+    with dual_write.transaction() as tx:
+        pass
+    with pytest.raises(InvalidTransactionStateError, match="has ended"):
+        tx.send_offsets(reading(P))
+
+
 def test_explicit_offsets_may_be_given(dual_write: DualWrite, kafka: FakeKafka) -> None:
     with dual_write.transaction() as tx:
         tx.send_offsets(reading(P), [Position("in", 0, 7), Position("in", 1, -1001)])
