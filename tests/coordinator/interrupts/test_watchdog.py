@@ -198,6 +198,35 @@ def test_the_error_of_a_step_that_was_cut_names_the_limit(driver: SocketDriver) 
     assert len(caught.value.detail) == 1
 
 
+def test_the_time_of_a_step_ends_with_it_even_if_it_raises() -> None:
+    class Step:
+        limit = Limit(LONG, "x")
+
+        @within_limit
+        def act(self, error: Exception | None) -> None:
+            assert self.limit.remaining() <= LONG
+            if error is not None:
+                raise error
+
+    Step().act(None)
+    assert Step.limit.remaining() == math.inf
+    with pytest.raises(KeyError):
+        Step().act(KeyError())
+    assert Step.limit.remaining() == math.inf
+
+
+def test_an_error_after_a_use_that_was_cut_does_not_name_the_limit(driver: SocketDriver) -> None:
+    limit = Limit(SHORT, "orders-3")
+    limit.watch(driver)
+    with limit:
+        await_end(driver)
+    assert limit.is_over
+    limit.seconds = LONG
+    with pytest.raises(OperationalError) as raised, limit:
+        raise OperationalError("SELECT", {}, Exception("of this use"))
+    assert "its connection was cut" not in str(raised.value)
+
+
 def test_an_error_within_the_limit_does_not_mention_it() -> None:
     with pytest.raises(OperationalError) as caught, Limit(LONG, "x"):
         raise OperationalError("COMMIT", None, Exception("server closed the connection"))

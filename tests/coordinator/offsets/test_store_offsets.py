@@ -121,6 +121,17 @@ def test_the_offsets_are_stored_with_what_the_records_were_used_for(
         assert set(connection.scalars(select(table.c.leader_epoch))) == {3}
 
 
+def test_a_unit_may_store_the_offsets_of_each_partition_by_a_call_of_its_own(
+    dw: DualWrite, engine: Engine, group: FakeGroup
+) -> None:
+    consumer = assigned(dw, group, P, Q)
+    for offset in (3, 5):
+        with dw.transaction() as tx:
+            tx.store_offsets(consumer, [Position(*P, offset)])
+            tx.store_offsets(consumer, [Position(*Q, offset)])
+    assert rows(engine) == {("group", P): 5, ("group", Q): 5}
+
+
 def test_the_next_consumer_of_a_partition_starts_at_the_stored_offset(
     make: Make, engine: Engine, group: FakeGroup
 ) -> None:
