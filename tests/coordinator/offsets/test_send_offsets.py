@@ -195,6 +195,25 @@ def test_a_consumer_that_reads_on_after_a_failure_sends_nothing(dual_write: Dual
     assert kafka.committed == ["three", (MEMBER, {P: 4})]
 
 
+def test_a_failure_counts_in_a_thread_other_than_the_one_that_polls(dual_write: DualWrite, kafka: FakeKafka) -> None:
+    """The callback runs where the consumer is polled, and the unit fails before it names the consumer."""
+    consumer = reading()
+    dual_write.seek_to_committed(consumer, positions(P))
+
+    def fail_early() -> None:
+        with dual_write.transaction():
+            raise KeyError
+
+    with ThreadPoolExecutor(1) as units:
+        consumer.poll(P, 3)
+        with pytest.raises(KeyError):
+            units.submit(fail_early).result()
+        consumer.poll(P, 1)
+        with pytest.raises(InvalidTransactionStateError, match=r"seek_to_committed\(consumer\)"):
+            units.submit(use, dual_write, consumer, "next").result()
+    assert kafka.committed == []
+
+
 def test_the_records_in_hand_may_be_sent_again(dual_write: DualWrite, kafka: FakeKafka) -> None:
     consumer = reading(P)
     consumer.poll(P, 3)
