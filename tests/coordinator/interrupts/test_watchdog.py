@@ -18,7 +18,7 @@ from sqlalchemy.exc import OperationalError
 
 from dualwrite.coordinator.concurrency.waiting import Flag
 from dualwrite.coordinator.process import watchdog
-from dualwrite.coordinator.process.watchdog import Limit, current_limit, cut, within_limit
+from dualwrite.coordinator.process.watchdog import Limit, current_limit, cut, isolated, within_limit
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.engine import connecting
 from dualwrite.coordinator.sql.engine.connecting import BoundedCreator, WatchedPing, bound_connections
@@ -90,6 +90,36 @@ def test_a_connection_whose_step_ends_in_time_is_not_cut(driver: SocketDriver) -
     assert not is_cut(driver)
     assert not limit.is_over
     other.close()
+
+
+def test_a_step_that_ends_as_the_watchdog_is_about_to_cut_keeps_its_connection(driver: SocketDriver) -> None:
+    looks = iter([0.0, math.inf])  # the step ends between the two
+
+    class EndingLimit(Limit):
+        def remaining(self) -> float:
+            return next(looks)
+
+    limit = EndingLimit(math.inf, "x")  # no limit of the watchdog's: the test looks in its place
+    limit.watch(driver)
+    limit.cut_if_over()
+    assert (is_cut(driver), limit.is_over) == (False, False)
+
+
+def test_a_limit_that_was_left_behind_does_not_shorten_its_own_next_use() -> None:
+    limit = Limit(LONG, "x")
+    limit.__enter__()  # an interrupt came as the block ended
+    limit.seconds = 2 * LONG
+    with limit:
+        assert limit.remaining() > LONG
+    assert current_limit() is None
+
+
+def test_after_an_isolated_block_the_limit_around_it_counts_again() -> None:
+    limit = Limit(LONG, "x")
+    with limit:
+        with isolated():
+            assert current_limit() is None
+        assert current_limit() is limit
 
 
 def test_a_limit_that_begins_anew_has_all_of_its_time(driver: SocketDriver) -> None:

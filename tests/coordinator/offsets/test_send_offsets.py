@@ -379,7 +379,7 @@ def test_offsets_of_another_member_are_accepted_after_a_rebalance_and_back(
 
 
 def test_the_offsets_of_a_unit_in_doubt_are_accepted_when_recovery_has_committed_it(
-    dual_write: DualWrite, kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
+    dual_write: DualWrite, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     consumer = reading()
     dual_write.seek_to_committed(consumer, positions(P))
@@ -393,3 +393,4 @@ def test_the_offsets_of_a_unit_in_doubt_are_accepted_when_recovery_has_committed
     consumer.group.committed[P] = 3
     dual_write.seek_to_committed(consumer)
     assert consumer.next == {P: 3}
+    assert not any("enable.auto.commit" in message for message in caplog.messages)

@@ -92,3 +92,14 @@ def test_another_users_process_is_not_reported_gone(monkeypatch: pytest.MonkeyPa
     owner = new_owner()
     monkeypatch.setattr(os, "kill", refuse)
     assert not is_gone(owner)
+
+
+def test_a_running_process_whose_start_cannot_be_read_is_not_reported_gone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As with hidepid: of other processes /proc has nothing."""
+    owner = new_owner()
+    (tmp_path / "sys").symlink_to(owners.PROC / "sys")
+    (tmp_path / "self").symlink_to(owners.PROC / "self")
+    monkeypatch.setattr(owners, "PROC", tmp_path)
+    assert not is_gone(owner)
