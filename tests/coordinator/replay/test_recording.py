@@ -118,6 +118,30 @@ def test_a_record_that_raised_takes_none_with_it_that_a_callback_has_produced_me
     assert [(kept.record.value, kept.partition) for kept in keeper.of("a-0")] == [(b"of a callback", 3), (b"last", 3)]
 
 
+def test_a_record_that_raised_takes_no_equal_one_with_it() -> None:
+    inner, participant, keeper = recording()
+    record = OutgoingRecord("t", b"same", timestamp=7)
+    participant.produce(record)
+    inner.fails = KafkaUnavailableError("full")
+    with pytest.raises(KafkaUnavailableError):
+        participant.produce(record)
+    assert [kept.record.value for kept in keeper.of("a-0")] == [b"same"]
+
+
+def test_a_record_is_kept_before_the_one_that_its_callback_produces() -> None:
+    inner, participant, keeper = recording()
+
+    def reported_at_once(record: OutgoingRecord) -> None:
+        plain(record)
+        inner.reports[-1](None, RecordedMessage())
+
+    plain, inner.produce = inner.produce, reported_at_once  # type: ignore[method-assign]
+    next_record = OutgoingRecord("t", b"second")
+    participant.produce(OutgoingRecord("t", b"first", on_delivery=lambda *_: participant.produce(next_record)))
+    assert [kept.record.value for kept in keeper.of("a-0")] == [record.value for record in inner.taken]
+    assert [kept.record.value for kept in keeper.of("a-0")] == [b"first", b"second"]
+
+
 def test_offsets_that_a_timeout_would_take_back_are_refused() -> None:
     _, participant, _ = recording()
     assert isinstance(participant, RecordingParticipant)

@@ -2,11 +2,11 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, delete, insert, select, update
+from sqlalchemy import Engine, insert
 
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
@@ -15,21 +15,15 @@ from dualwrite.coordinator.replay.recording import kept_record
 from dualwrite.coordinator.replay.replay import LostUnit
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.outcome_store import acknowledge, outcomes
-from dualwrite.coordinator.sql.tables import (
-    kafka_transaction_outcome,
-    kafka_transaction_record,
-    kafka_transaction_state,
-)
-from dualwrite.errors import FencedError, KafkaRefusedError, KafkaUnavailableError
-from dualwrite.ids import ProducerIdentity
+from dualwrite.errors import FencedError, KafkaUnavailableError
 from tests.support.coordinator.event_table import CONFIG, events, expire_leases, stored_values
-from tests.support.coordinator.fake_kafka import PRODUCER_ID, Fault
+from tests.support.coordinator.fake_kafka import Fault
 from tests.support.coordinator.fake_kafka_without_2pc import ResumingKafka
+from tests.support.coordinator.replays import Make, die_after_the_decision, kept, on_record, refusing, write
 from tests.support.servers.databases import SERVERS
 
 pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
 
-Make = Callable[..., DualWrite]
 SLOTS = 6
 PATIENCE = 20.0
 
@@ -40,70 +34,6 @@ on_servers = pytest.mark.parametrize(
     indirect=True,
 )
 """Databases with more than one writer."""
-
-
-@pytest.fixture
-def kafka() -> ResumingKafka:
-    return ResumingKafka()
-
-
-@pytest.fixture
-def make(engine: Engine, kafka: ResumingKafka) -> Iterator[Make]:
-    """Makes processes of one application, as far as the database and Kafka can tell."""
-    made: list[DualWrite] = []
-
-    def process(**options: Any) -> DualWrite:
-        options = {"pool_size": 1, "participant": kafka.participant, "replay": True, **options}
-        made.append(DualWrite(engine, CONFIG, application="a", two_phase="resume", **options))
-        return made[-1]
-
-    yield process
-    for dual_write in made:
-        dual_write.close(timeout=0)
-
-
-def write(dual_write: DualWrite, value: str, **more: Any) -> None:
-    with dual_write.transaction() as tx:
-        tx.execute(insert(events).values(value=value))
-        tx.produce("events", value, **more)
-
-
-def die_after_the_decision(make: Make, kafka: ResumingKafka, engine: Engine, value: str, **more: Any) -> None:
-    """A process that dies between the two commits; its transaction times out, and its lease runs out."""
-
-    dead: list[str] = []
-
-    def observe(step: str) -> None:
-        if dead or step == "COMMIT_KAFKA":
-            dead.append(step)
-            raise SystemExit
-
-    with pytest.raises(SystemExit):
-        write(make(on_step=observe), value, **more)
-    kafka.time_out()
-    expire_leases(engine)
-
-
-def kept(engine: Engine) -> list[Any]:
-    table = kafka_transaction_record
-    with engine.connect() as connection:
-        return list(connection.execute(select(table).order_by(table.c.transactional_id, table.c.number)))
-
-
-def on_record(engine: Engine) -> list[tuple[str, str | None]]:
-    table = kafka_transaction_outcome
-    with engine.connect() as connection:
-        return [(row.outcome, row.acknowledged_by) for row in connection.execute(select(table).order_by(table.c.id))]
-
-
-def refusing(kafka: ResumingKafka, value: str) -> Callable[[str], None]:
-    """Kafka takes no transaction with ``value`` in it."""
-
-    def refuse(request: str) -> None:
-        if request == "prepare" and value in (kafka.ongoing.values if kafka.ongoing else []):
-            raise KafkaRefusedError("a topic that is gone", 3, "UNKNOWN_TOPIC_OR_PARTITION")
-
-    return refuse
 
 
 class ManyIds:
@@ -247,6 +177,21 @@ def test_a_database_that_fails_in_the_replay_leaves_it_to_be_done(
     assert kafka.committed == stored_values(engine) == ["lost", "later"]
 
 
+def test_with_replay_too_a_process_that_was_replaced_begins_nothing_in_kafka(
+    engine: Engine, make: Make, kafka: ResumingKafka
+) -> None:
+    replaced, survivor = make(), make()
+    write(replaced, "one")
+    expire_leases(engine)
+    write(survivor, "two")
+    requests: list[str] = []
+    kafka.before_effect = requests.append
+    with pytest.raises(FencedError):
+        write(replaced, "late")
+    assert requests == []
+    assert kafka.committed == stored_values(engine) == ["one", "two"]
+
+
 def test_a_permanently_refused_replay_is_logged_and_the_slot_continues(
     engine: Engine, make: Make, kafka: ResumingKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -298,20 +243,6 @@ def test_several_lost_units_are_replayed_unless_refused(
     assert survivor.counters.replayed == 2 - is_refused
 
 
-def test_lost_units_are_replayed_in_their_order_when_an_epoch_gets_another_digit(
-    engine: Engine, make: Make, kafka: ResumingKafka
-) -> None:
-    kafka.current = ProducerIdentity(PRODUCER_ID, 8)
-    die_after_the_decision(make, kafka, engine, "one")
-    kafka.before_effect = refusing(kafka, "one")
-    die_after_the_decision(make, kafka, engine, "two")
-    states = [row.prepared_txn_state for row in kept(engine)]
-    assert states == sorted(states, reverse=True)
-    kafka.before_effect = lambda request: None
-    make().recover()
-    assert kafka.committed == ["one", "two"]
-
-
 def test_replayed_records_are_deleted_and_refused_ones_kept(engine: Engine, make: Make, kafka: ResumingKafka) -> None:
     die_after_the_decision(make, kafka, engine, "one")
     kafka.before_effect = refusing(kafka, "one")
@@ -352,74 +283,6 @@ def test_an_outcome_acknowledged_during_its_replay_is_not_replayed(
     assert survivor.counters.replayed == 0
 
 
-def test_a_new_clusters_unit_is_not_mistaken_for_a_lost_unit_of_the_same_identity(
-    engine: Engine, make: Make, kafka: ResumingKafka
-) -> None:
-    """Nobody has acknowledged what was lost with the old cluster, where producer ids have begun anew."""
-    die_after_the_decision(make, kafka, engine, "lost")
-    without = make(replay=False)
-    without.recover()
-    without.close()
-    (lost,) = outcomes(engine)
-    kafka.forget()
-    dual_write = make()
-    with engine.begin() as connection:
-        connection.execute(delete(kafka_transaction_record))
-        connection.execute(update(kafka_transaction_state).values(prepared_txn_state="", anchor=None))
-    write(dual_write, "new")
-    assert [f"{row.prepared_txn_state}:{row.first_record}" for row in kept(engine)] == [lost.state]
-    dual_write.close()
-    make().recover()
-    assert kafka.committed == ["new"]
-
-
-def test_a_replay_acknowledges_the_loss_in_the_new_cluster_and_not_an_older_one_of_the_same_identity(
-    engine: Engine, make: Make, kafka: ResumingKafka
-) -> None:
-    """An operator who reads that the replayed unit is lost may produce its records once more."""
-    for value in ("old", "new"):
-        with engine.begin() as connection:
-            connection.execute(delete(kafka_transaction_record))
-        die_after_the_decision(make, kafka, engine, value)
-        without = make(replay=False)
-        without.recover()
-        without.close()
-        kafka.forget()
-        with engine.begin() as connection:
-            connection.execute(update(kafka_transaction_state).values(prepared_txn_state="", anchor=None))
-    (old, new) = outcomes(engine)
-    assert old.state == new.state
-    make().recover()
-    assert kafka.committed == ["new"]
-    assert on_record(engine) == [("heuristic abort", None), ("heuristic abort", "replay")]
-
-
-def test_the_epoch_of_a_lost_unit_does_not_make_a_new_clusters_unit_lost(
-    engine: Engine, make: Make, kafka: ResumingKafka
-) -> None:
-    """Its first record tells the two apart. What is kept was committed, and a replay would double it."""
-    die_after_the_decision(make, kafka, engine, "lost")
-    without = make(replay=False)
-    without.recover()
-    without.close()
-    kafka.forget()
-    kafka.next_offset = 5
-    dual_write = make()
-    with engine.begin() as connection:
-        connection.execute(delete(kafka_transaction_record))
-        connection.execute(update(kafka_transaction_state).values(prepared_txn_state="", anchor=None))
-    write(dual_write, "new")
-    dual_write.close()
-    later = make(replay=False)
-    write(later, "later")
-    later.close()
-    (lost,) = outcomes(engine)
-    (new,) = kept(engine)
-    assert f"{new.prepared_txn_state}:events:0:0" == lost.state
-    make().recover()
-    assert kafka.committed == ["new", "later"]
-
-
 @on_servers
 def test_the_first_units_of_many_slots_do_not_wait_for_each_other(engine: Engine) -> None:
     """In InnoDB a DELETE that finds nothing locks the gap in which the others insert."""
@@ -444,42 +307,3 @@ def test_the_first_units_of_many_slots_do_not_wait_for_each_other(engine: Engine
             thread.join()
     assert errors == []
     assert len(kept(engine)) == len(stored_values(engine)) == SLOTS
-
-
-def test_an_acknowledged_outcome_is_not_replayed(engine: Engine, make: Make, kafka: ResumingKafka) -> None:
-    die_after_the_decision(make, kafka, engine, "lost")
-    without = make(replay=False)
-    without.recover()
-    (outcome,) = without.outcomes()
-    without.acknowledge(outcome, by="operator")
-    without.close()
-    requests: list[str] = []
-    kafka.before_effect = requests.append
-    make().recover()
-    assert kafka.committed == []
-    assert "produce" not in requests
-
-
-def test_an_outcome_found_without_replay_is_replayed_later(engine: Engine, make: Make, kafka: ResumingKafka) -> None:
-    die_after_the_decision(make, kafka, engine, "lost")
-    without = make(replay=False)
-    without.recover()
-    without.close()
-    assert make().recover() == {"a-0": Outcome.REPLAYED}
-    assert kafka.committed == ["lost"]
-
-
-def test_records_of_an_earlier_unit_are_not_taken_for_a_later_ones(
-    engine: Engine, make: Make, kafka: ResumingKafka
-) -> None:
-    """The later one was run without replay: nothing of it is kept, and what is kept has been committed."""
-    first = make()
-    write(first, "first")
-    first.close()
-    dead = make(replay=False, on_step=lambda step: kafka.time_out() if step == "COMMIT_KAFKA" else None)
-    write(dead, "second")
-    dead.close(timeout=0)
-    expire_leases(engine)
-    make().recover()
-    assert kafka.committed == ["first"]
-    assert on_record(engine) == [("heuristic abort", None)]
