@@ -1,6 +1,7 @@
 """The common behaviour of both drivers, over real sockets: open, ask, and report the outcome to the engine."""
 
 import contextlib
+import gc
 import logging
 import socket
 import ssl
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from dualwrite.client.config.settings import SaslSettings, TlsSettings
+from dualwrite.client.net.socket_connection import PATIENCE as SHORT_WAIT
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.client.terms.oauth import TokenSource
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
@@ -127,9 +129,12 @@ def test_an_unknown_host_is_lost(drive: Drive) -> None:
 
 
 @contextlib.contextmanager
-def resolving(monkeypatch: pytest.MonkeyPatch, *endpoints: Endpoint) -> Iterator[Endpoint]:
-    """A host name with the addresses of ``endpoints``."""
+def resolving(
+    monkeypatch: pytest.MonkeyPatch, *endpoints: Endpoint, family: int = socket.AF_INET
+) -> Iterator[Endpoint]:
+    """A host name with the addresses of ``endpoints``; the first of them is in ``family``."""
     found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port)) for host, port in endpoints]
+    found[0] = (family, *found[0][1:])
     own = socket.getaddrinfo
 
     def look_up(host: Any, *arguments: Any, **named: Any) -> Any:
@@ -144,6 +149,23 @@ def test_the_addresses_of_a_host_are_tried_in_turn(drive: Drive, monkeypatch: py
         broker.answer(ApiKey.END_TXN, echo)
         with resolving(monkeypatch, unused_endpoint(), unused_endpoint(), broker.endpoint) as host:
             assert ids(drive(AskingEngine((host, end_txn(3))))) == [3]
+
+
+UNKNOWN_FAMILY = 255
+"""As the family of IPv6 is on a machine that has IPv4 alone."""
+NO_HOST = Endpoint("255.255.255.255", 9092)
+"""An address to which no system connects by TCP: the attempt fails before it begins."""
+
+
+@pytest.mark.parametrize(("first", "family"), [(NO_HOST, socket.AF_INET), (NO_HOST, UNKNOWN_FAMILY)])
+def test_an_address_that_fails_at_once_gives_way_to_the_next(
+    drive: Drive, first: Endpoint, family: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with scripted() as broker:
+        broker.answer(ApiKey.END_TXN, echo)
+        with resolving(monkeypatch, first, broker.endpoint, family=family) as host:
+            assert ids(drive(AskingEngine((host, end_txn(3))))) == [3]
+            gc.collect()  # a socket that was left open is a warning, and a warning is a failure
 
 
 def test_a_host_none_of_whose_addresses_answers_is_lost_once(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,6 +260,31 @@ def test_an_engine_that_asks_to_be_woken_is_called_again_without_an_event(drive:
 
     with scripted() as broker:
         broker.answer(ApiKey.END_TXN, SILENCE)
+        assert drive(Waking((broker.endpoint, end_txn()))) == "woken"
+
+
+def test_an_engine_is_woken_in_time_while_a_broker_owes_it_an_answer(drive: Drive) -> None:
+    """The moment is so far away that the blocking driver first waits on the socket alone."""
+    was_woken = threading.Event()
+
+    class Waking(AskingEngine):
+        def answered(self, endpoint: Endpoint, tag: int, message: Any, now: float) -> None:
+            pytest.fail("the driver waited for the answer, and not until the moment")
+
+        def step(self, now: float) -> Any:
+            if self.wakes is None and self._awaited:
+                self.wakes = now + 6 * SHORT_WAIT
+            elif self.wakes is not None and now >= self.wakes and not self.operation.is_done:
+                self.operation.succeed("woken")
+                was_woken.set()
+            return super().step(now)
+
+    def held(message: Any) -> Any:
+        was_woken.wait(PATIENCE)
+        return echo(message)
+
+    with scripted() as broker:
+        broker.answer(ApiKey.END_TXN, held)
         assert drive(Waking((broker.endpoint, end_txn()))) == "woken"
 
 
