@@ -1,15 +1,26 @@
 """What an open transaction is compared with if the coordinator leaves the anchor's topic out of its description."""
 
+from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from dualwrite.client.admin.control_plane import TransactionDescription
+from dualwrite.client.admin.log_reader import LogExtent
 from dualwrite.client.encoding.transaction_end import LogSlice
 from dualwrite.client.fate.transaction_fate import ended_transaction, ongoing_transaction
 from dualwrite.errors import KafkaRefusedError
-from dualwrite.ids import UNKNOWN_START, Anchor, Ending, Match, PreparedTxnState, ProducerIdentity, TopicPartition
+from dualwrite.ids import (
+    UNKNOWN_START,
+    Anchor,
+    EndedTransaction,
+    Ending,
+    Match,
+    PreparedTxnState,
+    ProducerIdentity,
+    TopicPartition,
+)
 from dualwrite.records.control import Marker
 from tests.support.client.one_record_log import OneRecordLog
 
@@ -106,3 +117,83 @@ def test_only_another_id_makes_the_log_that_of_another_topic(topic_id: str, endi
     state = PreparedTxnState(PRODUCER, first_record=Anchor.of(HERE, 0), topic_id="first")
     control: Any = CommittedLog(topic_id)
     assert ended_transaction(control, state).ending is ending
+
+
+class ChangingLog:
+    """A control plane whose leader has another answer to each Fetch, as its log changes meanwhile.
+
+    :param answers: what the leader shows; None says that the offset is outside of the log.
+    :param extent: the first and the end offset of the log.
+    """
+
+    def __init__(self, *answers: LogSlice | None, extent: tuple[int, int] = (0, 9)) -> None:
+        self._answers = deque(answers)
+        self._extent = LogExtent(*extent)
+
+    def logs(self, timeout: float | None) -> "ChangingLog":
+        return self
+
+    def partition_of(self, anchor: Anchor) -> TopicPartition:
+        return HERE
+
+    def read(self, partition: TopicPartition, offset: int, *, committed: bool, most: int) -> LogSlice | None:
+        return self._answers.popleft()
+
+    def extent(self, partition: TopicPartition) -> LogExtent:
+        return self._extent
+
+    def ending(self) -> EndedTransaction:
+        control: Any = self
+        return ended_transaction(control, PreparedTxnState(PRODUCER, first_record=Anchor.of(HERE, 0)))
+
+
+def one_record(*, ended: Marker | None) -> LogSlice:
+    """A log of one record of PRODUCER, and then the marker ``ended``."""
+    log = OneRecordLog()
+    log.record(PRODUCER)
+    if ended is not None:
+        log.marker(ended, PRODUCER)
+    return log.read(0)
+
+
+@pytest.mark.parametrize("first", [None, LogSlice(0, 0, (), b"")], ids=["outside", "not shown yet"])
+@pytest.mark.parametrize(("end", "ending"), [(0, Ending.LOST), (1, Ending.UNKNOWN)])
+def test_only_a_log_that_ends_before_the_record_has_lost_it(first: LogSlice | None, end: int, ending: Ending) -> None:
+    """A new leader may show less of its log than it has."""
+    assert ChangingLog(first, extent=(0, end)).ending() == EndedTransaction(ending)
+
+
+def test_a_commit_stays_one_if_its_records_are_deleted_before_the_second_look() -> None:
+    seen = one_record(ended=Marker.COMMIT)
+    behind_it_is_another = seen._replace(high_watermark=seen.high_watermark + 1)
+    assert ChangingLog(behind_it_is_another, None).ending() == EndedTransaction(Ending.COMMITTED)
+
+
+def test_a_later_commit_that_was_seen_needs_no_second_look() -> None:
+    log = OneRecordLog()
+    for _ in range(2):
+        log.record(PRODUCER)
+        log.marker(Marker.COMMIT, PRODUCER)
+    log.record(ProducerIdentity(2, 0))
+    assert ChangingLog(log.read(0)).ending() == EndedTransaction(Ending.COMMITTED, was_overtaken=True)
+
+
+NOTHING_MORE = LogSlice(1, 0, (), b"")
+
+
+@pytest.mark.parametrize(
+    ("then", "end", "ending"),
+    [(NOTHING_MORE, 1, Ending.OPEN), (NOTHING_MORE, 2, Ending.UNKNOWN), (None, 1, Ending.UNKNOWN)],
+    ids=["the end of the log", "a leader that shows less than it has", "deleted meanwhile"],
+)
+def test_only_a_log_that_was_read_to_its_end_shows_an_open_transaction(
+    then: LogSlice | None, end: int, ending: Ending
+) -> None:
+    opened = one_record(ended=None)
+    assert ChangingLog(opened, opened, then, extent=(0, end)).ending() == EndedTransaction(ending)
+
+
+def test_another_producers_open_transaction_at_the_anchor_is_not_ours() -> None:
+    log = OneRecordLog()
+    log.record(ProducerIdentity(PRODUCER.producer_id, PRODUCER.epoch + 1))
+    assert ChangingLog(log.read(0), log.read(0), NOTHING_MORE).ending() == EndedTransaction(Ending.LOST)
