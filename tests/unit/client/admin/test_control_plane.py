@@ -285,6 +285,18 @@ def test_a_partition_that_may_not_be_read_is_an_error() -> None:
             control.current_transaction_start_offsets([T0], PRODUCER)
 
 
+def test_partitions_that_were_deleted_keep_no_answer_about_the_others_back() -> None:
+    """The deletion of T1 has reached its leader, and not yet Metadata."""
+    partitions = [T0, T1, TopicPartition("gone", 0)]
+    with scripted() as broker, ScriptedControl(broker) as control:
+        deleted = producers_of({("t", 0): 11}, codes={("t", 1): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+        broker.answer(ApiKey.DESCRIBE_PRODUCERS, deleted)
+        assert control.current_transaction_start_offsets(partitions, PRODUCER, deleted_too=True) == {T0: 11}
+        for unknown in (T1, partitions[2]):
+            with pytest.raises(KafkaRefusedError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+                control.current_transaction_start_offsets([T0, unknown], PRODUCER)
+
+
 def test_no_partitions_need_no_broker() -> None:
     with scripted() as broker, ScriptedControl(broker) as control:
         assert control.current_transaction_start_offsets([], PRODUCER) == {}

@@ -1,8 +1,10 @@
 """How a request of the control plane ends without an answer: at its deadline, or struck by a signal handler."""
 
 import socket
+import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,7 @@ from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.errors import AnswerLostError
 from dualwrite.wire.apis import ApiKey
 from dualwrite.wire.codec import read_request_head
-from tests.support.client.scripted_broker import SILENCE, ScriptedBroker, scripted
+from tests.support.client.scripted_broker import SILENCE, ScriptedBroker, described, scripted
 from tests.support.waiting import eventually
 
 CALL = describe_transactions("app-0")
@@ -71,6 +73,22 @@ def test_a_request_waits_no_longer_than_its_own_limit() -> None:
         with pytest.raises(AnswerLostError, match="timed out"):
             connection.request(CALL, timeout=0.05)
         assert time.monotonic() - began < 10
+
+
+def test_a_request_waits_no_longer_than_the_socket_timeout() -> None:
+    """Without an answer for so long, another attempt in a new connection may still have time."""
+    has_ended = threading.Event()
+
+    def held(_: Any) -> Any:
+        has_ended.wait(5)
+        return described()
+
+    with scripted() as broker:
+        broker.answer(ApiKey.DESCRIBE_TRANSACTIONS, held)
+        settings = ClientSettings((broker.endpoint,), connect_timeout=5, request_timeout=0.05)
+        with pytest.raises(AnswerLostError, match="timed out"):
+            BlockingConnection(broker.endpoint, settings).request(CALL, timeout=20)
+        has_ended.set()
 
 
 class DrippingBroker(ScriptedBroker):
