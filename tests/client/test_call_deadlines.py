@@ -1,6 +1,7 @@
 """A deadline from outside: a call that does not return is abandoned, together with its caller's producer."""
 
 import gc
+import queue
 import threading
 import weakref
 from collections.abc import Callable
@@ -46,6 +47,38 @@ def test_after_a_hanging_call_every_later_call_is_refused() -> None:
     calls.close()
     ended.set()
     assert not made
+
+
+def test_a_call_has_the_grace_beyond_its_own_timeout() -> None:
+    calls = DeadlineCalls(grace=20)
+    assert calls.call("send", 0, lambda: threading.Event().wait(0.1)) is False
+    assert not calls.is_wedged
+    calls.close()
+
+
+class StruckQueue(queue.SimpleQueue[Any]):
+    """A queue that a signal handler strikes in the main thread, right after it has taken something."""
+
+    is_struck = False
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        super().put(item)
+        if StruckQueue.is_struck and threading.current_thread() is threading.main_thread():
+            StruckQueue.is_struck = False
+            raise KeyboardInterrupt
+
+
+def test_an_interrupt_as_a_call_is_handed_over_leaves_it_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dualwrite.client.librdkafka.deadline_calls.queue.SimpleQueue", StruckQueue)
+    calls, ended = DeadlineCalls(grace=20), threading.Event()
+    calls.call("first", 1, lambda: None)
+    monkeypatch.setattr(StruckQueue, "is_struck", True)
+    with pytest.raises(KeyboardInterrupt):
+        calls.call("send", 20, lambda: ended.wait(20))
+    with pytest.raises(WedgedError, match="abort: an earlier call"):
+        calls.call("abort", 20, lambda: None)
+    ended.set()
+    calls.close()
 
 
 class InterruptedQueue:

@@ -187,6 +187,21 @@ def test_the_callback_is_called_for_each_record(make: Make, topics: tuple[str, s
     assert sorted(told, key=lambda each: int(each[1])) == [(None, b"%d" % number) for number in range(50)]
 
 
+def test_a_record_is_added_at_once_only_while_there_is_nothing_to_send(
+    broker: EmbeddedBroker, make: Make, topics: tuple[str, str]
+) -> None:
+    producer, record, added = make(batch_size=500), OutgoingRecord(topics[0], "x" * 100), 0
+    producer.produce_record(record)
+    while producer.produce_at_once(record):
+        added += 1
+        assert added < 100, "no batch is ever sent"
+    assert len(producer) == 1 + added
+    producer.produce_record(record)
+    assert producer.produce_at_once(record)
+    producer.commit_transaction()
+    assert len(read(broker, topics[0])) == added + 3
+
+
 def test_another_process_and_no_transaction_are_refused(
     make: Make, topics: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from dualwrite.client.librdkafka import record_queue
+from dualwrite.client.librdkafka.record_queue import RECORDS_PER_POLL
 from dualwrite.client.protocol.requests import GroupMember, InitializedProducer
 from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.coordinator.kafka import librdkafka
@@ -796,6 +797,16 @@ def test_unanswered_offsets_make_the_producer_unusable_after_the_abort(code: int
     assert rig.participant.is_reusable is is_reusable
 
 
+def test_a_transaction_of_offsets_that_were_not_acknowledged_is_not_empty() -> None:
+    """The broker may have them."""
+    rig = LibrdkafkaRig().begun()
+    assert not rig.participant.open_transaction
+    rig.producer.fail("send_offsets_to_transaction", kafka_error(KafkaError._TIMED_OUT))
+    with pytest.raises(KafkaUnavailableError):
+        rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
+    assert rig.participant.open_transaction
+
+
 def test_offsets_of_one_group_are_not_sent_again_after_a_lost_connection() -> None:
     rig = LibrdkafkaRig().begun(T0)
     rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
@@ -848,6 +859,16 @@ def test_a_hanging_abort_fails_the_producer(released: threading.Event) -> None:
         rig.participant.abort_transaction()
     assert rig.state is ProducerState.FAILED
     rig.participant.close()
+
+
+def test_no_record_is_added_at_once_where_callbacks_are_due() -> None:
+    rig = LibrdkafkaRig().begun()
+    record = OutgoingRecord("t", b"v", partition=0)
+    answers = [rig.participant.produce_at_once(record) for _ in range(RECORDS_PER_POLL + 1)]
+    assert answers == [True] * (RECORDS_PER_POLL - 1) + [False] * 2
+    rig.participant.produce(record)
+    assert rig.participant.produce_at_once(record)
+    assert len(rig.producer.queue) == RECORDS_PER_POLL + 1
 
 
 def test_callbacks_are_called_in_the_thread_that_calls_the_producer() -> None:
