@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import select
+import socket
 import threading
 import time
 import warnings
@@ -17,10 +18,11 @@ from dualwrite.client.drivers import aio as asynchronous
 from dualwrite.client.drivers.aio import AsyncDriver
 from dualwrite.client.engine.contract import Operation
 from dualwrite.client.net import asyncio_connection
+from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.client.terms.oauth import TokenSource
 from dualwrite.errors import InvalidTransactionStateError, KafkaUnavailableError
 from dualwrite.wire.apis import ApiKey
-from tests.support.client.driving import AskingEngine, deaf, echo, end_txn, settings
+from tests.support.client.driving import AskingEngine, ReportedEvent, deaf, echo, end_txn, settings
 from tests.support.client.sasl_server import handshake_answer, sasl_answer
 from tests.support.client.scripted_broker import HANG_UP, SILENCE, scripted
 
@@ -263,6 +265,126 @@ def test_a_token_is_fetched_while_the_loop_serves_others() -> None:
         run(engine, test, sasl=SaslSettings("OAUTHBEARER", tokens=TokenSource(fetch)))
         (authenticate,) = broker.requests(ApiKey.SASL_AUTHENTICATE)
         assert authenticate.message.auth_bytes.startswith(b"n,,\x01auth=Bearer token")
+
+
+def test_a_callback_that_gives_no_token_in_time_leaves_the_broker_unavailable() -> None:
+    ended = threading.Event()
+
+    def fetch(_config: str) -> tuple[str, float]:
+        ended.wait(PATIENCE)
+        return "token", 4e9
+
+    with scripted() as broker:
+        engine = AskingEngine((broker.endpoint, end_txn(7)))
+
+        async def test(driver: AsyncDriver) -> None:
+            try:
+                with pytest.raises(KafkaUnavailableError, match="timed out"):
+                    await driver.wait(engine.operation)
+                assert not ended.is_set()
+            finally:
+                ended.set()
+
+        sasl = SaslSettings("OAUTHBEARER", tokens=TokenSource(fetch))
+        run(engine, test, sasl=sasl, connect_timeout=0.1)
+        assert not broker.seen
+
+
+def test_a_name_look_up_that_does_not_end_leaves_the_broker_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+
+    def look_up(*_: Any, **__: Any) -> Any:
+        ended.wait(PATIENCE)
+        raise OSError("too late")
+
+    engine = AskingEngine((Endpoint("slow.test", 9092), end_txn(7)))
+
+    async def test(driver: AsyncDriver) -> None:
+        try:
+            with pytest.raises(KafkaUnavailableError, match="timed out"):
+                await driver.wait(engine.operation)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    run(engine, test, connect_timeout=0.1)
+
+
+def test_an_authentication_that_runs_out_leaves_the_other_connections_open() -> None:
+    answer_now = threading.Event()
+
+    class Enduring(AskingEngine):
+        def lost(self, endpoint: Endpoint, *_: Any) -> None:
+            self.told.append(ReportedEvent("lost", endpoint))
+            answer_now.set()
+
+    def held(message: Any) -> Any:
+        assert answer_now.wait(PATIENCE)
+        return echo(message)
+
+    with scripted() as brief, scripted() as lasting:
+        for broker, lifetime_ms in ((brief, 50), (lasting, 600_000)):
+            broker.answer(ApiKey.SASL_HANDSHAKE, handshake_answer())
+            broker.answer(ApiKey.SASL_AUTHENTICATE, sasl_answer(lifetime_ms=lifetime_ms))
+        lasting.answer(ApiKey.END_TXN, held)
+        engine = Enduring((brief.endpoint, None), (lasting.endpoint, end_txn(3)))
+
+        async def test(driver: AsyncDriver) -> None:
+            (answer,) = await driver.wait(engine.operation)
+            assert answer.producer_id == 3
+            assert list(driver.connections) == [lasting.endpoint]
+            assert engine.interruptions == 0
+
+        run(engine, test, sasl=SaslSettings("PLAIN", "u", "p"))
+
+
+def live(kind: type) -> int:
+    gc.collect()
+    return sum(isinstance(each, kind) for each in gc.get_objects())
+
+
+def test_connections_that_were_closed_are_forgotten_while_the_driver_lives() -> None:
+    with scripted() as broker:
+        broker.answer(ApiKey.END_TXN, echo)
+        engine = AskingEngine()
+
+        async def test(driver: AsyncDriver) -> None:
+            for number in range(30):
+                await driver.wait(engine.ask((broker.endpoint, end_txn(number))))
+                engine.close(broker.endpoint)
+                driver.pump()
+            assert live(asyncio_connection.AsyncioConnection) < 15
+
+        run(engine, test)
+
+
+def test_a_wait_that_has_ended_leaves_no_future_behind() -> None:
+    with scripted() as broker:
+        broker.answer(ApiKey.END_TXN, echo)
+        engine = AskingEngine((broker.endpoint, None))
+
+        async def test(driver: AsyncDriver) -> None:
+            await driver.wait(engine.operation)
+            before = live(asyncio.Future)
+            for number in range(50):
+                await driver.wait(engine.ask((broker.endpoint, end_txn(number))))
+            assert live(asyncio.Future) - before < 25
+
+        run(engine, test)
+
+
+def test_a_closed_driver_wakes_its_engine_no_more() -> None:
+    engine = AskingEngine()
+    engine.wakes = time.monotonic() + 0.05
+
+    async def test(driver: AsyncDriver) -> None:
+        driver.pump()
+        await driver.close()
+        steps = engine.steps
+        await asyncio.sleep(0.2)
+        assert engine.steps == steps
+
+    run(engine, test)
 
 
 def test_closing_twice_is_closing_once() -> None:

@@ -128,6 +128,11 @@ def test_an_unknown_host_is_lost(drive: Drive) -> None:
     assert "broker no-such-host.invalid:9092: " in lost_error(engine, drive, KafkaUnavailableError)
 
 
+def test_a_name_that_no_host_can_have_is_lost(drive: Drive) -> None:
+    endpoint = Endpoint("a" * 64 + ".invalid", 9092)
+    assert f"broker {endpoint}: " in lost_error(AskingEngine((endpoint, end_txn())), drive, KafkaUnavailableError)
+
+
 @contextlib.contextmanager
 def resolving(
     monkeypatch: pytest.MonkeyPatch, *endpoints: Endpoint, family: int = socket.AF_INET
@@ -261,6 +266,26 @@ def test_an_engine_that_asks_to_be_woken_is_called_again_without_an_event(drive:
     with scripted() as broker:
         broker.answer(ApiKey.END_TXN, SILENCE)
         assert drive(Waking((broker.endpoint, end_txn()))) == "woken"
+
+
+def test_a_wake_leaves_a_connection_whose_authentication_lasts(drive: Drive) -> None:
+    class Waking(AskingEngine):
+        def step(self, now: float) -> Any:
+            if self.wakes is None and self._open:
+                self.wakes = now + 0.02
+            elif self.wakes is not None and now >= self.wakes and not self.operation.is_done:
+                self.operation.succeed("woken")
+            return super().step(now)
+
+        def _finish_if_done(self) -> None:
+            """Only the wake ends the operation."""
+
+    with scripted() as broker:
+        broker.answer(ApiKey.SASL_HANDSHAKE, handshake_answer())
+        broker.answer(ApiKey.SASL_AUTHENTICATE, sasl_answer(lifetime_ms=600_000))
+        engine = Waking((broker.endpoint, None))
+        assert drive(engine, sasl=SaslSettings("PLAIN", "u", "p")) == "woken"
+        assert not engine.events("lost")
 
 
 def test_an_engine_is_woken_in_time_while_a_broker_owes_it_an_answer(drive: Drive) -> None:

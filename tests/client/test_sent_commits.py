@@ -1,12 +1,15 @@
 """TwoPhaseProducer.send_commit: the commit is on its way, and its answer is collected at a later call."""
 
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dualwrite import TwoPhaseProducer
+from dualwrite.client.drivers.blocking import BlockingDriver
 from dualwrite.client.engine.transaction_state import TransactionResult
 from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.errors import AnswerLostError, FencedError, InvalidTransactionStateError
@@ -86,6 +89,26 @@ def test_an_answer_that_has_arrived_is_collected_without_waiting(producer: TwoPh
     producer.send_commit()
     assert eventually(lambda: producer.collect_commit(wait=False), bool)
     prepare(producer, "two")
+
+
+def test_a_commit_is_sent_although_the_coordinators_connection_was_lost_meanwhile(tmp_path: Path) -> None:
+    """No other call of the producer sends it."""
+    drivers: list[BlockingDriver] = []
+
+    def make_driver(*arguments: Any) -> BlockingDriver:
+        drivers.append(BlockingDriver(*arguments))
+        return drivers[-1]
+
+    with ForkedBroker(tmp_path / "broker") as broker:
+        config = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "sent"}
+        with TwoPhaseProducer(config, make_driver=make_driver) as producer:
+            producer.init_transactions()
+            prepare(producer, "one")
+            for link in drivers[0].connections.values():
+                link.socket.shutdown(socket.SHUT_RDWR)
+            producer.send_commit()
+            assert consume(broker.bootstrap_servers, TOPIC, minimum=1)[0] == [b"one"]
+            assert producer.collect_commit(wait=True)
 
 
 def test_collect_commit_returns_at_once_if_nothing_was_sent(producer: TwoPhaseProducer) -> None:
