@@ -387,6 +387,26 @@ def test_a_closed_driver_wakes_its_engine_no_more() -> None:
     run(engine, test)
 
 
+def test_an_engine_that_wants_to_be_woken_earlier_than_before_is_woken_then() -> None:
+    class Waking(AskingEngine):
+        def step(self, now: float) -> Any:
+            if self.wakes is not None and now >= self.wakes:
+                self.wakes = None
+                self.operation.succeed("woken")
+            return super().step(now)
+
+    engine = Waking()
+    engine.operation = Operation()
+    engine.wakes = time.monotonic() + 10 * PATIENCE
+
+    async def test(driver: AsyncDriver) -> None:
+        driver.pump()
+        engine.wakes = time.monotonic() + 0.05
+        assert await asyncio.wait_for(driver.wait(engine.operation), PATIENCE) == "woken"
+
+    run(engine, test)
+
+
 def test_closing_twice_is_closing_once() -> None:
     with scripted() as broker:
         broker.answer(ApiKey.END_TXN, echo)
