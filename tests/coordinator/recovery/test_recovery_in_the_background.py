@@ -74,9 +74,12 @@ def test_a_recovery_that_was_waited_for_is_one(sqlite_engine: Engine, broker: Em
 
 
 def test_close_ends_it(sqlite_engine: Engine) -> None:
-    dual_write = dual_write_on(sqlite_engine, f"127.0.0.1:{free_port()}")
+    config = {"bootstrap.servers": f"127.0.0.1:{free_port()}", "delivery.timeout.ms": 300, "request.timeout.ms": 200}
+    dual_write = DualWrite(sqlite_engine, config, application="orders", pool_size=1)
     dual_write.recover(wait=False)
+    assert not dual_write.wait_idle(0)
     dual_write.close(timeout=0)
+    assert eventually(lambda: dual_write.wait_idle(0), bool)
     assert not dual_write.is_recovered
 
 
