@@ -1,6 +1,7 @@
 """The parts of the simulation: faults wait at their places, the disk tears, the loop's time is the scheduler's."""
 
 import asyncio
+import errno
 import random
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,6 +45,16 @@ def test_every_kind_of_fault_is_in_some_seed_and_some_seeds_have_none() -> None:
     plans = [faults_of(seed) for seed in range(100)]
     assert {planned.kind for plan in plans for planned in plan} == set(SimulatedFault)
     assert [] in plans
+
+
+def test_in_some_seeds_faults_strike_later_and_in_some_they_last_longer() -> None:
+    plans = [[one for one in faults_of(seed) if one.place is FaultPlace.TURN] for seed in range(200)]
+    late = [max(one.at for one in plan) > 110 for plan in plans if plan]
+    long = [max(one.seconds for one in plan) > 9.0 for plan in plans if plan]
+    assert 20 < sum(late) < 80
+    assert 10 < sum(long) < 60
+    assert any(is_late and not is_long for is_late, is_long in zip(late, long, strict=True))
+    assert any(is_long and not is_late for is_late, is_long in zip(late, long, strict=True))
 
 
 def test_some_seeds_have_a_second_cluster_and_its_broker_has_faults_of_its_own() -> None:
@@ -120,6 +131,23 @@ def test_a_process_that_ends_in_a_write_leaves_a_part_of_it() -> None:
     left = files.open(FILE).read(0, 100)
     assert left.startswith(b"whole ")
     assert b"whole 0123456789".startswith(left)
+
+
+def test_a_process_whose_disk_gives_an_error_in_a_write_has_written_a_part_and_goes_on() -> None:
+    files, rng = MemoryFiles(), random.Random(4)
+    files.make_directory(FILE.parent)
+
+    def give_error() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    uses = iter([True, False])
+    file = BrokerDisk(files, rng, lambda: next(uses), give_error).open(FILE)
+    with pytest.raises(OSError, match="No space left"):
+        file.append(b"0123456789")
+    left = file.size()
+    assert 0 < left < 10
+    file.append(b"abc")
+    assert file.read(0, 100) == b"0123456789"[:left] + b"abc"
 
 
 def test_a_process_that_has_ended_can_use_its_disk_no_more() -> None:

@@ -14,7 +14,7 @@ from tests.support.simulation.replays import failing_seeds, replayed
 from tests.support.simulation.search import run_seed, search, search_in_processes
 from tests.support.simulation.world import SimulatedWorld
 
-SEEDS = 40
+SEEDS = 60
 OFTEN = ("SUCCEEDED", "ROLLED_BACK", "never began", *(kind.name for kind in SimulatedFault))
 """What must have happened in some run, so that nothing passes for want of events."""
 SELDOM = ("IN_DOUBT", "LeaseLostError", "KafkaUnavailableError", "a look in vain")
@@ -120,7 +120,7 @@ def test_a_failing_seed_is_the_same_failing_run_however_often_it_is_replayed() -
 
 @pytest.mark.slow
 def test_the_command_replays_failing_seeds_in_several_processes(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--ablation", "no-fsync-before-answer", "--seeds", "2", "--replays", "12", "--processes", "2"]
+    arguments = ["--ablation", "no-fsync-before-answer", "--seeds", "3", "--replays", "12", "--processes", "2"]
     assert main(arguments) == 0
     assert "2 of 2 failing seeds were the same run 12 times" in capsys.readouterr().out
     assert main(["--seeds", "1", "--replays", "2"]) == 1

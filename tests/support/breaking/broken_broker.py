@@ -9,25 +9,48 @@ from functools import partial
 from typing import Any
 
 from dualwrite.broker.core.commands import MarkersWritten
+from dualwrite.broker.core.offsets import CommitOffsets
 from dualwrite.broker.core.transaction_recovery import lacks_marker
 from dualwrite.broker.core.transaction_rules import markers_of
 from dualwrite.broker.runtime.flusher import Flusher
+from dualwrite.broker.runtime.groups.offsets import GroupOffsets
 from dualwrite.records.batch import build_batch
 from dualwrite.records.header import peek_header, place_batch
+from dualwrite.wire.error_codes import ErrorCode
 from tests.support.breaking.breakable import Breakable
 from tests.support.breaking.broker import (
     APPEND_TO_JOURNAL,
     APPEND_TO_TOPIC,
     BARRIER,
+    COMMIT_OFFSETS,
     EXECUTE,
     FINISH_DECIDED,
+    JOIN_WITH_OFFSETS,
     SKIP_PRODUCER_IDS,
     WRITE_MARKERS,
 )
 
+_commit_offsets, _join_with_offsets = COMMIT_OFFSETS.original, JOIN_WITH_OFFSETS.original
+
 
 async def no_barrier(self: Flusher) -> None:
     await asyncio.sleep(0)
+
+
+def committed_at_once(self: GroupOffsets, command: CommitOffsets, producer: Any = None) -> Any:
+    """In place of COMMIT_OFFSETS."""
+    return _commit_offsets(self, command)
+
+
+async def joined_in_any_case(*arguments: Any) -> ErrorCode:
+    """In place of JOIN_WITH_OFFSETS."""
+    await _join_with_offsets(*arguments)
+    return ErrorCode.NONE
+
+
+def going_on_after_an_error(self: Any, kind: Any, error: BaseException | None, trace: Any) -> bool:
+    """In place of AFTER_CRITICAL."""
+    return isinstance(error, OSError)
 
 
 async def finish_before_markers_are_durable(self: Any) -> int:

@@ -1,10 +1,12 @@
 """What negative controls of the broker replace; see tests/support/breaking/breakable.py."""
 
+from dualwrite.broker.api.transactions import txn_offset_commit
 from dualwrite.broker.core import transaction_rules as rules
-from dualwrite.broker.runtime import coordinator
+from dualwrite.broker.runtime import coordinator, flusher
 from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.coordinator import TransactionCoordinator
 from dualwrite.broker.runtime.flusher import Flusher
+from dualwrite.broker.runtime.groups.group_log import GroupLog
 from dualwrite.broker.runtime.groups.offsets import GroupOffsets
 from dualwrite.broker.runtime.internal_topics import InternalTopic
 from dualwrite.broker.runtime.journaling import FlushedJournal
@@ -31,9 +33,13 @@ LOST_JOIN = Breakable(coordinator, "lost_join")
 FINISH_DECIDED = Breakable(TransactionCoordinator, "finish_decided")
 SKIP_PRODUCER_IDS = Breakable(Cluster, "skip_producer_ids")
 BARRIER = Breakable(Flusher, "barrier")
+AFTER_CRITICAL = Breakable(flusher._Critical, "__exit__")
 APPEND_TO_JOURNAL = Breakable(FlushedJournal, "append")
 APPEND_TO_TOPIC = Breakable(InternalTopic, "append")
 CARRY_OUT = Breakable(Cluster, "_carry_out")
+COMMIT_OFFSETS = Breakable(GroupOffsets, "commit_now")
+HAS_FENCED = Breakable(GroupLog, "has_fenced")
+JOIN_WITH_OFFSETS = Breakable(txn_offset_commit, "join_transaction")
 FORGET_TOPIC = Breakable(GroupOffsets, "_forget_topic")
 PLAN_RECOVERY_POINT = Breakable(Partition, "_plan_recovery_point")
 TRUNCATE_BEFORE = Breakable(Partition, "truncate_before")

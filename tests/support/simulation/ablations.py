@@ -14,16 +14,23 @@ from dualwrite.coordinator.rules.machine import Step
 from tests.support.breaking import whole
 from tests.support.breaking.breakable import Breakable
 from tests.support.breaking.broken_broker import (
+    committed_at_once,
     finish_nothing,
+    going_on_after_an_error,
+    joined_in_any_case,
     markers_before_the_decision_is_durable,
     markers_for_one_partition_only,
     no_barrier,
 )
 from tests.support.breaking.broker import (
+    AFTER_CRITICAL,
     BARRIER,
+    COMMIT_OFFSETS,
     EXECUTE,
     FINISH_DECIDED,
+    HAS_FENCED,
     HAS_UNSYNCED_END,
+    JOIN_WITH_OFFSETS,
     KEEP_PREPARED,
     LOST_JOIN,
     LOST_MARKER,
@@ -143,6 +150,11 @@ ABLATIONS = {
         ),
         Ablation("no-fsync-before-answer", "the broker answers once the disk has it", ((BARRIER, no_barrier),)),
         Ablation(
+            "disk-error-ignored",
+            "the broker ends at an error of its disk, and a start reads what is there",
+            ((AFTER_CRITICAL, going_on_after_an_error),),
+        ),
+        Ablation(
             "produce-without-fsync",
             "a Produce is answered once the disk has its records",
             ((whole.ROUTES, whole.ROUTES_WITHOUT_WAIT),),
@@ -156,6 +168,16 @@ ABLATIONS = {
             "markers-in-one-partition",
             "every partition of a transaction gets its marker",
             ((WRITE_MARKERS, markers_for_one_partition_only),),
+        ),
+        Ablation(
+            "offsets-at-once",
+            "a consumer group's offsets count once the transaction that has them is committed",
+            ((COMMIT_OFFSETS, committed_at_once),),
+        ),
+        Ablation(
+            "late-offsets-taken",
+            "offsets that arrive after their transaction has ended are refused",
+            ((JOIN_WITH_OFFSETS, joined_in_any_case), (HAS_FENCED, whole.never)),
         ),
         Ablation(
             "decided-not-finished",

@@ -13,6 +13,7 @@ from dualwrite.client.admin.inspector import Inspector
 from dualwrite.client.config.settings import ClientSettings
 from dualwrite.client.producer.base_producer import ProducerRuntime
 from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
+from dualwrite.client.protocol.requests import CommittedOffset
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.coordinator.concurrency.waiting import TaskThread
 from dualwrite.coordinator.kafka.control_plane_recovery import by_control_plane
@@ -177,14 +178,24 @@ class SimulatedApplication:
         try:
             connection: Any = driver.connection
             connection.insert(unit)
+            offsets_first = self.world.has_offsets and chance.random() < 0.5
+            if offsets_first:
+                self._send_offset(driver, unit)
             for number in range(self.world.records_of(unit)):
                 partition = chance.randrange(PARTITIONS)
                 driver.produce(OutgoingRecord(TOPIC, f"{unit}/{number}", partition=partition))
+            if self.world.has_offsets and not offsets_first:
+                self._send_offset(driver, unit)
             if chance.random() < _USER_ERRORS:
                 raise UserError
         except (DualWriteError, OSError, UserError) as error:
             return error
         return None
+
+    def _send_offset(self, driver: UnitDriver, unit: str) -> None:
+        """Commit, for the unit's own group, an offset that tells its attempts apart."""
+        group, _, attempt = unit.partition(".")
+        driver.send_offsets([CommittedOffset(TOPIC, 0, int(attempt) + 1, -1, "")], group)
 
     def recover(self, is_done: Callable[[], bool], seconds: float) -> None:
         """Recover everything; for the last process. Gives up after ``seconds``. It aborts what no row names any more,

@@ -1,4 +1,5 @@
-"""The disk of the simulated broker: at any use of it the process may end, and of an append a part may be written."""
+"""The disk of the simulated broker: at any use of it the process may end, or get an error, and of an append a part may
+be written."""
 
 import random
 from collections.abc import Callable
@@ -14,8 +15,8 @@ class BrokerEnded(BaseException):
 class BrokerDisk(EndingFiles):
     """The Files of one broker process.
 
-    :param ends: called at each change; True if the process ends here.
-    :param end: called then, once a part of an append may be written.
+    :param ends: called at each change; True if the process ends here, or gets an error.
+    :param end: called then, once a part of an append may be written. It ends the process, or raises the error.
     """
 
     def __init__(self, beneath: Files, rng: random.Random, ends: Callable[[], bool], end: Callable[[], None]) -> None:

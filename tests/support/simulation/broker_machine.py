@@ -4,6 +4,8 @@ The process is the real one from its connections to its log. A kill leaves what 
 of the rest what a disk may keep.
 """
 
+import errno
+import os
 import random
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +22,7 @@ from dualwrite.ids import TopicPartition
 from dualwrite.ports import Files
 from dualwrite.testing.files import MemoryFiles
 from tests.support.broker.simulated import Rooms
-from tests.support.simulation.broker_disk import BrokerDisk
+from tests.support.simulation.broker_disk import BrokerDisk, BrokerEnded
 from tests.support.simulation.faults import BROKER, FaultPlace, FaultPlan, PlannedFault, SimulatedFault
 from tests.support.simulation.scheduler import MachineClock, Scheduler, SimulatedProcess
 from tests.support.simulation.shared.opening import OpeningAnswers
@@ -91,11 +93,18 @@ class BrokerMachine:
         self.loop = VirtualLoop(process, self._before_step, self._unhandled)
         self._disk = BrokerDisk(self.files, self._rng, self._is_struck, self._end_process)
         self._end: PlannedFault | None = None
+        self._disk_error: PlannedFault | None = None
         self.openings = OpeningAnswers()
         self._writes_left = 0
         self.loop.call_soon(lambda: self.loop.create_task(self._run()))
 
     async def _run(self) -> None:
+        try:
+            await self._serve()
+        except OSError as error:  # a start whose disk fails ends as well
+            self._storage_failed(error)
+
+    async def _serve(self) -> None:
         """As ``broker/broker.py``: the order of recovery at a start."""
         flusher = Flusher(durable=True, on_failure=self._storage_failed)
         clock: Any = BrokerClock(self.process, self.loop)
@@ -113,13 +122,13 @@ class BrokerMachine:
         self.heard()
 
     def kill(self, fault: PlannedFault) -> None:
-        """End the process, and start another after a while."""
+        """End the process, and start another after a while. A power cut and a broken disk lose what was not synced."""
         self._note(str(fault.kind.value))
         if self.is_listening:
             self._remember_what_was_shown()
         self.process.is_alive = self.is_listening = False
         self._disk.has_ended = True
-        if fault.kind is SimulatedFault.BROKER_POWER:
+        if fault.kind is not SimulatedFault.BROKER_KILL:
             assert isinstance(self.files, MemoryFiles)
             self.files = self.files.power_cut(self._rng)
         self._died()
@@ -163,9 +172,15 @@ class BrokerMachine:
 
     def _end_process(self) -> None:
         assert self._end is not None
+        if self._end.kind is SimulatedFault.BROKER_DISK_ERROR:
+            self._disk_error = self._end
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "simulated")
         self.kill(self._end)
 
     def _storage_failed(self, error: BaseException) -> NoReturn:
+        if self._disk_error is not None:
+            self.kill(self._disk_error)
+            raise BrokerEnded
         self._fail(f"crash: the broker stops: {error!r}")
         raise error
 

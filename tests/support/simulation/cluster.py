@@ -3,7 +3,7 @@
 A run has one, or two for one application on one database. Then some processes use the first and others the second.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from dualwrite.broker.facts.transactions import TransactionStatus
@@ -28,6 +28,10 @@ class ClusterOfRun:
         self.is_alone = is_alone
         self.records: dict[int, list[str]] = {}
         """What a reader has read in the end, by partition."""
+        self.offsets: list[str] = []
+        """The offsets that are committed in the end, as records of the attempts that have committed them."""
+        self.pending_groups: list[str] = []
+        """The groups with an offset of an open transaction in the end."""
         self.shown: dict[int, list[str]] = {}
         """The most that readers have read during the run."""
         self.read_bytes: dict[int, bytes] = {}
@@ -50,14 +54,23 @@ class ClusterOfRun:
             for entry in self.machine.rooms.coordinator.table.entries.values()
         )
 
+    def read_offsets(self, groups: Iterable[str]) -> None:
+        """Read what ``groups`` have committed. The offset of a unit's group is the number of the attempt, from 1 on."""
+        offsets = self.machine.rooms.offsets
+        for group in sorted(groups):
+            committed = offsets.table.groups.get(group, {}).values()
+            self.offsets += [f"{group}.{entry.offset - 1}/offset" for entry in committed]
+            if offsets.pending(group):
+                self.pending_groups.append(group)
+
     @property
     def is_read(self) -> bool:
         """True if a reader has read every partition."""
         return len(self.records) == PARTITIONS
 
     def values(self) -> list[str]:
-        """What a reader has read, in the order of the partitions."""
-        return [value for partition in sorted(self.records) for value in self.records[partition]]
+        """What a reader has read, in the order of the partitions, and the committed offsets."""
+        return [value for partition in sorted(self.records) for value in self.records[partition]] + self.offsets
 
     def withdrawn(self) -> list[str]:
         """What readers have got during the run and not in the end."""
@@ -69,9 +82,12 @@ class ClusterOfRun:
         ]
 
     def unstable(self) -> list[str]:
-        """The partitions in which a transaction is open."""
+        """The partitions and the groups in which a transaction is open."""
         where = "" if self.is_alone else f" of {self.lane}"
-        return [f"partition {number}{where}" for number, (stable, end) in sorted(self.ends.items()) if stable < end]
+        partitions = [number for number, (stable, end) in sorted(self.ends.items()) if stable < end]
+        return [f"partition {number}{where}" for number in partitions] + [
+            f"offsets of {group}{where}" for group in self.pending_groups
+        ]
 
 
 def of_all(clusters: Sequence[ClusterOfRun], part: Callable[[ClusterOfRun], Sequence[str]]) -> list[str]:

@@ -42,6 +42,7 @@ class SimulatedFault(Enum):
     BROKER_KILL = "is killed in the middle of a write"
     BROKER_POWER = "loses its power"
     BROKER_STALL = "stalls there"
+    BROKER_DISK_ERROR = "gets an error from its disk, in the middle of a write, and ends"
     COMMIT_NEVER_ARRIVES = "the connection is lost before the COMMIT"
     COMMIT_ANSWER_LOST = "the connection is lost after the COMMIT"
     COMMIT_ARRIVES_LATER = "the connection is lost, and the COMMIT arrives later"
@@ -80,6 +81,10 @@ class _Sort(NamedTuple):
     longest: float
     most: int
 
+    def widened(self, later: float, longer: float) -> "_Sort":
+        """The sort that may strike ``later`` times as late and as often, and last ``longer`` times as long."""
+        return _Sort(self.place, round(self.last * later), self.longest * longer, round(self.most * later))
+
 
 _OF_APPLICATIONS: Mapping[SimulatedFault, Sequence[_Sort]] = {
     SimulatedFault.KILL: (
@@ -109,10 +114,18 @@ _OF_OTHERS: Mapping[SimulatedFault, tuple[str, _Sort]] = {
     SimulatedFault.DATABASE_RESTART: (DATABASE, _Sort(FaultPlace.CALL, 80, 2.0, 1)),
 }
 _FORGETS = _Sort(FaultPlace.COMMITTED, 5, 4.0, 1)
+_DISK_ERROR = _Sort(FaultPlace.DISK, 130, 7.0, 1)
 _QUIET = 0.05
 """The part of the runs in which nothing goes wrong."""
 _FORGETFUL = 0.1
 """The part of the runs whose database may forget, as a standby does that lagged and is promoted."""
+_DISK_ERRORS = 0.2
+"""The part of the runs in which the broker's disk may be full or broken once."""
+_LATE, _LATER = 0.3, 2.5
+"""The part of the runs whose faults may strike up to the end, and not only in the first half; and how much later and
+more often than in the others."""
+_LONG, _LONGER = 0.2, 3.0
+"""The part of the runs with longer faults, and how long they are then."""
 _TWO_CLUSTERS = 0.2
 """The part of the runs with a second cluster."""
 
@@ -127,22 +140,28 @@ def faults_of(seed: int) -> list[PlannedFault]:
     chance = random.Random(f"faults of {seed}")
     if chance.random() < _QUIET:
         return []
+    extent = random.Random(f"extent {seed}")
+    later, longer = _LATER if extent.random() < _LATE else 1.0, _LONGER if extent.random() < _LONG else 1.0
     faults = []
     for number in range(APPLICATIONS):
         for kind, sorts in _OF_APPLICATIONS.items():
             for sort in sorts:
-                faults += _some(chance, kind, lane_of(number), sort)
+                faults += _some(chance, kind, lane_of(number), sort.widened(later, longer))
     for kind, (lane, sort) in _OF_OTHERS.items():
-        faults += _some(chance, kind, lane, sort)
+        faults += _some(chance, kind, lane, sort.widened(later, longer))
     other = random.Random(f"forgetful {seed}")
     if other.random() < _FORGETFUL:
         kind, at = SimulatedFault.DATABASE_FORGETS, other.randint(1, _FORGETS.last)
         lag = other.random() ** 3 * _FORGETS.longest  # most are short, so that units of work follow
         faults.append(PlannedFault(kind, _FORGETS.place, DATABASE, at, lag))
+    broken = random.Random(f"disk errors {seed}")
+    if broken.random() < _DISK_ERRORS:
+        kind, at = SimulatedFault.BROKER_DISK_ERROR, broken.randint(1, _DISK_ERROR.last)
+        faults.append(PlannedFault(kind, _DISK_ERROR.place, BROKER, at, broken.random() * _DISK_ERROR.longest))
     if has_two_clusters(seed):
         for kind, (lane, sort) in _OF_OTHERS.items():
             if lane == BROKER:
-                faults += _some(chance, kind, OTHER_BROKER, sort)
+                faults += _some(chance, kind, OTHER_BROKER, sort.widened(later, longer))
     return faults
 
 

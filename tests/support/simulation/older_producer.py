@@ -11,7 +11,15 @@ from typing import Any
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.fate.transaction_fate import TopicIds, started_ms
 from dualwrite.client.librdkafka.deliveries import Deliveries
-from dualwrite.client.protocol.requests import VersionedRequest
+from dualwrite.client.producer.arguments import member_of, offsets_of
+from dualwrite.client.protocol.requests import (
+    CommittedOffset,
+    GroupMember,
+    VersionedRequest,
+    add_offsets_to_txn,
+    code_in,
+    txn_offset_commit,
+)
 from dualwrite.client.terms.error_classes import raise_for
 from dualwrite.coordinator.kafka.librdkafka_session import LibrdkafkaSession
 from dualwrite.coordinator.ports.kafka import KafkaParticipant
@@ -66,6 +74,7 @@ class OlderProducer(KafkaParticipant):
 
     def _begin(self) -> None:
         self._records: dict[TopicPartition, list[bytes]] = {}
+        self._offsets: list[tuple[Sequence[Any], Any]] = []
         self._sent = Deliveries()
 
     @property
@@ -104,14 +113,16 @@ class OlderProducer(KafkaParticipant):
         self._sent.sent()
 
     def send_offsets_to_transaction(self, positions: Sequence[Any], group_metadata: Any) -> None:
-        raise NotImplementedError
+        self._offsets.append((positions, group_metadata))
 
     def prepare_transaction(self) -> PreparedTxnState:
         self._is_open = True
         self._add_partitions()
         for place, values in self._records.items():
             self._write(place, values)
-        described = self._session.require_ongoing(self._sent, has_offsets=False)
+        for positions, group_metadata in self._offsets:
+            self._commit_offsets(offsets_of(positions), member_of(group_metadata))
+        described = self._session.require_ongoing(self._sent, has_offsets=bool(self._offsets))
         anchor = self._session.anchor(self._sent, described)
         state = PreparedTxnState(described.producer, anchor, started_ms=started_ms(described))
         return self._topic_ids.added(state)
@@ -156,6 +167,15 @@ class OlderProducer(KafkaParticipant):
         base_offset = _only_partition(answer).base_offset
         for number in range(len(values)):
             self._sent.delivered(place, base_offset + number)
+
+    def _commit_offsets(self, offsets: Sequence[CommittedOffset], member: GroupMember) -> None:
+        name, producer = self._transactional_id, self._producer
+        calls = (
+            add_offsets_to_txn(name, producer, member.group_id),
+            txn_offset_commit(name, producer, offsets, member, joins=False),
+        )
+        for call in calls:
+            self._ask(call, lambda answer, key=call.api_key: code_in(key, answer)[0])
 
     def _ask(self, call: VersionedRequest, code_of: Callable[[Message], int]) -> Message:
         """The answer to ``call``, which is sent again after a lost connection, as the broker knows it again."""

@@ -16,7 +16,8 @@ class Ended:
     """What a run has left.
 
     :param rows: the attempts whose rows the database has.
-    :param records: the values that a read_committed reader got: the attempt and the number of each.
+    :param records: the values that a read_committed reader got: the attempt and the number of each. An offset that an
+        attempt has committed is one of its records here.
     :param withdrawn: the values that it got during the run, and not in the end.
     :param records_of: how many records each attempt has.
     :param answers: what the caller of each attempt was told.

@@ -55,6 +55,7 @@ class SimulatedReader:
                     break
                 except DualWriteError:
                     self._process.sleep(1.0)
+        self._cluster.read_offsets({attempt.partition(".")[0] for attempt in self._world.answers})
         self._control.close()
 
     def _note(self, partition: int, values: list[str]) -> None:

@@ -30,6 +30,7 @@ RECOVERY_COMMITTED = "a new owner committed"
 RECOVERY_ABORTED = "a new owner aborted"
 FORGOTTEN = "a forgotten COMMIT is on record"
 TWO_CLUSTERS = "two clusters"
+OFFSETS = "offsets"
 DUPLICATE = "a batch came twice"
 TORN = "a power cut tore a file"
 DOUBT_COMMITTED, DOUBT_ABORTED = "in doubt, then in both", "in doubt, then in neither"
@@ -52,6 +53,7 @@ OUTCOMES: Mapping[str, str] = {
     DUPLICATE: "a batch came twice, and is in the log once",
     TORN: "a power cut left a part of what was not synced in a file",
     FORGOTTEN: "the database had forgotten a COMMIT, and that is on record",
+    OFFSETS: "units of work committed offsets of consumer groups",
     TWO_CLUSTERS: "there was a second Kafka cluster, for the same application and database",
     LEFT_ALONE: "a process saw a slot whose owner had gone and had used the other cluster, and left it alone",
     CHANGED_CLUSTER: "a process took a slot that had been given back in the other cluster",
@@ -117,6 +119,8 @@ def note_ends(world: "SimulatedWorld") -> None:
     """Count how the units of work ended whose callers were told nothing, or that they are in doubt."""
     if len(world.clusters) > 1:
         world.happened(TWO_CLUSTERS)
+    if any(cluster.offsets for cluster in world.clusters):
+        world.happened(OFFSETS)
     slots = dict(world.database.outcomes)
     if any(lease.transactional_id in slots for lease in world.database.forgotten.values()):
         world.happened(FORGOTTEN)

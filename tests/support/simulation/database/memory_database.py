@@ -118,8 +118,9 @@ class MemoryDatabase:
         self.down_until = self.scheduler.now + seconds
 
     def forget(self, kept: "Kept") -> None:
-        """Restart as a standby that lagged: of all that was committed, ``kept`` is there. A standby that was ahead of it
-        has something else, and can't be promoted any more."""
+        """Restart as a standby that lagged: of all that was committed, ``kept`` is there.
+
+        A standby that was ahead of it has something else, and can't be promoted any more."""
         if not any(standby is kept for standby in self.standbys):
             return
         while self.standbys.pop() is not kept:
