@@ -6,6 +6,8 @@ from sqlalchemy import Engine, text
 from dualwrite.coordinator.sql.tables import kafka_transaction_state
 from dualwrite.ids import PreparedTxnState, ProducerIdentity
 from tests.support.coordinator.event_table import TakingStore, ready_engine
+from tests.support.servers.postgresql import PostgreSQL
+from tests.support.waiting import eventually
 
 UNITS = 10_000
 SLOTS = 10
@@ -36,13 +38,19 @@ def log_position(engine: Engine) -> int:
         return int(connection.scalar(text("SELECT pg_current_wal_lsn() - '0/0'")) or 0)
 
 
+def turn_autovacuum_off(engine: Engine) -> None:
+    """The snapshot of its ANALYZE, of a system's table too, keeps old versions of rows, on a busy machine for long."""
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("ALTER SYSTEM SET autovacuum = off"))
+        connection.execute(text("SELECT pg_reload_conf()"))
+        assert eventually(lambda: connection.scalar(text("SHOW autovacuum")) == "off")
+
+
 @pytest.mark.slow
 @pytest.mark.postgresql
-def test_ten_thousand_units_leave_the_state_table_as_small_as_it_was(postgresql_url: str) -> None:
-    engine = ready_engine(postgresql_url, isolation_level="READ COMMITTED")
-    with engine.begin() as connection:
-        # The snapshot of its ANALYZE keeps old versions of rows, on a busy machine for long.
-        connection.execute(text(f"ALTER TABLE {kafka_transaction_state.name} SET (autovacuum_enabled = off)"))
+def test_ten_thousand_units_leave_the_state_table_as_small_as_it_was(own_postgresql: PostgreSQL) -> None:
+    engine = ready_engine(own_postgresql.url, isolation_level="READ COMMITTED")
+    turn_autovacuum_off(engine)
     store = TakingStore(engine)
     leases = [store.take_over(f"orders-{slot}", "host.example.com:4711") for slot in range(SLOTS)]
     size, began, (all_before, hot_before) = sizes(engine), log_position(engine), updates(engine)
