@@ -122,7 +122,7 @@ class BrokerMachine:
         self.heard()
 
     def kill(self, fault: PlannedFault) -> None:
-        """End the process, and start another after a while. A power cut and a broken disk lose what was not synced."""
+        """End the process, and start another after a while. Only a mere kill keeps what was not synced."""
         self._note(str(fault.kind.value))
         if self.is_listening:
             self._remember_what_was_shown()

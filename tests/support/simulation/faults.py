@@ -120,7 +120,7 @@ _QUIET = 0.05
 _FORGETFUL = 0.1
 """The part of the runs whose database may forget, as a standby does that lagged and is promoted."""
 _DISK_ERRORS = 0.2
-"""The part of the runs in which the broker's disk may be full or broken once."""
+"""The part of the runs whose broker may get one error from its disk."""
 _LATE, _LATER = 0.3, 2.5
 """The part of the runs whose faults may strike up to the end, and not only in the first half; and how much later and
 more often than in the others."""
@@ -149,15 +149,11 @@ def faults_of(seed: int) -> list[PlannedFault]:
                 faults += _some(chance, kind, lane_of(number), sort.widened(later, longer))
     for kind, (lane, sort) in _OF_OTHERS.items():
         faults += _some(chance, kind, lane, sort.widened(later, longer))
-    other = random.Random(f"forgetful {seed}")
-    if other.random() < _FORGETFUL:
-        kind, at = SimulatedFault.DATABASE_FORGETS, other.randint(1, _FORGETS.last)
-        lag = other.random() ** 3 * _FORGETS.longest  # most are short, so that units of work follow
-        faults.append(PlannedFault(kind, _FORGETS.place, DATABASE, at, lag))
-    broken = random.Random(f"disk errors {seed}")
-    if broken.random() < _DISK_ERRORS:
-        kind, at = SimulatedFault.BROKER_DISK_ERROR, broken.randint(1, _DISK_ERROR.last)
-        faults.append(PlannedFault(kind, _DISK_ERROR.place, BROKER, at, broken.random() * _DISK_ERROR.longest))
+    # Most databases forget little, so that units of work follow.
+    forgets = SimulatedFault.DATABASE_FORGETS
+    faults += _once(random.Random(f"forgetful {seed}"), _FORGETFUL, forgets, DATABASE, _FORGETS, power=3)
+    error = SimulatedFault.BROKER_DISK_ERROR
+    faults += _once(random.Random(f"disk errors {seed}"), _DISK_ERRORS, error, BROKER, _DISK_ERROR)
     if has_two_clusters(seed):
         for kind, (lane, sort) in _OF_OTHERS.items():
             if lane == BROKER:
@@ -173,6 +169,15 @@ def lane_of(number: int) -> str:
 def _some(chance: random.Random, kind: SimulatedFault, lane: str, sort: _Sort) -> Iterable[PlannedFault]:
     for _ in range(chance.randint(0, sort.most)):
         yield PlannedFault(kind, sort.place, lane, chance.randint(1, sort.last), chance.random() * sort.longest)
+
+
+def _once(
+    chance: random.Random, part: float, kind: SimulatedFault, lane: str, sort: _Sort, *, power: int = 1
+) -> Iterable[PlannedFault]:
+    """One fault in ``part`` of the runs; with a higher ``power`` most are short."""
+    if chance.random() < part:
+        at = chance.randint(1, sort.last)
+        yield PlannedFault(kind, sort.place, lane, at, chance.random() ** power * sort.longest)
 
 
 class Trigger:
