@@ -15,20 +15,29 @@ from tests.support.coordinator.replays import Make, die_after_the_decision, kept
 pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
 
 
+def put_on_record(make: Make, kafka: ResumingKafka, engine: Engine, value: str) -> None:
+    """The unit of a dead process is lost, and recovery without replay puts it on record."""
+    die_after_the_decision(make, kafka, engine, value)
+    with make(replay=False) as without:
+        without.recover()
+
+
+def forget_the_cluster(engine: Engine) -> None:
+    """The rows name nothing of the former cluster, and nothing of its units is kept."""
+    with engine.begin() as connection:
+        connection.execute(delete(kafka_transaction_record))
+        connection.execute(update(kafka_transaction_state).values(prepared_txn_state="", anchor=None))
+
+
 def test_the_epoch_of_a_lost_unit_does_not_make_a_new_clusters_unit_lost(
     engine: Engine, make: Make, kafka: ResumingKafka
 ) -> None:
     """Its first record tells the two apart. What is kept was committed, and a replay would double it."""
-    die_after_the_decision(make, kafka, engine, "lost")
-    without = make(replay=False)
-    without.recover()
-    without.close()
+    put_on_record(make, kafka, engine, "lost")
     kafka.forget()
     kafka.next_offset = 5
     dual_write = make()
-    with engine.begin() as connection:
-        connection.execute(delete(kafka_transaction_record))
-        connection.execute(update(kafka_transaction_state).values(prepared_txn_state="", anchor=None))
+    forget_the_cluster(engine)
     write(dual_write, "new")
     dual_write.close()
     later = make(replay=False)
@@ -48,10 +57,7 @@ def test_a_replay_acknowledges_the_loss_in_the_new_cluster_and_not_an_older_one_
     for value in ("old", "new"):
         with engine.begin() as connection:
             connection.execute(delete(kafka_transaction_record))
-        die_after_the_decision(make, kafka, engine, value)
-        without = make(replay=False)
-        without.recover()
-        without.close()
+        put_on_record(make, kafka, engine, value)
         kafka.forget()
         with engine.begin() as connection:
             connection.execute(update(kafka_transaction_state).values(prepared_txn_state="", anchor=None))
@@ -79,17 +85,12 @@ def test_lost_units_are_replayed_in_their_order_when_an_epoch_gets_another_digit
 def test_a_new_clusters_unit_is_not_mistaken_for_a_lost_unit_of_the_same_identity(
     engine: Engine, make: Make, kafka: ResumingKafka
 ) -> None:
-    """Nobody has acknowledged what was lost with the old cluster, where producer ids have begun anew."""
-    die_after_the_decision(make, kafka, engine, "lost")
-    without = make(replay=False)
-    without.recover()
-    without.close()
+    """What was lost with the old cluster is not acknowledged, and in the new one producer ids have begun anew."""
+    put_on_record(make, kafka, engine, "lost")
     (lost,) = outcomes(engine)
     kafka.forget()
     dual_write = make()
-    with engine.begin() as connection:
-        connection.execute(delete(kafka_transaction_record))
-        connection.execute(update(kafka_transaction_state).values(prepared_txn_state="", anchor=None))
+    forget_the_cluster(engine)
     write(dual_write, "new")
     assert [f"{row.prepared_txn_state}:{row.first_record}" for row in kept(engine)] == [lost.state]
     dual_write.close()
@@ -112,10 +113,7 @@ def test_an_acknowledged_outcome_is_not_replayed(engine: Engine, make: Make, kaf
 
 
 def test_an_outcome_found_without_replay_is_replayed_later(engine: Engine, make: Make, kafka: ResumingKafka) -> None:
-    die_after_the_decision(make, kafka, engine, "lost")
-    without = make(replay=False)
-    without.recover()
-    without.close()
+    put_on_record(make, kafka, engine, "lost")
     assert make().recover() == {"a-0": Outcome.REPLAYED}
     assert kafka.committed == ["lost"]
 
