@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from dualwrite.broker.net.connection_memory import ConnectionMemory
+from dualwrite.ids import MAX_PRODUCER_EPOCH
 from dualwrite.testing.files import MemoryFiles
-from tests.support.simulation.broker_disk import BrokerDisk, BrokerEnded
+from tests.support.simulation.broker.broker_disk import BrokerDisk, BrokerEnded
+from tests.support.simulation.conditions import conditions_of
 from tests.support.simulation.faults import (
     OTHER_BROKER,
     FaultPlace,
@@ -63,6 +65,14 @@ def test_some_seeds_have_a_second_cluster_and_its_broker_has_faults_of_its_own()
     lanes = {seed: {planned.lane for planned in faults_of(seed)} for seed in range(100)}
     assert any(OTHER_BROKER in lanes[seed] for seed in two)
     assert [seed for seed in range(100) if OTHER_BROKER in lanes[seed] and seed not in two] == []
+
+
+def test_in_some_seeds_the_broker_compacts_and_in_some_producer_ids_have_few_epochs() -> None:
+    conditions = [conditions_of(seed) for seed in range(400)]
+    assert conditions == [conditions_of(seed) for seed in range(400)]
+    assert sum(each.segment_bytes is not None for each in conditions) in range(70, 130)
+    assert sum(each.last_epoch < 10 for each in conditions) in range(20, 60)
+    assert {each.last_epoch for each in conditions} == {*range(3, 10), MAX_PRODUCER_EPOCH}
 
 
 def test_a_fault_strikes_at_its_event_and_a_second_one_at_the_next() -> None:

@@ -7,13 +7,16 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 from dualwrite.broker.core.commands import MarkersWritten
 from dualwrite.broker.core.offsets import CommitOffsets
 from dualwrite.broker.core.transaction_recovery import lacks_marker
 from dualwrite.broker.core.transaction_rules import markers_of
+from dualwrite.broker.log.replacement import Replacement
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.groups.offsets import GroupOffsets
+from dualwrite.ids import ProducerIdentity
 from dualwrite.records.batch import build_batch
 from dualwrite.records.header import peek_header, place_batch
 from dualwrite.wire.error_codes import ErrorCode
@@ -22,15 +25,18 @@ from tests.support.breaking.broker import (
     APPEND_TO_JOURNAL,
     APPEND_TO_TOPIC,
     BARRIER,
+    BUMPED,
     COMMIT_OFFSETS,
     EXECUTE,
     FINISH_DECIDED,
+    FINISH_REPLACEMENT,
     JOIN_WITH_OFFSETS,
     SKIP_PRODUCER_IDS,
     WRITE_MARKERS,
 )
 
 _commit_offsets, _join_with_offsets = COMMIT_OFFSETS.original, JOIN_WITH_OFFSETS.original
+_bumped, _finish_replacement = BUMPED.original, FINISH_REPLACEMENT.original
 
 
 async def no_barrier(self: Flusher) -> None:
@@ -51,6 +57,18 @@ async def joined_in_any_case(*arguments: Any) -> ErrorCode:
 def going_on_after_an_error(self: Any, kind: Any, error: BaseException | None, trace: Any) -> bool:
     """In place of AFTER_CRITICAL."""
     return isinstance(error, OSError)
+
+
+def finished_without_a_sync(self: Replacement) -> None:
+    """In place of FINISH_REPLACEMENT."""
+    with patch.object(self.segment, "sync", lambda: None):
+        _finish_replacement(self)
+
+
+def beginning_again(client: ProducerIdentity, moment: Any) -> ProducerIdentity:
+    """In place of BUMPED: after the last epoch the first one follows, of the same producer id."""
+    following = _bumped(client, moment)
+    return following if following.producer_id == client.producer_id or not client else client._replace(epoch=0)
 
 
 async def finish_before_markers_are_durable(self: Any) -> int:

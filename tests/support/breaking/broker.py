@@ -2,6 +2,7 @@
 
 from dualwrite.broker.api.transactions import txn_offset_commit
 from dualwrite.broker.core import transaction_rules as rules
+from dualwrite.broker.log.replacement import Replacement
 from dualwrite.broker.runtime import coordinator, flusher
 from dualwrite.broker.runtime.cluster import Cluster
 from dualwrite.broker.runtime.coordinator import TransactionCoordinator
@@ -43,3 +44,4 @@ JOIN_WITH_OFFSETS = Breakable(txn_offset_commit, "join_transaction")
 FORGET_TOPIC = Breakable(GroupOffsets, "_forget_topic")
 PLAN_RECOVERY_POINT = Breakable(Partition, "_plan_recovery_point")
 TRUNCATE_BEFORE = Breakable(Partition, "truncate_before")
+FINISH_REPLACEMENT = Breakable(Replacement, "finish")

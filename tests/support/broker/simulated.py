@@ -221,10 +221,9 @@ class Rooms:
         self.clock = clock or SimulatedClock()
         entropy = SeededEntropy(rng or random.Random(1))
         self.cluster = Cluster(files, DATA_DIR, self.flusher, self.clock, entropy, TopicSettings())
-        self.coordinator = TransactionCoordinator(
-            files, DATA_DIR, self.cluster, self.flusher, self.clock, settings or TransactionSettings()
-        )
-        self.group_log = GroupLog(files, DATA_DIR, self.cluster, self.flusher, self.clock)
+        settings = settings or TransactionSettings()
+        self.coordinator = TransactionCoordinator(files, DATA_DIR, self.cluster, self.flusher, self.clock, settings)
+        self.group_log = GroupLog(files, DATA_DIR, self.cluster, self.flusher, self.clock, settings.log_segment_bytes)
         self.groups = GroupCoordinator(
             self.group_log, self.flusher, self.clock, entropy, group_settings or GroupSettings(), self.clock.call_later
         )

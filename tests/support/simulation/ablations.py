@@ -14,8 +14,10 @@ from dualwrite.coordinator.rules.machine import Step
 from tests.support.breaking import whole
 from tests.support.breaking.breakable import Breakable
 from tests.support.breaking.broken_broker import (
+    beginning_again,
     committed_at_once,
     finish_nothing,
+    finished_without_a_sync,
     going_on_after_an_error,
     joined_in_any_case,
     markers_before_the_decision_is_durable,
@@ -25,9 +27,11 @@ from tests.support.breaking.broken_broker import (
 from tests.support.breaking.broker import (
     AFTER_CRITICAL,
     BARRIER,
+    BUMPED,
     COMMIT_OFFSETS,
     EXECUTE,
     FINISH_DECIDED,
+    FINISH_REPLACEMENT,
     HAS_FENCED,
     HAS_UNSYNCED_END,
     JOIN_WITH_OFFSETS,
@@ -148,6 +152,11 @@ ABLATIONS = {
             "each transaction has an epoch of its own",
             ((whole.VERSION_OF_NEW_END, TransactionVersion.TV1),),
         ),
+        Ablation(
+            "epochs-begin-again",
+            "once the epochs of a producer id have run out, its producer gets another id",
+            ((BUMPED, beginning_again),),
+        ),
         Ablation("no-fsync-before-answer", "the broker answers once the disk has it", ((BARRIER, no_barrier),)),
         Ablation(
             "disk-error-ignored",
@@ -198,6 +207,11 @@ ABLATIONS = {
             "next-decision-before-markers",
             "the markers of a transaction are durable before the next decision of its id",
             ((HAS_UNSYNCED_END, whole.never),),
+        ),
+        Ablation(
+            "compaction-without-fsync",
+            "a compacted segment is on disk before it replaces others",
+            ((FINISH_REPLACEMENT, finished_without_a_sync),),
         ),
         Ablation(
             "no-sequence-check",

@@ -34,7 +34,7 @@ from dualwrite.coordinator.steps.observers import no_observer
 from dualwrite.errors import DualWriteError
 from dualwrite.records.outgoing import OutgoingRecord
 from tests.support.broker.simulated import TOPIC
-from tests.support.simulation.broker_machine import HOST, PARTITIONS, PORT
+from tests.support.simulation.broker.broker_machine import HOST, PARTITIONS, PORT
 from tests.support.simulation.client_driver import LinkedDriver, SimulatedConnection
 from tests.support.simulation.database.memory_store import MemoryStore
 from tests.support.simulation.database.memory_unit import MemoryUnit
@@ -178,13 +178,13 @@ class SimulatedApplication:
         try:
             connection: Any = driver.connection
             connection.insert(unit)
-            offsets_first = self.world.has_offsets and chance.random() < 0.5
+            offsets_first = self.world.conditions.has_offsets and chance.random() < 0.5
             if offsets_first:
                 self._send_offset(driver, unit)
             for number in range(self.world.records_of(unit)):
                 partition = chance.randrange(PARTITIONS)
                 driver.produce(OutgoingRecord(TOPIC, f"{unit}/{number}", partition=partition))
-            if self.world.has_offsets and not offsets_first:
+            if self.world.conditions.has_offsets and not offsets_first:
                 self._send_offset(driver, unit)
             if chance.random() < _USER_ERRORS:
                 raise UserError

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from dualwrite.broker.facts.transactions import TransactionStatus
-from tests.support.simulation.broker_machine import PARTITIONS, BrokerMachine
+from tests.support.simulation.broker.broker_machine import PARTITIONS, BrokerMachine
 from tests.support.simulation.network import SimulatedNetwork
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class ClusterOfRun:
         """The last stable offset and the high watermark in that answer."""
         self.machine = BrokerMachine(
             world.scheduler, world.plan, world.new_process, world.strike, world.note, world.broken.append,
-            self._broker_died, lane,
+            self._broker_died, world.happened, lane, world.conditions.segment_bytes,
         )  # fmt: skip
         self.network = SimulatedNetwork(self.machine, world.message_fault, world.note)
 

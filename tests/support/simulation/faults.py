@@ -42,6 +42,7 @@ class SimulatedFault(Enum):
     BROKER_KILL = "is killed in the middle of a write"
     BROKER_POWER = "loses its power"
     BROKER_STALL = "stalls there"
+    BROKER_STOP = "is stopped, and started again"
     BROKER_DISK_ERROR = "gets an error from its disk, in the middle of a write, and ends"
     COMMIT_NEVER_ARRIVES = "the connection is lost before the COMMIT"
     COMMIT_ANSWER_LOST = "the connection is lost after the COMMIT"
@@ -115,12 +116,15 @@ _OF_OTHERS: Mapping[SimulatedFault, tuple[str, _Sort]] = {
 }
 _FORGETS = _Sort(FaultPlace.COMMITTED, 5, 4.0, 1)
 _DISK_ERROR = _Sort(FaultPlace.DISK, 130, 7.0, 1)
+_STOP = _Sort(FaultPlace.STEP, 260, 7.0, 1)
 _QUIET = 0.05
 """The part of the runs in which nothing goes wrong."""
 _FORGETFUL = 0.1
 """The part of the runs whose database may forget, as a standby does that lagged and is promoted."""
 _DISK_ERRORS = 0.2
 """The part of the runs whose broker may get one error from its disk."""
+_STOPS = 0.2
+"""The part of the runs whose broker may be stopped cleanly, as for a new version of it."""
 _LATE, _LATER = 0.3, 2.5
 """The part of the runs whose faults may strike up to the end, and not only in the first half; and how much later and
 more often than in the others."""
@@ -154,6 +158,8 @@ def faults_of(seed: int) -> list[PlannedFault]:
     faults += _once(random.Random(f"forgetful {seed}"), _FORGETFUL, forgets, DATABASE, _FORGETS, power=3)
     error = SimulatedFault.BROKER_DISK_ERROR
     faults += _once(random.Random(f"disk errors {seed}"), _DISK_ERRORS, error, BROKER, _DISK_ERROR)
+    stop = SimulatedFault.BROKER_STOP
+    faults += _once(random.Random(f"stops {seed}"), _STOPS, stop, BROKER, _STOP.widened(later, longer))
     if has_two_clusters(seed):
         for kind, (lane, sort) in _OF_OTHERS.items():
             if lane == BROKER:

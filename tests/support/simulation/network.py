@@ -20,7 +20,7 @@ from tests.support.simulation.faults import PlannedFault, SimulatedFault
 from tests.support.simulation.scheduler import SimulatedProcess, SimulatedThread
 
 if TYPE_CHECKING:
-    from tests.support.simulation.broker_machine import BrokerMachine
+    from tests.support.simulation.broker.broker_machine import BrokerMachine
 
 (LISTENER,) = BrokerOptions(Path("/data")).listeners
 """Where the broker's process listens."""
@@ -241,7 +241,7 @@ class BrokerEnd:
 
     def _serve(self) -> None:
         self._stream.connection_made(self)  # type: ignore[arg-type]
-        self._loop.create_task(Connection(self._stream, self._machine.context, LISTENER).serve())
+        self._machine.serve(Connection(self._stream, self._machine.context, LISTENER))
 
     def _feed(self, data: bytes) -> None:
         if self._machine.openings.is_opening(data) and not self._is_closed:

@@ -9,7 +9,7 @@ from dualwrite.errors import DualWriteError
 from dualwrite.ids import TopicPartition
 from tests.support.broker.simulated import TOPIC
 from tests.support.simulation.application import CONFIG, SimulatedApplication
-from tests.support.simulation.broker_machine import PARTITIONS
+from tests.support.simulation.broker.broker_machine import PARTITIONS
 
 if TYPE_CHECKING:
     from tests.support.simulation.world import SimulatedWorld

@@ -11,12 +11,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+from dualwrite.broker.core import transaction_rules
 from dualwrite.broker.core.partitions import BatchVerdict, PartitionState
+from dualwrite.broker.runtime.compaction import Compaction
 from dualwrite.coordinator.recovery.sequence import Recovery
 from dualwrite.coordinator.rules.lease import Lease
 from dualwrite.coordinator.rules.machine import Result
 from dualwrite.coordinator.rules.recovery_decision import Outcome
+from dualwrite.ids import ProducerIdentity
 from dualwrite.testing import files
+from tests.support.simulation.broker.broker_machine import CLEAN_STOP, COMPACTION_CUT
 from tests.support.simulation.database.slot_leases import CHANGED_CLUSTER, LEFT_ALONE
 from tests.support.simulation.faults import SimulatedFault
 
@@ -33,6 +37,8 @@ TWO_CLUSTERS = "two clusters"
 OFFSETS = "offsets"
 DUPLICATE = "a batch came twice"
 TORN = "a power cut tore a file"
+COMPACTED = "a compaction"
+NEW_PRODUCER_ID = "epochs ran out"
 DOUBT_COMMITTED, DOUBT_ABORTED = "in doubt, then in both", "in doubt, then in neither"
 KILLED_COMMITTED, KILLED_ABORTED = "killed, then in both", "killed, then in neither"
 
@@ -52,6 +58,10 @@ OUTCOMES: Mapping[str, str] = {
     "KafkaUnavailableError": "a process gave up waiting for Kafka",
     DUPLICATE: "a batch came twice, and is in the log once",
     TORN: "a power cut left a part of what was not synced in a file",
+    CLEAN_STOP: "a broker that was stopped ended by itself, with recovery points for its next start",
+    COMPACTED: "the broker compacted a log of its own: facts about transactions, or offsets of consumer groups",
+    COMPACTION_CUT: "the broker ended in the middle of such a compaction",
+    NEW_PRODUCER_ID: "the epochs of a producer id ran out, and its producer got another one",
     FORGOTTEN: "the database had forgotten a COMMIT, and that is on record",
     OFFSETS: "units of work committed offsets of consumer groups",
     TWO_CLUSTERS: "there was a second Kafka cluster, for the same application and database",
@@ -86,6 +96,7 @@ def observed(seen: Counter[str]) -> Iterator[None]:
     """Count in ``seen`` what the run in the ``with`` block does that its world cannot see."""
     recovered: set[tuple[str, int]] = set()
     complete, decide, cut = Recovery._complete, PartitionState.decide, files._Content.after_power_cut
+    swap_in, bumped = Compaction._swap_in, transaction_rules._bumped
 
     def completes(self: Any, lease: Lease, state: Any) -> None:
         complete(self, lease, state)
@@ -105,10 +116,22 @@ def observed(seen: Counter[str]) -> Iterator[None]:
         seen[TORN] += self.synced < len(after.data) < len(self.data)
         return after
 
+    def swaps_in(self: Any, *arguments: Any) -> bool:
+        is_done = swap_in(self, *arguments)
+        seen[COMPACTED] += is_done
+        return is_done
+
+    def bumps(client: ProducerIdentity, moment: Any) -> ProducerIdentity:
+        after = bumped(client, moment)
+        seen[NEW_PRODUCER_ID] += after.producer_id != client.producer_id
+        return after
+
     with (
         patch.object(Recovery, "_complete", completes),
         patch.object(PartitionState, "decide", decides),
         patch.object(files._Content, "after_power_cut", cuts),
+        patch.object(Compaction, "_swap_in", swaps_in),
+        patch.object(transaction_rules, "_bumped", bumps),
     ):
         yield
     for name in [name for name, times in seen.items() if not times]:

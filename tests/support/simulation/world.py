@@ -12,10 +12,12 @@ from random import Random
 from typing import NamedTuple
 from unittest.mock import patch
 
+from dualwrite.broker.core import transaction_rules
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.slots import pool
 from tests.support.simulation.application import LEASE_TIMEOUT, SimulatedApplication
 from tests.support.simulation.cluster import ClusterOfRun, of_all
+from tests.support.simulation.conditions import conditions_of
 from tests.support.simulation.database.memory_database import MemoryDatabase, MemoryTransaction
 from tests.support.simulation.faults import (
     APPLICATIONS,
@@ -49,8 +51,6 @@ _MOVES = 0.2
 """The part of the starts after a kill with the address of the other cluster."""
 _OLDER = 0.3
 """The part of the runs with the older protocol."""
-_WITH_OFFSETS = 0.4
-"""The part of the runs whose units of work commit an offset of a consumer group, each of a group of its own."""
 _LOST_COMMITS = {
     SimulatedFault.COMMIT_NEVER_ARRIVES: 1,
     SimulatedFault.COMMIT_ANSWER_LOST: 2,
@@ -90,8 +90,7 @@ class SimulatedWorld:
         """True if the applications speak the older transaction protocol, as librdkafka does."""
         self.sends_commit = chance.random() < 0.5 and not self.is_older
         self._sees_deaths = chance.random() < 0.5
-        self.has_offsets = Random(f"offsets of {seed}").random() < _WITH_OFFSETS
-        """True if each unit of work commits an offset in its Kafka transaction."""
+        self.conditions = conditions_of(seed)
         self._records = [chance.randint(1, 3) for _ in range(UNITS)]
         self.units_left = [f"u{number}" for number in range(UNITS)]
         self.answers: dict[str, str] = {}
@@ -141,7 +140,11 @@ class SimulatedWorld:
         was_enabled = gc.isenabled()
         gc.disable()  # a collection, whose moment no seed decides, would drop leases that the recipe holds weakly
         try:
-            with settings_read_once(), patch.object(pool, "LOOK_INTERVAL", LOOK_INTERVAL):
+            with (
+                settings_read_once(),
+                patch.object(pool, "LOOK_INTERVAL", LOOK_INTERVAL),
+                patch.object(transaction_rules, "MAX_PRODUCER_EPOCH", self.conditions.last_epoch),
+            ):
                 ended = self._run()
         finally:
             for cluster in self.clusters:
@@ -172,7 +175,7 @@ class SimulatedWorld:
             rows=list(self.database.units),
             records=[value for value in of_all(self.clusters, ClusterOfRun.values) if not self._is_known(value)],
             withdrawn=of_all(self.clusters, ClusterOfRun.withdrawn),
-            records_of={attempt: self.records_of(attempt) + self.has_offsets for attempt in self.answers},
+            records_of={attempt: self.records_of(attempt) + self.conditions.has_offsets for attempt in self.answers},
             answers={unit: answer for unit, answer in self.answers.items() if unit not in self.database.forgotten},
             units_left=len(self.units_left),
             unstable=of_all(self.clusters, ClusterOfRun.unstable),

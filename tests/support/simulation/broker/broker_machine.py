@@ -4,25 +4,31 @@ The process is the real one from its connections to its log. A kill leaves what 
 of the rest what a disk may keep.
 """
 
+import asyncio
 import errno
 import os
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.config import BrokerOptions
+from dualwrite.broker.connection import Connection
+from dualwrite.broker.core.transaction_rules import TransactionSettings
 from dualwrite.broker.net.connection_memory import ConnectionMemory
 from dualwrite.broker.runtime.access_control import AccessControl
+from dualwrite.broker.runtime.compaction import CleanerSettings, Compaction
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.partition import Partition
 from dualwrite.ids import TopicPartition
 from dualwrite.ports import Files
 from dualwrite.testing.files import MemoryFiles
-from tests.support.broker.simulated import Rooms
-from tests.support.simulation.broker_disk import BrokerDisk, BrokerEnded
+from tests.support.broker.simulated import LoopCleanerThread, Rooms
+from tests.support.simulation.broker.broker_disk import BrokerDisk, BrokerEnded
+from tests.support.simulation.broker.clean_stop import stop_cleanly
 from tests.support.simulation.faults import BROKER, FaultPlace, FaultPlan, PlannedFault, SimulatedFault
 from tests.support.simulation.scheduler import MachineClock, Scheduler, SimulatedProcess
 from tests.support.simulation.shared.opening import OpeningAnswers
@@ -33,6 +39,9 @@ _MOST_BYTES = 1 << 20
 HOST, PORT = "broker", 9092
 ENDS_AFTER = 0.1
 """Seconds after which the broker writes what no request waits for (``broker/chores.py``)."""
+CLEAN_STOP, COMPACTION_CUT = "a clean stop", "a compaction was cut short"
+_LEAVES_ALL = (SimulatedFault.BROKER_KILL, SimulatedFault.BROKER_STOP)
+"""What leaves what the system had taken; the rest loses what was not synced."""
 _WRITES = 2
 """How often it writes after the last request."""
 _OPTIONS = BrokerOptions(Path("/data"))
@@ -55,7 +64,9 @@ class BrokerMachine:
     :param note: called with a lane and with what happens there.
     :param fail: called with the reason if the broker does what it must never do.
     :param died: called when its process has ended.
+    :param happened: called with what has happened, for sometimes-properties.
     :param lane: its name.
+    :param segment_bytes: the size of a segment of the broker's own topics. If it is given, the broker compacts them.
     """
 
     def __init__(
@@ -67,7 +78,9 @@ class BrokerMachine:
         note: Callable[[str, str], None],
         fail: Callable[[str], None],
         died: Callable[[], None],
+        happened: Callable[[str], None],
         lane: str = BROKER,
+        segment_bytes: int | None = None,
     ) -> None:
         self.files: Files = MemoryFiles()
         self.is_listening = False
@@ -79,6 +92,11 @@ class BrokerMachine:
         self._note = partial(note, lane)
         self._fail = fail
         self._died = died
+        self._happened = happened
+        self._compacts = segment_bytes is not None
+        self._settings = TransactionSettings()
+        if segment_bytes is not None:
+            self._settings = replace(self._settings, log_segment_bytes=segment_bytes)
         self._disk_faults = plan.trigger(FaultPlace.DISK, lane)
         self._step_faults = plan.trigger(FaultPlace.STEP, lane)
         chance = scheduler.random
@@ -96,6 +114,9 @@ class BrokerMachine:
         self._disk_error: PlannedFault | None = None
         self.openings = OpeningAnswers()
         self._writes_left = 0
+        self._compacting: asyncio.Task[None] | None = None
+        self._stop: PlannedFault | None = None
+        self._serving: dict[asyncio.Task[None], Connection] = {}
         self.loop.call_soon(lambda: self.loop.create_task(self._run()))
 
     async def _run(self) -> None:
@@ -108,7 +129,9 @@ class BrokerMachine:
         """As ``broker/broker.py``: the order of recovery at a start."""
         flusher = Flusher(durable=True, on_failure=self._storage_failed)
         clock: Any = BrokerClock(self.process, self.loop)
-        self.rooms = rooms = Rooms(self._disk, flusher, clock, rng=self._rng)
+        self.rooms = rooms = Rooms(self._disk, flusher, clock, self._settings, self._rng)
+        cleaner = CleanerSettings(), LoopCleanerThread()
+        self._compaction = Compaction(self._disk, rooms.cluster, flusher, clock, *cleaner)
         await rooms.coordinator.finish_decided()
         await rooms.with_topic(PARTITIONS)
         self._check_what_was_shown()
@@ -120,15 +143,25 @@ class BrokerMachine:
         self.is_listening = True
         self._note("listens")
         self.heard()
+        if self._stop is not None:  # the signal came during the start
+            self._begin_stop(self._stop)
+
+    def serve(self, connection: Connection) -> None:
+        """Serve ``connection`` until it is closed."""
+        task = self.loop.create_task(connection.serve())
+        self._serving[task] = connection
+        task.add_done_callback(self._serving.pop)
 
     def kill(self, fault: PlannedFault) -> None:
         """End the process, and start another after a while. Only a mere kill keeps what was not synced."""
         self._note(str(fault.kind.value))
+        if self._compacting is not None and not self._compacting.done():
+            self._happened(COMPACTION_CUT)
         if self.is_listening:
             self._remember_what_was_shown()
         self.process.is_alive = self.is_listening = False
         self._disk.has_ended = True
-        if fault.kind is not SimulatedFault.BROKER_KILL:
+        if fault.kind not in _LEAVES_ALL:
             assert isinstance(self.files, MemoryFiles)
             self.files = self.files.power_cut(self._rng)
         self._died()
@@ -145,9 +178,27 @@ class BrokerMachine:
     def _before_step(self) -> None:
         due = self._step_faults.pull()
         fault = None if due is None else self._strike(due)
-        if fault is not None:
+        if fault is not None and fault.kind is SimulatedFault.BROKER_STOP:
+            self._stop = fault
+            if self.is_listening:
+                self._begin_stop(fault)
+        elif fault is not None:
             self._note(f"stalls for {fault.seconds:.3f} s")
             self.process.stalled_until = self._scheduler.now + fault.seconds
+
+    def _begin_stop(self, fault: PlannedFault) -> None:
+        self._note("stops")
+        self._remember_what_was_shown()
+        self.is_listening = False
+        if self._compacting is not None:
+            self._compacting.cancel()
+        self.loop.create_task(self._stop_cleanly(fault))
+
+    async def _stop_cleanly(self, fault: PlannedFault) -> None:
+        await stop_cleanly(self.context, self._serving)
+        self._happened(CLEAN_STOP)
+        self.kill(fault)
+        raise BrokerEnded
 
     def heard(self) -> None:
         """A request has arrived. What it leaves to write is written a little later."""
@@ -162,8 +213,19 @@ class BrokerMachine:
             self.loop.call_later(ENDS_AFTER, self._write_ends)
 
     async def _write_the_rest(self) -> None:
+        if not self.is_listening:
+            return
         self.rooms.coordinator.write_ends()
         await self.rooms.flusher.barrier()
+        if self._compacts and (self._compacting is None or self._compacting.done()) and self.is_listening:
+            self._compacting = self.loop.create_task(self._compact())
+
+    async def _compact(self) -> None:
+        """Compact the broker's own topics, as its chores do."""
+        try:
+            await self._compaction.run_once()
+        except Exception as error:  # noqa: BLE001  any error ends the broker
+            self._fail(f"crash: the broker: compaction: {error!r}")
 
     def _is_struck(self) -> bool:
         due = self._disk_faults.pull()
