@@ -7,19 +7,21 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from socket import socket
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from sqlalchemy import make_url, text
+from sqlalchemy import Engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.errors import ConfigurationError, DatabaseUnavailableError
+from dualwrite.spark import workers
 from dualwrite.spark.batch.whole_batch import WholeBatch
 from dualwrite.spark.batch.write_batch import recover_job
-from dualwrite.spark.plan.options import options_of
+from dualwrite.spark.plan.options import OPTIONS, options_of
 from dualwrite.spark.workers import (
     close_workers,
+    dual_write_of,
     engine_of,
     first_connection,
     require_classic,
@@ -40,11 +42,46 @@ def nothing_kept() -> Iterator[None]:
     close_workers()
 
 
-def test_tasks_of_one_application_share_a_worker(sqlite_url: str) -> None:
-    first = worker_of(options(url=sqlite_url, dbtable="a", job="x", batchId=1, upsertKeys="id"))
-    assert worker_of(options(url=sqlite_url, dbtable="b", job="y", batchId=2, batchsize=7)) is first
-    assert worker_of(options(url=sqlite_url, application="another")) is not first
-    assert worker_of(options(url=sqlite_url, **{"kafka.linger.ms": "5"})) is not first
+OF_WRITES: dict[str, Any] = {
+    "dbtable": "b",
+    "topic": "other",
+    "job": "y",
+    "batchId": 2,
+    "upsertKeys": "id",
+    "columns.table": "id",
+    "columns.value": "id",
+    "batchsize": 7,
+    "driverBytes": 0,
+    "runTimeout": 90,
+    "keepBatches": 2,
+    "knownBatch": "skip",
+}
+OF_WORKERS: dict[str, Any] = {
+    "application": "another",
+    "kafka.linger.ms": "5",
+    "poolSize": 3,
+    "acquireTimeout": 7,
+    "leaseTimeout": 77,
+    "databaseTimeout": 8,
+    "producer": "native",
+    "twoPhase": "resume",
+}
+
+
+def test_each_option_is_one_of_a_write_or_one_of_a_worker() -> None:
+    assert {*OF_WRITES, *OF_WORKERS, "url"} - {"kafka.linger.ms"} == {option.name for option in OPTIONS}
+
+
+@pytest.mark.parametrize("name", OF_WRITES)
+def test_writes_that_differ_in_an_option_of_their_own_share_a_worker(name: str, sqlite_url: str) -> None:
+    first = worker_of(options(url=sqlite_url))
+    assert worker_of(options(url=sqlite_url, **{name: OF_WRITES[name]})) is first
+
+
+@pytest.mark.parametrize("name", OF_WORKERS)
+def test_an_option_of_the_worker_makes_another_one(name: str, sqlite_url: str) -> None:
+    first = worker_of(options(url=sqlite_url))
+    assert worker_of(options(url=sqlite_url, **{name: OF_WORKERS[name]})) is not first
 
 
 def test_anything_but_a_dataframe_is_refused() -> None:
@@ -63,6 +100,25 @@ def test_the_dual_write_has_the_settings_of_the_options(sqlite_url: str) -> None
     given = {"poolSize": "3", "application": "nightly", "producer": "librdkafka"}
     usage = worker_of(options(url=sqlite_url, **given)).dual_write.usage
     assert (usage.application, usage.pool_size) == ("nightly", 3)
+
+
+def test_each_option_of_a_worker_reaches_its_dual_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr(workers, "DualWrite", lambda engine, config, **settings: made.append({**config, **settings}))
+    dual_write_of(options(**OF_WORKERS), cast("Engine", None))
+    assert made == [
+        {
+            "bootstrap.servers": "broker:9092",
+            "linger.ms": "5",
+            "application": "another",
+            "pool_size": 3,
+            "acquire_timeout": 7.0,
+            "lease_timeout": 77.0,
+            "database_timeout": 8.0,
+            "producer": "native",
+            "two_phase": "resume",
+        }
+    ]
 
 
 def test_a_new_worker_is_made_after_closing(sqlite_url: str) -> None:
