@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from sqlalchemy import Column, Engine, ForeignKey, Table, func, insert, inspect, select, update
+from sqlalchemy import Column, Engine, ForeignKey, Table, event, func, insert, inspect, select, update
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, WriteOnlyMapped, composite, mapped_column, relationship
 from sqlalchemy.orm.exc import DetachedInstanceError
@@ -56,6 +56,14 @@ class ShopCustomer(ShopBase):
     id: Mapped[int] = mapped_column(primary_key=True)
     notes: WriteOnlyMapped[ShopNote] = relationship()
     orders: Mapped[list["ShopOrder"]] = relationship(back_populates="customer")
+    card: Mapped["ShopCard | None"] = relationship(back_populates="customer")
+
+
+class ShopCard(ShopBase):
+    __tablename__ = "cards"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    customer_id: Mapped[int | None] = mapped_column(ForeignKey("customers.id"))
+    customer: Mapped[ShopCustomer | None] = relationship(back_populates="card")
 
 
 class ShopOrder(ShopBase):
@@ -200,6 +208,29 @@ def with_an_expression_that_a_failed_flush_has_replaced(dual_write: DualWrite) -
     return order
 
 
+def added_again_after_a_failed_flush(dual_write: DualWrite) -> object:
+    """The second flush writes no city, as the first has replaced it."""
+    order = ShopOrder(city=func.upper("Rome"))
+
+    def act(tx: Transaction) -> None:
+        with pytest.raises(IntegrityError), tx.session.begin_nested():
+            tx.session.add_all([order, EventModel(value=None)])
+        tx.session.add(order)
+        tx.session.flush()
+
+    fail_after(dual_write, act)
+    return order
+
+
+def without_its_card(dual_write: DualWrite) -> object:
+    customer = ShopCustomer(card=ShopCard())
+    with dual_write.transaction() as tx:
+        tx.session.add(customer)
+    customer.card = None
+    fail_with(dual_write, customer)
+    return customer
+
+
 def tagged(dual_write: DualWrite) -> object:
     order, tag = a_stored_order(dual_write), ShopTag()
     order.tags.append(tag)
@@ -219,6 +250,38 @@ def loaded_and_closed(dual_write: DualWrite) -> object:
 
     fail_after(dual_write, act)
     return order
+
+
+def loaded_and_closed_in_a_session_of_the_application(dual_write: DualWrite) -> object:
+    order = a_stored_order(dual_write)
+
+    def act(tx: Transaction) -> None:
+        with Session(tx.connection) as session:
+            session.add(order)
+            session.execute(update(ShopOrder).values(city="Oslo"))
+            assert order.city == "Oslo"
+
+    fail_after(dual_write, act)
+    return order
+
+
+def deleted_by_a_listener(dual_write: DualWrite) -> object:
+    order = a_stored_order(dual_write)
+    fail_after(dual_write, lambda tx: delete_in_a_flush(tx.session, order))
+    return order
+
+
+def deleted_by_a_listener_of_the_applications_session(dual_write: DualWrite) -> object:
+    order = a_stored_order(dual_write)
+    fail_after(dual_write, lambda tx: delete_in_a_flush(Session(tx.connection), order))
+    return order
+
+
+def delete_in_a_flush(session: Session, order: ShopOrder) -> None:
+    """The library's own listener comes first, and does not see it."""
+    session.add_all([order, ShopTag()])
+    event.listen(session, "before_flush", lambda *_: session.delete(order), once=True)
+    session.flush()
 
 
 def with_an_item_that_the_unit_has_added(dual_write: DualWrite) -> object:
@@ -336,11 +399,16 @@ def changed_in_a_session_of_the_application(dual_write: DualWrite) -> object:
         expired_by_a_commit,
         with_items_that_it_has_forgotten,
         with_an_expression_that_a_failed_flush_has_replaced,
+        added_again_after_a_failed_flush,
+        without_its_card,
         tagged,
         with_an_item_that_the_unit_has_added,
         referred_to_by_an_order_of_the_unit,
         stored_and_given_an_item_before,
         loaded_and_closed,
+        loaded_and_closed_in_a_session_of_the_application,
+        deleted_by_a_listener,
+        deleted_by_a_listener_of_the_applications_session,
     ],
 )
 def test_an_object_that_would_not_be_written_as_it_was_is_refused(
@@ -366,14 +434,14 @@ def test_a_refused_object_can_neither_be_merged_nor_saved_in_bulk(
 
 def test_what_a_new_object_refers_to_can_be_used_again(dual_write: DualWrite, shop: Engine) -> None:
     """Its row was not written, though its collection has changed."""
-    customer, runs = ShopCustomer(), iter(range(2))
+    customer, runs = ShopCustomer(card=None), iter(range(2))
     with dual_write.transaction() as tx:
         tx.session.add(customer)
 
     @dual_write.transactional(retries=1)
     def order(tx: Transaction) -> None:
         tx.session.add(customer)
-        tx.session.add(ShopOrder(city="Rome", customer=customer))
+        tx.session.add_all([ShopOrder(city="Rome", customer=customer), ShopCard(customer=customer)])
         tx.session.flush()
         if next(runs) == 0:
             raise KafkaUnavailableError("not now")
@@ -381,6 +449,21 @@ def test_what_a_new_object_refers_to_can_be_used_again(dual_write: DualWrite, sh
     order()
     with Session(shop) as session:
         assert [each.city for each in session.scalars(select(ShopCustomer)).one().orders] == ["Rome"]
+
+
+def test_an_object_without_its_one_related_object_is_written_by_the_next_unit(
+    dual_write: DualWrite, shop: Engine
+) -> None:
+    """One is new, and one was stored without a card, and stays so."""
+    new, stored = ShopCustomer(card=None), ShopCustomer()
+    with dual_write.transaction() as tx:
+        tx.session.add(stored)
+    stored.card = None
+    fail_with(dual_write, new, stored)
+    with dual_write.transaction() as tx:
+        tx.session.add_all([new, stored])
+    with Session(shop) as session:
+        assert len(session.scalars(select(ShopCustomer)).all()) == 2
 
 
 def test_a_new_object_has_no_key_again(dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka) -> None:
@@ -413,29 +496,6 @@ def test_a_write_only_relationship_that_was_not_used_does_not_matter(dual_write:
         assert len(session.scalars(select(ShopCustomer)).all()) == 1
 
 
-def test_an_object_of_a_unit_in_doubt_is_refused(
-    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is not known whether its row was committed."""
-    one = EventModel(value="one")
-
-    def fail(*_: Any) -> None:
-        raise OperationalError("COMMIT", {}, ConnectionError("lost"))
-
-    def put(tx: Transaction) -> None:
-        add_flushed(tx, one)
-        tx.produce("events", value="one")
-        monkeypatch.setattr(sqlite_engine.dialect, "do_commit", fail)
-        monkeypatch.setattr(sqlite_engine.dialect, "do_begin", fail)
-
-    with pytest.raises(InDoubtError), dual_write.transaction() as tx:
-        put(tx)
-    monkeypatch.undo()
-    assert dual_write.wait_idle()
-    with pytest.raises(InvalidTransactionStateError, match="make or load the object"), dual_write.transaction() as tx:
-        tx.session.add(one)
-
-
 def test_objects_of_an_applications_own_session_are_new_again(
     dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
 ) -> None:
@@ -463,13 +523,76 @@ def add_in_its_block(tx: Transaction, made: EventModel) -> None:
         session.add(made)
 
 
+def add_in_a_session_of_the_application(tx: Transaction, made: EventModel) -> None:
+    with Session(tx.connection) as session:
+        session.add(made)
+
+
+def add_by_a_listener(tx: Transaction, made: EventModel) -> None:
+    add_in_a_flush(tx.session, made)
+
+
+def add_by_a_listener_of_the_applications_session(tx: Transaction, made: EventModel) -> None:
+    add_in_a_flush(Session(tx.connection), made)
+
+
+def add_in_a_flush(session: Session, made: EventModel) -> None:
+    """The library's own listener comes first, and does not see it."""
+    replaced = EventModel(value="replaced")
+    session.add(replaced)
+
+    def replace(*_: Any) -> None:
+        session.expunge(replaced)
+        session.add(made)
+
+    event.listen(session, "before_flush", replace, once=True)
+    session.flush()
+
+
 def add_in_an_open_savepoint(tx: Transaction, made: EventModel) -> None:
     tx.session.begin_nested()
     add_flushed(tx, made)
 
 
+@pytest.mark.parametrize("add", [add_flushed, add_in_a_session_of_the_application])
+def test_an_object_of_a_unit_in_doubt_is_refused(
+    dual_write: DualWrite,
+    sqlite_engine: Engine,
+    kafka: FakeKafka,
+    monkeypatch: pytest.MonkeyPatch,
+    add: Callable[[Transaction, EventModel], None],
+) -> None:
+    """It is not known whether its row was committed."""
+    one = EventModel(value="one")
+
+    def fail(*_: Any) -> None:
+        raise OperationalError("COMMIT", {}, ConnectionError("lost"))
+
+    def put(tx: Transaction) -> None:
+        add(tx, one)
+        tx.produce("events", value="one")
+        monkeypatch.setattr(sqlite_engine.dialect, "do_commit", fail)
+        monkeypatch.setattr(sqlite_engine.dialect, "do_begin", fail)
+
+    with pytest.raises(InDoubtError), dual_write.transaction() as tx:
+        put(tx)
+    monkeypatch.undo()
+    assert dual_write.wait_idle()
+    with pytest.raises(InvalidTransactionStateError, match="make or load the object"), dual_write.transaction() as tx:
+        tx.session.add(one)
+
+
 @pytest.mark.parametrize("request_name", ["prepare", None], ids=["Kafka fails", "the block fails"])
-@pytest.mark.parametrize("add", [add_flushed, add_in_its_block, add_in_an_open_savepoint])
+@pytest.mark.parametrize(
+    "add",
+    [
+        add_flushed,
+        add_in_its_block,
+        add_in_an_open_savepoint,
+        add_by_a_listener,
+        add_by_a_listener_of_the_applications_session,
+    ],
+)
 def test_objects_of_a_unit_that_failed_are_written_by_the_next(
     dual_write: DualWrite,
     sqlite_engine: Engine,

@@ -280,7 +280,25 @@ def test_a_session_outlives_its_unit_unchanged(unit: Callable[..., list[str]], s
 
     unit(keep)
     assert not {"close", "reset", "invalidate"} & set(vars(sessions[0]))
+    listened = ("before_flush", "pending_to_persistent", "persistent_to_detached", "after_rollback")
+    assert not any(list(getattr(sessions[0].dispatch, name)) for name in listened)
     sessions[0].close()
+
+
+class TenantSession(Session):
+    def get_bind(self, *_: Any, **__: Any) -> Any:
+        raise LookupError("no such tenant")
+
+
+def test_a_session_that_finds_no_bind_says_so_in_its_own_flush(unit: Callable[..., list[str]]) -> None:
+    def add(tx: Transaction) -> None:
+        session = TenantSession(tx.connection)
+        session.add(SessionEvent(value="of no tenant"))
+        with pytest.raises(LookupError, match="no such tenant"):
+            session.flush()
+        session.expunge_all()
+
+    assert unit(add) == ["there"]
 
 
 def test_sessions_of_other_threads_do_not_affect_the_unit(
@@ -385,8 +403,12 @@ def test_a_savepoint_of_a_session_can_be_rolled_back_alone(unit: Callable[..., l
         with pytest.raises(IntegrityError), tx.connection.begin_nested():
             own_session.flush()
         own_session.rollback()
+        with own(tx) as joined:
+            joined.add(SessionEvent(value="two"))
+            with pytest.raises(IntegrityError), joined.begin_nested():
+                joined.add(SessionEvent(value="there"))
 
-    assert unit(try_out) == ["there", "one"]
+    assert unit(try_out) == ["there", "one", "two"]
 
 
 def test_the_units_session_writes_no_other_database(
