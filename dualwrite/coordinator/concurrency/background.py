@@ -10,7 +10,8 @@ from dualwrite.errors import DualWriteError
 
 _LOG = logging.getLogger("dualwrite")
 _FIRST_DELAY = 0.05
-_LONGEST_DELAY = 5.0
+LONGEST_DELAY = 5.0
+"""Most of seconds between two attempts."""
 
 
 class Background:
@@ -33,7 +34,6 @@ class Background:
         first_delay: float = _FIRST_DELAY,
         lasting: tuple[type[Exception], ...] = (LeaseLostError,),
     ) -> None:
-        self._now = runtime.monotonic
         self._act = act
         self._name = name
         self._first_delay = first_delay
@@ -81,12 +81,9 @@ class Background:
 
     def close(self, timeout: float) -> bool:
         """Wait up to ``timeout`` seconds for the work, then stop it; True if no work is left."""
-        deadline = self._now() + timeout
         done = self.wait(timeout)
         self._closed = True
         self._hurry.set()
-        if not self._worker.is_current:
-            self._worker.join(deadline - self._now())
         return done
 
     def _has_more(self) -> bool:
@@ -112,11 +109,11 @@ class Background:
                 return
             self._hurry.wait(delay)
             self._hurry.clear()
-            delay = min(2 * delay, _LONGEST_DELAY)
+            delay = min(2 * delay, LONGEST_DELAY)
 
     def _log(self, error: Exception, before: Exception | None) -> None:
         """Log ``error``, which will be tried again, unless the attempt before raised the same."""
         if repr(error) != repr(before):
             message = "%s: %s; trying again until it succeeds, at intervals of up to %g s"
             is_known = isinstance(error, DualWriteError)
-            _LOG.warning(message, self._name, error, _LONGEST_DELAY, exc_info=None if is_known else error)
+            _LOG.warning(message, self._name, error, LONGEST_DELAY, exc_info=None if is_known else error)

@@ -146,11 +146,6 @@ class TaskThread:
         """True while a thread calls ``act``, or was started and is about to."""
         return self._owner is not None or self._started is not None
 
-    @property
-    def is_current(self) -> bool:
-        """True in the thread that calls ``act``."""
-        return self._owner is self._runtime.current_thread()
-
     def start(self, *, if_more: bool = False) -> bool:
         """Start the thread, unless one runs; True if it was started.
 

@@ -46,4 +46,4 @@ def begin_transaction(
 
 
 def _is_conflict(connection: Connection, error: DBAPIError) -> bool:
-    return not connection.invalidated and database_of(connection.dialect).meaning_of(error) is ErrorMeaning.CONFLICT
+    return database_of(connection.dialect).meaning_of(error) is ErrorMeaning.CONFLICT

@@ -6,9 +6,10 @@ from collections.abc import Callable
 import pytest
 
 from dualwrite.coordinator.concurrency.background import Background
-from dualwrite.coordinator.process.this_process import THIS_PROCESS
+from dualwrite.coordinator.process.this_process import THIS_PROCESS, ThisProcess
 from dualwrite.coordinator.rules.lease import Lease, LeaseLostError
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
+from tests.support.waiting import eventually
 
 LONG = 20.0
 
@@ -62,6 +63,31 @@ def test_waiting_wakes_it_from_its_backoff() -> None:
     assert len(calls) == 2
 
 
+class Crowded(ThisProcess):
+    """A process that cannot start its first thread."""
+
+    def __init__(self) -> None:
+        self._start, self._refused = super().start_thread, False
+
+    def start_thread(self, act: Callable[[], None], name: str) -> object:  # type: ignore[override]
+        if not self._refused:
+            self._refused = True
+            raise RuntimeError("can't start new thread")
+        return self._start(act, name)
+
+
+@pytest.mark.parametrize("again", [Background.resume, Background.hurry])
+def test_work_whose_thread_did_not_start_is_still_to_be_done(again: Callable[[Background], None]) -> None:
+    act, calls = failing(0, KafkaUnavailableError("down"))
+    background = Background(Crowded(), act, "orders-0")
+    with pytest.raises(RuntimeError, match="can't start"):
+        background.start()
+    assert background.is_running
+    again(background)
+    assert eventually(lambda: not background.is_running, bool, LONG)
+    assert len(calls) == 1
+
+
 def test_a_background_without_work_is_idle_and_closes_at_once() -> None:
     background = Background(THIS_PROCESS, lambda: pytest.fail("ran"), "orders-0")
     assert background.wait(0)
@@ -102,7 +128,8 @@ def test_the_background_can_be_started_again_after_it_has_finished() -> None:
     assert len(calls) == 20
 
 
-def test_close_stops_it_in_its_backoff() -> None:
+def test_close_stops_it_in_its_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dualwrite.coordinator.concurrency.background.LONGEST_DELAY", 1000.0)
     act, calls = failing(99, KafkaUnavailableError("down"))
     tried = threading.Event()
 
@@ -113,10 +140,10 @@ def test_close_stops_it_in_its_backoff() -> None:
     background = Background(THIS_PROCESS, try_once, "orders-0", first_delay=1000)
     background.start()
     assert tried.wait(LONG)
-    assert not background.close(0.01)
+    assert not background.close(0.3), "it tries once more meanwhile"
     background.start()
     assert background.closed
-    assert background.wait(LONG), "the thread ends by itself once closed"
+    assert eventually(lambda: not background.is_running, bool, LONG), "the thread ends by itself once closed"
     assert 1 <= len(calls) <= 3
 
 

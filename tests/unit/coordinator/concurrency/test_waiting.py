@@ -172,4 +172,3 @@ def test_a_worker_whose_work_raised_can_be_started_again(monkeypatch: pytest.Mon
         assert worker.start()
         assert worker.join(LONG)
         assert Bell(THIS_PROCESS).wait(lambda count=count: len(raised) == count, LONG)  # type: ignore[misc]
-    assert not worker.is_current
