@@ -1,21 +1,28 @@
 """One segment in place of several: empty batches fill the gaps, and a crash leaves the old segments or the new one."""
 
+import os
 import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
 
+from dualwrite.broker.facts.transaction_index import IndexedTransaction
+from dualwrite.broker.log.layout import LOG, name_at
 from dualwrite.broker.log.partition_log import PartitionLog
+from dualwrite.broker.log.recovery import OnSnapshot
 from dualwrite.broker.log.replacement import Replacement
 from dualwrite.broker.log.settings import LogSettings
 from dualwrite.broker.process.disk import DiskFiles
 from dualwrite.errors import CorruptLogError
+from dualwrite.ids import ProducerIdentity
 from dualwrite.ports import Files
 from dualwrite.records.batch import Record
-from dualwrite.records.header import iterate_batches
+from dualwrite.records.control import Marker, build_marker
+from dualwrite.records.header import iterate_batches, place_batch
+from dualwrite.records.rewriting import empty_batch
 from dualwrite.testing.files import MemoryFiles
-from tests.support.broker.logs import DIRECTORY, add, opened, whole
+from tests.support.broker.logs import DIRECTORY, add, add_each, opened, whole
 from tests.support.broker.simulated import Killed, StoppableFiles
 
 TWO_EACH = 160
@@ -43,6 +50,11 @@ def written(log: PartitionLog, first: int, last: int, kept: Iterable[int]) -> Re
                 replacement.leave_out(header)
     replacement.finish()
     return replacement
+
+
+def from_point(files: Files, on_snapshot: OnSnapshot = lambda *_: None) -> PartitionLog:
+    """The log as a restart opens it, from its recovery point on."""
+    return PartitionLog.open(files, DIRECTORY, LogSettings(TWO_EACH), lambda *_: None, on_snapshot)
 
 
 def ranges(batches: bytes) -> list[tuple[int, int]]:
@@ -132,11 +144,48 @@ def test_a_recovery_point_that_waits_writes_no_index_of_the_old_segments_for_the
     log.plan_recovery_point([], lambda _: [])
     assert log.replace(replacement)
     log.write_recovery_points()
-    again = PartitionLog.open(files, DIRECTORY, LogSettings(TWO_EACH), lambda *_: None, lambda *_: None)
+    again = from_point(files)
     assert again.repairs == []
     for found in (log, again):
         assert offsets(found) == [0, 7, 8, 9]
         assert found.offset_for_timestamp(1007, 10) == (1007, 7)
+
+
+@pytest.mark.parametrize("marker_is", ["there", "emptied", "gone"])
+def test_a_restart_knows_an_aborted_transaction_only_while_its_marker_is_there(marker_is: str) -> None:
+    """Without the marker a reader would skip what the producer has committed since."""
+    files, aborted = MemoryFiles(), [IndexedTransaction(7, 0, 1)]
+    log = opened(files, segment_bytes=TWO_EACH)
+    add(log)
+    marker = bytearray(build_marker(Marker.ABORT, ProducerIdentity(7, 0), 0, 1003))
+    place_batch(marker, log.end_offset, 0)
+    log.append(marker)
+    add(log)
+    log.plan_recovery_point([], lambda _: aborted)
+    log.write_recovery_points()
+    replacement = log.begin_replacement(log.sealed_segments())
+    for segment in log.sealed_segments():
+        for header, batch in segment.batches():
+            if not header.is_control or marker_is == "there":
+                replacement.append(batch)
+            elif marker_is == "emptied":
+                replacement.append(empty_batch(header))
+            else:
+                replacement.leave_out(header)
+    replacement.finish()
+    assert log.replace(replacement, aborted)
+    found: list[IndexedTransaction] = []
+    assert from_point(files, lambda _, producers, aborted: found.extend(aborted)).repairs == []
+    assert found == (aborted if marker_is == "there" else [])
+
+
+def test_a_segment_that_replaces_others_holds_no_file_open(tmp_path: Path) -> None:
+    log = log_of_ten(DiskFiles(), tmp_path)
+    assert log.replace(written(log, 0, 3, (0, 7)))
+    opened_files = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    assert str(tmp_path / name_at(0, LOG)) not in opened_files
+    assert offsets(log) == [0, 7, 8, 9]
+    log.close()
 
 
 def test_a_log_that_begins_within_a_replaced_segment_still_does() -> None:
@@ -154,7 +203,10 @@ def test_a_crash_at_any_moment_leaves_the_old_segments_or_the_new_one() -> None:
         done, found = False, set()
         for seed in range(8):
             beneath = MemoryFiles()
-            log_of_ten(beneath).close()
+            log = log_of_ten(beneath)
+            log.plan_recovery_point([], lambda _: [])
+            log.write_recovery_points()
+            log.close()
             rng = random.Random(seed)
             files = StoppableFiles(beneath, rng, stop_at)
             try:
@@ -163,7 +215,8 @@ def test_a_crash_at_any_moment_leaves_the_old_segments_or_the_new_one() -> None:
             except Killed:
                 pass
             for disk in (beneath, beneath.power_cut(rng)):
-                again = opened(disk, segment_bytes=TWO_EACH)
+                again = from_point(disk)
+                assert again.repairs == [], "no index is missing, and none is that of another segment"
                 assert again.end_offset == 10
                 assert offsets(again) in ([after] if done else [before, after])
                 assert len(names(disk)) == (5 if offsets(again) == before else 2), "nothing unfinished is left"
@@ -230,11 +283,12 @@ def test_a_replacement_is_never_larger_than_what_it_replaces() -> None:
 
 
 def test_an_empty_batch_belongs_to_no_producer_and_has_the_highest_timestamp_of_those_that_were_left_out() -> None:
-    log = log_of_ten(MemoryFiles())
+    log = opened(MemoryFiles(), segment_bytes=TWO_EACH)
+    add_each(log, (1009, 1001, 1002, 1003, 1004, 1005, 1006, 1007, 1008, 1010))
     assert log.replace(written(log, 0, 3, (2, 5)))
     empty = [header for header, _ in iterate_batches(whole(log)) if not header.record_count]
     assert [(header.base_offset, header.last_offset) for header in empty] == [(0, 1), (3, 4), (6, 7)]
-    assert [header.max_timestamp for header in empty] == [1001, 1004, 1007]
+    assert [header.max_timestamp for header in empty] == [1009, 1004, 1007]
     assert not any(header.producer or header.is_transactional or header.is_control for header in empty)
 
 
