@@ -26,6 +26,7 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
         )
     names = [user.name for user in request.users or ()]
     described = list(describe_users(names, broker.cluster.security.credentials))
+    await broker.flusher.barrier()
     return DescribeUserScramCredentialsResponse(
         throttle_time_ms=0,
         error_code=ErrorCode.NONE,

@@ -72,6 +72,7 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
     for topic_id, name in existing.items():
         deleted_error = ErrorCode.UNKNOWN_TOPIC_ID if topic_id in by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         results.append(await _delete(name, topic_id, deleted_error, broker))
+    await broker.flusher.barrier()  # a topic is gone only once another client's deletion of it is on disk
     return _response(results)
 
 
