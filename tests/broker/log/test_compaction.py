@@ -8,11 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dualwrite.broker.log.cleaner import CleaningPlan, clean
 from dualwrite.broker.log.compaction import AbortedRange
 from dualwrite.ids import NO_PRODUCER
 from dualwrite.records.batch import Record, build_batch
 from dualwrite.records.compression import Codec
-from dualwrite.records.header import BatchFields, MalformedBatchError, checksum_matches, peek_header, seal_batch
+from dualwrite.records.header import (
+    BatchFields,
+    MalformedBatchError,
+    checksum_matches,
+    peek_header,
+    placeholder,
+    rebuild_batch,
+    seal_batch,
+)
 from dualwrite.testing.files import MemoryFiles
 from tests.support.broker.compactions import (
     DAY,
@@ -21,12 +30,14 @@ from tests.support.broker.compactions import (
     Disk,
     histories,
     last_values,
+    no_pause,
     on_disk,
     read_committed,
     read_on,
     reopened,
     seen_in,
 )
+from tests.support.broker.logs import opened
 from tests.support.broker.simulated import Killed, StoppableFiles
 
 cuts = st.sets(st.integers(1, 24), max_size=5)
@@ -292,6 +303,16 @@ def test_segments_become_one_up_to_the_size_of_a_segment(times: int, segments: l
     for _ in range(times):
         disk.clean(5000, segment_bytes=size)
     assert disk.segments == segments
+
+
+def test_segments_stay_apart_whose_offsets_are_too_many_for_one_index() -> None:
+    half = 2**30 - 1
+    log = opened(MemoryFiles(), segment_bytes=1)
+    for first in range(0, 4 * half, half):
+        log.append(rebuild_batch(placeholder(first, first + half, 1000), b""))
+    plan = CleaningPlan(log.sealed_segments(), 0, log.end_offset, 5000, DAY, 10**6, 10**6)
+    done = clean(plan, log.begin_replacement, no_pause)
+    assert [(each.base_offset, each.end_offset) for each in done.replacements] == [(0, 2 * half), (2 * half, 3 * half)]
 
 
 @pytest.mark.parametrize("codec", Codec)

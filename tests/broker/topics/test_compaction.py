@@ -2,6 +2,7 @@
 
 import errno
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,9 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Position
 
 from dualwrite.broker.core.cluster import CreateTopic
+from dualwrite.broker.log.cleaner import Cleaned
 from dualwrite.broker.log.layout import CLEANER_OFFSET, read_mark
 from dualwrite.broker.log.settings import LogSettings
-from dualwrite.broker.process.cleaning_thread import Pace
 from dualwrite.broker.runtime.compaction import CleanerSettings, Compaction
 from dualwrite.broker.runtime.partition import Partition
 from dualwrite.ids import ProducerIdentity, TopicPartition
@@ -58,11 +59,13 @@ class House:
             files, self.rooms.cluster, self.rooms.flusher, self.rooms.clock, CleanerSettings(**settings), self.thread
         )
 
-    async def write(self, *keys: bytes, producer: ProducerIdentity | None = None, sequence: int = 0) -> None:
+    async def write(
+        self, *keys: bytes, producer: ProducerIdentity | None = None, sequence: int = 0, value: bytes = b"v"
+    ) -> None:
         """One batch of one record for each key."""
         for key in keys:
             fields = BatchFields() if producer is None else BatchFields(producer, sequence, transactional=True)
-            content = build_batch([Record(key, b"v", self.rooms.clock.now_ms)], fields)
+            content = build_batch([Record(key, value, self.rooms.clock.now_ms)], fields)
             assert self.partition.append(content, peek_header(content)).verdict.appends
         await self.rooms.flusher.barrier()
 
@@ -296,11 +299,13 @@ def test_the_files_of_a_failed_cleaning_are_not_reused() -> None:
     run(main())
 
 
-@pytest.mark.parametrize("after_batches", [1, 7])
-def test_a_log_that_lost_its_oldest_segments_meanwhile_throws_the_cleaning_away(after_batches: int) -> None:
+@pytest.mark.parametrize(("after_batches", "value"), [(1, b"v"), (7, b"v"), (7, bytes(600_000))])
+def test_a_log_that_lost_its_oldest_segments_meanwhile_throws_the_cleaning_away(
+    after_batches: int, value: bytes
+) -> None:
     async def main() -> None:
-        house = House(MemoryFiles())
-        await house.write(b"a", b"b", b"a", b"y", b"z")
+        house = House(MemoryFiles(), {"segment.bytes": "1048576"})
+        await house.write(b"a", b"b", b"a", b"y", b"z", value=value)
         left = after_batches
 
         def pause() -> None:
@@ -318,12 +323,23 @@ def test_a_log_that_lost_its_oldest_segments_meanwhile_throws_the_cleaning_away(
     run(main())
 
 
-def test_a_cleaning_ends_when_the_broker_stops() -> None:
-    pace = Pace()
-    pace()
-    pace.stop()
-    with pytest.raises(InterruptedError):
-        pace()
+def test_a_topic_that_is_deleted_while_it_is_cleaned_takes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        house = House(MemoryFiles())
+        await house.write(b"a", b"a", b"z")
+        run_in_thread = house.thread.run
+
+        async def run_and_delete(clean: Callable[[Callable[[], None]], Cleaned]) -> Cleaned:
+            cleaned = await run_in_thread(clean)
+            await house.rooms.cluster.delete_topic("c")
+            assert house.rooms.cluster.create_topic(CreateTopic("c")).fact is not None
+            return cleaned
+
+        monkeypatch.setattr(house.thread, "run", run_and_delete)
+        await house.compaction.run_once()
+        assert house.files.list(DATA_DIR / "c-0") == ["00000000000000000000.log"]
+
+    run(main())
 
 
 @pytest.mark.slow_cases
