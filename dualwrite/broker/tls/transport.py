@@ -17,7 +17,7 @@ from dualwrite.broker.net.frame_stream import FrameStream, StreamEndedError
 RECEIVE_BYTES = 256 * 1024
 """The size of the buffer into which encrypted bytes are received."""
 _MOST_ENCRYPTED_BYTES = 256 * 1024
-"""The most encrypted bytes before they are handed to the socket, so that OpenSSL's buffer stays small."""
+"""The most bytes that are encrypted before they are handed to the socket, so that OpenSSL's buffer stays small."""
 _FIRST_BYTES = 8
 
 
@@ -86,8 +86,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             return
         for data in list_of_data:
             rest = memoryview(data)
-            while rest:  # OpenSSL takes at most one TLS record at a time
-                rest = rest[self._tls.write(rest) :]
+            while rest:  # OpenSSL encrypts all that it gets, and its buffer never shrinks
+                rest = rest[self._tls.write(rest[:_MOST_ENCRYPTED_BYTES]) :]
                 if self._outgoing.pending >= _MOST_ENCRYPTED_BYTES:
                     self._flush()
         self._flush()
