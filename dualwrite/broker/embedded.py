@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO
+from weakref import WeakSet
 
 from dualwrite.broker.clients.listeners import LISTENERS
 from dualwrite.broker.process.data_dir import PRIVATE_DIRECTORY, parse_data_dir, private
@@ -22,14 +23,16 @@ _LOG_NAME = "broker.log"
 _PROBLEM = "dualwrite: "
 """The beginning of a line about what prevents the start."""
 _ANY_PORT = "127.0.0.1:0"
+_PIPES: WeakSet[IO[bytes]] = WeakSet()
+"""The brokers' stdins. A forked process closes them, or a broker would outlive the process that it belongs to."""
 
 
 class EmbeddedBroker:
     """``with EmbeddedBroker(data_dir) as broker: … broker.bootstrap_servers``.
 
     The broker runs in its own process, so it shares neither the interpreter lock nor the crashes of this process. It
-    stops when the ``with`` block ends, or when this process dies in any way. Its log is ``broker.log`` in the data
-    directory.
+    stops when the ``with`` block ends, or when this process dies in any way, even if a forked child lives on. Its log
+    is ``broker.log`` in the data directory.
 
     :param data_dir: the directory for all data. A later broker on it has everything that was acknowledged.
     :param listen: HOST:PORT of one PLAINTEXT listener; port 0 picks a free one at every start. The default is
@@ -144,9 +147,12 @@ class EmbeddedBroker:
     def _spawn(self, command: list[str], log: IO[bytes]) -> "subprocess.Popen[bytes]":
         # The broker has its own session: Ctrl-C in the terminal is for the application, which then stops the broker.
         # This process never writes to the broker's stdin, a pipe that ends with this process.
-        return subprocess.Popen(  # noqa: S603  our own module, no shell
+        process = subprocess.Popen(  # noqa: S603  our own module, no shell
             command, stdin=subprocess.PIPE, stderr=log, start_new_session=True
         )
+        assert process.stdin is not None
+        _PIPES.add(process.stdin)
+        return process
 
     def _open_log(self) -> IO[bytes]:
         try:
@@ -174,6 +180,14 @@ class EmbeddedBroker:
             time.sleep(_POLL_SECONDS)
         _, *lines = ready.read_text().splitlines()
         return {name: address for name, _, address in (line.partition(" ") for line in lines)}
+
+
+def _close_inherited_pipes() -> None:
+    for pipe in _PIPES:
+        pipe.close()
+
+
+os.register_at_fork(after_in_child=_close_inherited_pipes)
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

@@ -98,6 +98,23 @@ def test_a_request_in_progress_is_answered_when_the_broker_stops_and_no_later_on
     run(scenario())
 
 
+def test_a_connection_that_was_cancelled_carries_out_no_request() -> None:
+    """A stop cancels it, and bytes may arrive before its task has noticed."""
+
+    async def scenario() -> None:
+        broker = InProcessBroker(await Rooms(MemoryFiles()).with_topic())
+        client = broker.connect("10.0.0.1")
+        await steps()
+        client.serving.cancel()
+        sent(client, batch([b"late"]))
+        await steps()
+        assert broker.rooms.partition(0).log.end_offset == 0
+        assert client.is_closed
+        await broker.close()
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("delay", range(12))
 def test_a_duplicate_is_acknowledged_no_earlier_than_the_batch_itself(seed: int, delay: int) -> None:

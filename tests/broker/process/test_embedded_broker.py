@@ -12,7 +12,7 @@ import pytest
 
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
-from tests.support.requests.calls import batch, metadata, new_topic, produce, read_all
+from tests.support.requests.calls import batch, is_served, metadata, new_topic, produce, read_all
 from tests.support.requests.raw_client import RawClient
 from tests.support.waiting import eventually
 
@@ -113,27 +113,43 @@ def test_a_broker_that_is_killed_from_outside_can_be_stopped(tmp_path: Path) -> 
 
 
 PARENT = """
-import sys
+import os, sys
 from dualwrite.broker.embedded import EmbeddedBroker
 broker = EmbeddedBroker(sys.argv[1]).start()
 print(broker.bootstrap_servers, flush=True)
+if "fork" in sys.argv:
+    os.fork()
 sys.stdin.read()
 """
 
 
 @pytest.mark.slow
-def test_the_broker_dies_with_its_parent_and_frees_its_directory_at_once(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", PARENT, str(tmp_path)]
+@pytest.mark.parametrize("more", [[], ["fork"]], ids=["alone", "with a child that lives on"])
+def test_the_broker_dies_with_its_parent_and_frees_its_directory_at_once(tmp_path: Path, more: list[str]) -> None:
+    command = [sys.executable, "-c", PARENT, str(tmp_path), *more]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         address = parent.stdout.readline().strip()
         with RawClient(address) as client:
             cluster_id = metadata(client).cluster_id
         parent.kill()
-    with EmbeddedBroker(tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
-        assert metadata(client).cluster_id == cluster_id
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(address.split(":"))  # type: ignore[arg-type]
+        with EmbeddedBroker(tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
+            assert metadata(client).cluster_id == cluster_id
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(address.split(":"))  # type: ignore[arg-type]
+
+
+def test_a_forked_child_does_not_stop_the_broker(tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path) as broker:
+        child = os.fork()
+        if not child:
+            try:
+                broker.stop()
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        with RawClient(broker.bootstrap_servers) as client:
+            assert is_served(client)
 
 
 def test_the_brokers_log_is_in_the_data_directory(tmp_path: Path) -> None:
