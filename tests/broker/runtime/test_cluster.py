@@ -1,5 +1,6 @@
 """Topics and producer ids at run time: acknowledged ones survive, and no producer id is handed out twice."""
 
+import asyncio
 import random
 import uuid
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker.core.cluster import PRODUCER_ID_BLOCK, CreateTopic
+from dualwrite.broker.core.offsets import CommitOffsets, CommittedPosition
 from dualwrite.broker.facts.cluster import ClusterCreated, ProducerIdsReserved, TopicCreated, encode_fact
 from dualwrite.broker.log.journal import Journal
 from dualwrite.broker.runtime.cluster import JOURNAL_DIRECTORY
@@ -253,27 +255,50 @@ def test_a_cleaning_that_is_under_way_does_not_keep_a_topic_from_being_deleted(
     class InUse(MemoryFiles):
         """Another thread removes one file of a directory that is being emptied, and writes another."""
 
-        once = True
+        is_deleting = False
 
         def list(self, directory: Path) -> list[str]:
             names = super().list(directory)
-            if self.once and "00000000000000000000.log" in names:
-                self.once = False
+            if self.is_deleting and "00000000000000000000.log" in names:
                 names.append("00000000000000000000.cleaned")
             return names
 
         def sync_directory(self, path: Path) -> None:
             super().sync_directory(path)
-            if path.name == "t-0" and not self.once and not super().list(path):
+            if path.name == "t-0" and self.is_deleting:
+                self.is_deleting = False
                 self.open(path / "00000000000000000000.swap")
 
     async def main() -> None:
         files = InUse()
         rooms = await (await opened(files)).with_topic(1)
         append(rooms.partition(0), b"old")
+        files.is_deleting = True
         await rooms.cluster.delete_topic("t")
         assert "in use" in caplog.text
         assert rooms.cluster.create_topic(CreateTopic("t", 1)).error is ErrorCode.NONE
         assert read_log(rooms.partition(0)) == []
+
+    run(main())
+
+
+def test_a_topic_that_is_being_deleted_keeps_its_name_until_all_of_it_is_gone() -> None:
+    async def main() -> None:
+        rooms = await opened(MemoryFiles())
+        room = rooms.cluster.room
+        await rooms.with_topic()
+        rooms.offsets.commit_now(CommitOffsets("group", {TopicPartition("t", 0): CommittedPosition(7)}))
+        deletion = asyncio.create_task(rooms.cluster.delete_topic("t"))
+        refusals = 0
+        while not deletion.done():
+            await asyncio.sleep(0)
+            if not deletion.done():
+                assert rooms.cluster.create_topic(CreateTopic("t")).error is ErrorCode.TOPIC_ALREADY_EXISTS
+                refusals += 1
+        await deletion
+        assert refusals > 3
+        assert not rooms.flusher.must_wait, "also the deletion of its offsets is on disk"
+        assert rooms.cluster.room == room
+        assert rooms.cluster.create_topic(CreateTopic("t")).error is ErrorCode.NONE
 
     run(main())
