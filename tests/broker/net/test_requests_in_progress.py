@@ -1,13 +1,14 @@
 """A request in progress: its memory comes back, its answer is sent though the broker stops, and a retry waits as it."""
 
 import asyncio
+import re
 
 import pytest
 
 from dualwrite.broker.net.connection_memory import ConnectionMemory
 from dualwrite.ids import ProducerIdentity
 from dualwrite.testing.files import MemoryFiles
-from dualwrite.wire.apis import ApiKey, Message
+from dualwrite.wire.apis import ApiKey, Message, UnregisterBrokerRequest
 from dualwrite.wire.codec import read_response, write_request
 from dualwrite.wire.error_codes import ErrorCode
 from dualwrite.wire.frames import with_size
@@ -113,6 +114,20 @@ def test_a_connection_that_was_cancelled_carries_out_no_request() -> None:
         await broker.close()
 
     run(scenario())
+
+
+def test_each_request_of_a_connection_has_its_own_client_id(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        broker = InProcessBroker(await Rooms(MemoryFiles()).with_topic())
+        client = broker.connect("10.0.0.1")
+        for client_id in ("first", "second"):
+            request = UnregisterBrokerRequest(broker_id=0)
+            client.send(with_size(write_request(ApiKey.UNREGISTER_BROKER, 0, 1, client_id, request)))
+            await client.next_frame()
+        await broker.close()
+
+    run(scenario())
+    assert re.findall(r"client_id='(\w+)'", caplog.text) == ["first", "second"]
 
 
 @pytest.mark.parametrize("seed", range(5))
