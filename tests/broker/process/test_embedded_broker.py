@@ -5,11 +5,14 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
-from typing import IO
+from types import SimpleNamespace
+from typing import IO, Any
 
 import pytest
 
+from dualwrite.broker import embedded
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 from tests.support.requests.calls import batch, is_served, metadata, new_topic, produce, read_all
@@ -214,6 +217,25 @@ def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match=f"cannot listen on {broker.bootstrap_servers}"):
             second.start()
         assert second.pid is None
+
+
+def test_an_interrupt_during_the_start_ends_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    class NotedProcess(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **keywords: Any) -> None:
+            super().__init__(*arguments, **keywords)
+            started.append(self)
+
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "Popen", NotedProcess)
+    monkeypatch.setattr(embedded, "time", SimpleNamespace(monotonic=time.monotonic, sleep=interrupt))
+    with pytest.raises(KeyboardInterrupt):
+        EmbeddedBroker(tmp_path).start()
+    (process,) = started
+    assert process.returncode is not None, "it has ended"
 
 
 def test_a_broker_that_is_not_ready_in_time_is_killed(tmp_path: Path) -> None:
