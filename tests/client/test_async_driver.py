@@ -3,58 +3,36 @@
 import asyncio
 import gc
 import select
-import socket
 import threading
 import time
 import warnings
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-import uvloop
 
-from dualwrite.client.config.settings import SaslSettings, TlsSettings
+from dualwrite.client.config.settings import SaslSettings
 from dualwrite.client.drivers import aio as asynchronous
 from dualwrite.client.drivers.aio import AsyncDriver
+from dualwrite.client.drivers.connection_log import ConnectionLog
 from dualwrite.client.engine.contract import Operation
 from dualwrite.client.net import asyncio_connection
 from dualwrite.client.terms.endpoint import Endpoint
-from dualwrite.client.terms.oauth import TokenSource
 from dualwrite.errors import InvalidTransactionStateError, KafkaUnavailableError
 from dualwrite.wire.apis import ApiKey
-from tests.support.client.driving import AskingEngine, ReportedEvent, deaf, echo, end_txn, settings
+from tests.support.client.driving import (
+    LOOPS,
+    AskingEngine,
+    NewLoop,
+    ReportedEvent,
+    echo,
+    end_txn,
+    run_in_loop,
+    settings,
+)
 from tests.support.client.sasl_server import handshake_answer, sasl_answer
 from tests.support.client.scripted_broker import HANG_UP, SILENCE, scripted
 
 PATIENCE = 20.0
-
-
-NewLoop = Callable[[], asyncio.AbstractEventLoop]
-
-
-def run(
-    engine: AskingEngine,
-    test: Callable[[AsyncDriver], Awaitable[Any]],
-    new_loop: NewLoop = asyncio.new_event_loop,
-    **changes: Any,
-) -> Any:
-    """``test`` with a driver of ``engine`` in a loop of its own; afterwards nothing may be left in the loop."""
-
-    async def main() -> Any:
-        driver = AsyncDriver(engine, settings(**changes))
-        try:
-            return await test(driver)
-        finally:
-            await driver.close()
-            assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    loop = new_loop()
-    try:
-        return loop.run_until_complete(main())
-    finally:
-        loop.run_until_complete(loop.shutdown_default_executor())
-        loop.close()
-        gc.collect()  # what was not closed is a warning, and a warning is a failure
 
 
 def test_a_cancelled_wait_does_not_stop_the_operation() -> None:
@@ -82,7 +60,7 @@ def test_a_cancelled_wait_does_not_stop_the_operation() -> None:
             await asyncio.wait_for(done, PATIENCE)
             assert [answer.producer_id for answer in engine.operation.outcome()] == [7]
 
-        run(engine, test)
+        run_in_loop(engine, test)
 
 
 def test_several_tasks_may_wait_at_once_while_the_loop_serves_others() -> None:
@@ -97,7 +75,7 @@ def test_several_tasks_may_wait_at_once_while_the_loop_serves_others() -> None:
             assert [answer.producer_id for (answer,) in answers] == [1, 2]
             await another.close()
 
-        run(first, test)
+        run_in_loop(first, test)
 
 
 def test_a_driver_belongs_to_the_loop_that_it_was_first_used_in() -> None:
@@ -135,7 +113,7 @@ def test_a_broken_engine_raises_in_every_waiting_task() -> None:
                 await driver.wait(engine.operation)
             assert [type(error) for error in reported] == [ZeroDivisionError]
 
-        run(engine, test)
+        run_in_loop(engine, test)
 
 
 def test_waiting_calls_are_cancelled_when_the_driver_is_closed() -> None:
@@ -150,42 +128,7 @@ def test_waiting_calls_are_cancelled_when_the_driver_is_closed() -> None:
             with pytest.raises(asyncio.CancelledError):
                 await waiting
 
-        run(engine, test)
-
-
-@pytest.mark.parametrize("secured", [False, True])
-def test_a_connection_that_is_being_opened_can_be_closed(secured: bool) -> None:
-    with deaf() as silent:
-        engine = AskingEngine((silent, end_txn()))
-
-        async def test(driver: AsyncDriver) -> None:
-            driver.pump()
-            await asyncio.sleep(0)
-
-        run(engine, test, **({"tls": TlsSettings()} if secured else {}))
-        assert engine.told == []
-
-
-LOOPS = pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-
-
-@pytest.mark.slow_cases
-@LOOPS
-@pytest.mark.parametrize("steps", range(12))
-def test_a_connection_can_be_closed_at_every_moment_of_its_opening(steps: int, new_loop: NewLoop) -> None:
-    with scripted() as broker:
-        broker.answer(ApiKey.END_TXN, echo)
-        engine = AskingEngine((broker.endpoint, end_txn()))
-
-        async def test(driver: AsyncDriver) -> None:
-            driver.pump()
-            for _ in range(steps):
-                await asyncio.sleep(0)
-            engine.close(broker.endpoint)
-            driver.pump()
-            assert not engine.events("lost")
-
-        run(engine, test, new_loop)
+        run_in_loop(engine, test)
 
 
 @LOOPS
@@ -201,7 +144,7 @@ def test_requests_are_answered_in_any_event_loop(new_loop: NewLoop) -> None:
             with pytest.raises(KafkaUnavailableError, match="closed the connection"):
                 await driver.wait(engine.operation)
 
-        run(engine, test, new_loop)
+        run_in_loop(engine, test, new_loop)
 
 
 def test_a_connection_whose_authentication_runs_out_is_lost_by_itself() -> None:
@@ -216,7 +159,7 @@ def test_a_connection_whose_authentication_runs_out_is_lost_by_itself() -> None:
             with pytest.raises(KafkaUnavailableError, match="its authentication has run out"):
                 await driver.wait(engine.operation)
 
-        run(engine, test, sasl=SaslSettings("PLAIN", "u", "p"))
+        run_in_loop(engine, test, sasl=SaslSettings("PLAIN", "u", "p"))
 
 
 def test_an_authentication_that_runs_out_takes_no_answer_away() -> None:
@@ -239,75 +182,7 @@ def test_an_authentication_that_runs_out_takes_no_answer_away() -> None:
             answer_now.set()
             assert [answer.producer_id for answer in await waiting] == [3]
 
-        run(engine, test, sasl=SaslSettings("PLAIN", "u", "p"))
-
-
-def test_a_token_is_fetched_while_the_loop_serves_others() -> None:
-    served = threading.Event()
-
-    def fetch(_config: str) -> tuple[str, float]:
-        assert served.wait(PATIENCE), "the loop waits for the token"
-        return "token", 4e9
-
-    with scripted() as broker:
-        broker.answer(ApiKey.SASL_HANDSHAKE, handshake_answer())
-        broker.answer(ApiKey.SASL_AUTHENTICATE, sasl_answer())
-        broker.answer(ApiKey.END_TXN, echo)
-        engine = AskingEngine((broker.endpoint, end_txn(7)))
-
-        async def test(driver: AsyncDriver) -> None:
-            waiting = asyncio.create_task(driver.wait(engine.operation))
-            await asyncio.sleep(0)
-            served.set()
-            (answer,) = await waiting
-            assert answer.producer_id == 7
-
-        run(engine, test, sasl=SaslSettings("OAUTHBEARER", tokens=TokenSource(fetch)))
-        (authenticate,) = broker.requests(ApiKey.SASL_AUTHENTICATE)
-        assert authenticate.message.auth_bytes.startswith(b"n,,\x01auth=Bearer token")
-
-
-def test_a_callback_that_gives_no_token_in_time_leaves_the_broker_unavailable() -> None:
-    ended = threading.Event()
-
-    def fetch(_config: str) -> tuple[str, float]:
-        ended.wait(PATIENCE)
-        return "token", 4e9
-
-    with scripted() as broker:
-        engine = AskingEngine((broker.endpoint, end_txn(7)))
-
-        async def test(driver: AsyncDriver) -> None:
-            try:
-                with pytest.raises(KafkaUnavailableError, match="timed out"):
-                    await driver.wait(engine.operation)
-                assert not ended.is_set()
-            finally:
-                ended.set()
-
-        sasl = SaslSettings("OAUTHBEARER", tokens=TokenSource(fetch))
-        run(engine, test, sasl=sasl, connect_timeout=0.1)
-        assert not broker.seen
-
-
-def test_a_name_look_up_that_does_not_end_leaves_the_broker_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    ended = threading.Event()
-
-    def look_up(*_: Any, **__: Any) -> Any:
-        ended.wait(PATIENCE)
-        raise OSError("too late")
-
-    engine = AskingEngine((Endpoint("slow.test", 9092), end_txn(7)))
-
-    async def test(driver: AsyncDriver) -> None:
-        try:
-            with pytest.raises(KafkaUnavailableError, match="timed out"):
-                await driver.wait(engine.operation)
-        finally:
-            ended.set()
-
-    monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    run(engine, test, connect_timeout=0.1)
+        run_in_loop(engine, test, sasl=SaslSettings("PLAIN", "u", "p"))
 
 
 def test_an_authentication_that_runs_out_leaves_the_other_connections_open() -> None:
@@ -335,7 +210,7 @@ def test_an_authentication_that_runs_out_leaves_the_other_connections_open() -> 
             assert list(driver.connections) == [lasting.endpoint]
             assert engine.interruptions == 0
 
-        run(engine, test, sasl=SaslSettings("PLAIN", "u", "p"))
+        run_in_loop(engine, test, sasl=SaslSettings("PLAIN", "u", "p"))
 
 
 def live(kind: type) -> int:
@@ -355,7 +230,7 @@ def test_connections_that_were_closed_are_forgotten_while_the_driver_lives() -> 
                 driver.pump()
             assert live(asyncio_connection.AsyncioConnection) < 15
 
-        run(engine, test)
+        run_in_loop(engine, test)
 
 
 def test_a_wait_that_has_ended_leaves_no_future_behind() -> None:
@@ -370,7 +245,7 @@ def test_a_wait_that_has_ended_leaves_no_future_behind() -> None:
                 await driver.wait(engine.ask((broker.endpoint, end_txn(number))))
             assert live(asyncio.Future) - before < 25
 
-        run(engine, test)
+        run_in_loop(engine, test)
 
 
 def test_a_closed_driver_wakes_its_engine_no_more() -> None:
@@ -384,7 +259,7 @@ def test_a_closed_driver_wakes_its_engine_no_more() -> None:
         await asyncio.sleep(0.2)
         assert engine.steps == steps
 
-    run(engine, test)
+    run_in_loop(engine, test)
 
 
 def test_an_engine_that_wants_to_be_woken_earlier_than_before_is_woken_then() -> None:
@@ -404,7 +279,7 @@ def test_an_engine_that_wants_to_be_woken_earlier_than_before_is_woken_then() ->
         engine.wakes = time.monotonic() + 0.05
         assert await asyncio.wait_for(driver.wait(engine.operation), PATIENCE) == "woken"
 
-    run(engine, test)
+    run_in_loop(engine, test)
 
 
 def test_closing_twice_is_closing_once() -> None:
@@ -419,7 +294,7 @@ def test_closing_twice_is_closing_once() -> None:
             await driver.close()
             assert engine.told == told
 
-        run(engine, test)
+        run_in_loop(engine, test)
 
 
 @LOOPS
@@ -458,7 +333,7 @@ def test_answers_that_arrived_while_the_loop_was_blocked_precede_the_deadlines(
             assert all(done)
             await driver.close()
 
-        run(engine, test, new_loop)
+        run_in_loop(engine, test, new_loop)
 
 
 def test_an_interrupt_during_commands_closes_connections_and_fails_the_operation(
@@ -481,16 +356,16 @@ def test_an_interrupt_during_commands_closes_connections_and_fails_the_operation
             assert not driver.connections
             await driver.wait(engine.ask((first.endpoint, None), (second.endpoint, None)))
 
-        run(engine, test)
+        run_in_loop(engine, test)
 
 
-@pytest.mark.parametrize("where", ["answered", "lost", "read"])
+@pytest.mark.parametrize("where", ["answered", "lost", "logged", "read"])
 def test_an_interrupt_during_a_report_reaches_the_loops_runner_and_fails_the_operation(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with scripted() as broker, warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # of the transport that the interrupt left to its loop
-        broker.answer(ApiKey.END_TXN, HANG_UP if where == "lost" else echo)
+        broker.answer(ApiKey.END_TXN, HANG_UP if where in ("lost", "logged") else echo)
         engine = AskingEngine((broker.endpoint, None))
         loop = asyncio.new_event_loop()
         driver = AsyncDriver(engine, settings())
@@ -498,16 +373,19 @@ def test_an_interrupt_during_a_report_reaches_the_loops_runner_and_fails_the_ope
         async def wait() -> Any:
             return await asyncio.wait_for(driver.wait(engine.operation), PATIENCE)
 
-        def interrupt(*_: Any) -> None:
+        def interrupt(*_: Any, **__: Any) -> None:
             raise KeyboardInterrupt
 
         try:
             loop.run_until_complete(wait())
             engine.ask((broker.endpoint, end_txn(1)))
             waiting = loop.create_task(wait())
-            target = next(iter(driver.connections.values())).node if where == "read" else engine
+            target, name = {
+                "logged": (ConnectionLog, "lost"),
+                "read": (next(iter(driver.connections.values())).node, "receive"),
+            }.get(where, (engine, where))
             with monkeypatch.context() as patch:
-                patch.setattr(target, "receive" if where == "read" else where, interrupt)
+                patch.setattr(target, name, interrupt)
                 with pytest.raises(KeyboardInterrupt):
                     loop.run_until_complete(waiting)
             assert engine.interruptions

@@ -447,10 +447,15 @@ def test_plaintext_against_a_listener_with_tls_names_the_setting(drive: Drive) -
         assert message.endswith("closed the connection; is it a listener with TLS? See security.protocol")
 
 
-def test_a_broker_that_hangs_up_when_it_has_answered_is_not_suspected(drive: Drive) -> None:
-    with scripted() as broker:
-        broker.answer(ApiKey.END_TXN, HANG_UP)
-        message = lost_error(AskingEngine((broker.endpoint, end_txn())), drive, KafkaUnavailableError)
+@pytest.mark.parametrize("api_key", [ApiKey.API_VERSIONS, ApiKey.END_TXN])
+def test_a_broker_that_hangs_up_when_it_has_answered_or_spoken_tls_is_not_suspected(
+    drive: Drive, server_tls: ssl.SSLContext, api_key: ApiKey
+) -> None:
+    is_secured = api_key is ApiKey.API_VERSIONS
+    with scripted(tls=server_tls if is_secured else None) as broker:
+        broker.answer(api_key, HANG_UP)
+        changes = {"tls": TlsSettings(ca_pem=CERTIFICATE)} if is_secured else {}
+        message = lost_error(AskingEngine((broker.endpoint, end_txn())), drive, KafkaUnavailableError, **changes)
         assert "security.protocol" not in message
 
 

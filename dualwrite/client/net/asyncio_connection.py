@@ -9,8 +9,8 @@ import math
 import socket
 import ssl
 import time
-from collections.abc import Callable
-from typing import Protocol, cast
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar, cast
 
 from dualwrite.client.config.settings import ClientSettings
 from dualwrite.client.engine.contract import Request
@@ -24,6 +24,7 @@ from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 Loss = KafkaUnavailableError | ConfigurationError
 """Why a connection cannot be used."""
 
+T = TypeVar("T")
 _Broken = (KafkaUnavailableError, ConfigurationError)
 _TIMEOUTS = (asyncio.TimeoutError, TimeoutError)  # the same class from Python 3.11 on
 
@@ -150,12 +151,8 @@ class AsyncioConnection(asyncio.Protocol):
         try:
             if self._tokens is not None:  # fetched here, as it may take time, and kept until it is used
                 fetching = self._loop.run_in_executor(None, self._tokens.token, time.time())
-                await asyncio.wait_for(fetching, self._connect_timeout)
-            connected = await self._connect()
-            if self._is_closed:
-                connected.close()
-                return
-            await self._secure(connected)
+                await self._in_time(fetching)
+            await self._secure(await self._connect())
             await asyncio.wait_for(self._opened, self._connect_timeout)
         except _TIMEOUTS:
             self._fail(self._unavailable("timed out"))
@@ -166,7 +163,7 @@ class AsyncioConnection(asyncio.Protocol):
         host, port = self.endpoint
         try:
             looking_up = self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            addresses = await asyncio.wait_for(looking_up, self._connect_timeout)
+            addresses = await self._in_time(looking_up)
         except (OSError, UnicodeError, *_TIMEOUTS) as error:
             raise self._unavailable(_reason(error)) from error
         reason = "it has no address"
@@ -179,7 +176,7 @@ class AsyncioConnection(asyncio.Protocol):
             try:
                 connecting.setblocking(False)
                 tune(connecting, self._options)
-                await asyncio.wait_for(self._loop.sock_connect(connecting, address), self._connect_timeout)
+                await self._in_time(self._loop.sock_connect(connecting, address))
             except (OSError, *_TIMEOUTS) as error:
                 connecting.close()
                 reason = _reason(error)
@@ -202,6 +199,14 @@ class AsyncioConnection(asyncio.Protocol):
             raise self._unavailable("TLS: timed out") from error
         except OSError as error:
             raise of_handshake(self.endpoint, error) from error
+
+    async def _in_time(self, awaitable: Awaitable[T]) -> T:
+        """As wait_for(), which before Python 3.12 loses a cancellation at its end: the opening would go on."""
+        try:
+            return await asyncio.wait_for(awaitable, self._connect_timeout)
+        finally:
+            if self._is_closed:
+                raise asyncio.CancelledError
 
     def _is_lost(self) -> None:
         if not self._gone.done():

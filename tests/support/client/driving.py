@@ -2,11 +2,15 @@
 
 import asyncio
 import contextlib
+import gc
 import socket
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
+
+import pytest
+import uvloop
 
 from dualwrite.client.config.settings import ClientSettings
 from dualwrite.client.drivers.aio import AsyncDriver
@@ -176,3 +180,32 @@ def deaf() -> Iterator[Endpoint]:
             waiting.setblocking(False)
             waiting.connect_ex(address)
         yield Endpoint(*address[:2])
+
+
+NewLoop = Callable[[], asyncio.AbstractEventLoop]
+LOOPS = pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+
+
+def run_in_loop(
+    engine: AskingEngine,
+    test: Callable[[AsyncDriver], Awaitable[Any]],
+    new_loop: NewLoop = asyncio.new_event_loop,
+    **changes: Any,
+) -> Any:
+    """``test`` with a driver of ``engine`` in a loop of its own; afterwards nothing may be left in the loop."""
+
+    async def main() -> Any:
+        driver = AsyncDriver(engine, settings(**changes))
+        try:
+            return await test(driver)
+        finally:
+            await driver.close()
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    loop = new_loop()
+    try:
+        return loop.run_until_complete(main())
+    finally:
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+        gc.collect()  # what was not closed is a warning, and a warning is a failure
