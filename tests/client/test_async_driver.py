@@ -5,15 +5,12 @@ import gc
 import select
 import threading
 import time
-import warnings
 from typing import Any
 
 import pytest
 
 from dualwrite.client.config.settings import SaslSettings
-from dualwrite.client.drivers import aio as asynchronous
 from dualwrite.client.drivers.aio import AsyncDriver
-from dualwrite.client.drivers.connection_log import ConnectionLog
 from dualwrite.client.engine.contract import Operation
 from dualwrite.client.net import asyncio_connection
 from dualwrite.client.terms.endpoint import Endpoint
@@ -30,7 +27,7 @@ from tests.support.client.driving import (
     settings,
 )
 from tests.support.client.sasl_server import handshake_answer, sasl_answer
-from tests.support.client.scripted_broker import HANG_UP, SILENCE, scripted
+from tests.support.client.scripted_broker import SILENCE, scripted
 
 PATIENCE = 20.0
 
@@ -97,20 +94,44 @@ def test_a_driver_belongs_to_the_loop_that_it_was_first_used_in() -> None:
             asyncio.run(second())
 
 
+def test_a_close_in_another_loop_leaves_the_driver_as_it_was() -> None:
+    with scripted() as broker:
+        broker.answer(ApiKey.END_TXN, echo)
+        engine = AskingEngine((broker.endpoint, None))
+        driver = AsyncDriver(engine, settings())
+
+        async def wait() -> Any:
+            return await driver.wait(engine.operation)
+
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(wait())
+        asyncio.run(asyncio.wait_for(driver.close(), PATIENCE))
+        engine.ask((broker.endpoint, end_txn(3)))
+        assert loop.run_until_complete(wait())[-1].producer_id == 3
+        loop.run_until_complete(driver.close())
+        loop.close()
+
+
 def test_a_broken_engine_raises_in_every_waiting_task() -> None:
     class Breaking(AskingEngine):
         def answered(self, *_: Any) -> None:
+            cancelled.cancel()  # its future is done, although the driver still has it
             raise ZeroDivisionError
 
     with scripted() as broker:
         broker.answer(ApiKey.END_TXN, echo)
         engine = Breaking((broker.endpoint, end_txn()))
+        cancelled: asyncio.Task[Any]
 
         async def test(driver: AsyncDriver) -> None:
+            nonlocal cancelled
             reported: list[Any] = []
             asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
+            cancelled = asyncio.create_task(driver.wait(Operation()))
             with pytest.raises(ZeroDivisionError):
                 await driver.wait(engine.operation)
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
             assert [type(error) for error in reported] == [ZeroDivisionError]
 
         run_in_loop(engine, test)
@@ -250,16 +271,38 @@ def test_a_wait_that_has_ended_leaves_no_future_behind() -> None:
 
 def test_a_closed_driver_wakes_its_engine_no_more() -> None:
     engine = AskingEngine()
-    engine.wakes = time.monotonic() + 0.05
 
     async def test(driver: AsyncDriver) -> None:
-        driver.pump()
+        for wait in (0.1, 0.05):
+            engine.wakes = time.monotonic() + wait
+            driver.pump()
         await driver.close()
         steps = engine.steps
         await asyncio.sleep(0.2)
         assert engine.steps == steps
 
     run_in_loop(engine, test)
+
+
+def test_a_driver_that_is_closed_before_it_has_read_what_arrived_steps_its_engine_no_more() -> None:
+    late = 0.0
+    with scripted() as broker:
+        engine = AskingEngine((broker.endpoint, None))
+
+        async def test(_: AsyncDriver) -> None:
+            nonlocal late
+            driver = AsyncDriver(engine, settings(), clock=lambda: time.monotonic() + late)
+            await driver.wait(engine.operation)
+            steps = engine.steps
+            late = 31.0
+            driver.pump()
+            driver.pump()
+            await driver.close()
+            for _turn in range(10):
+                await asyncio.sleep(0)
+            assert engine.steps == steps
+
+        run_in_loop(engine, test)
 
 
 def test_an_engine_that_wants_to_be_woken_earlier_than_before_is_woken_then() -> None:
@@ -313,88 +356,46 @@ def test_answers_that_arrived_while_the_loop_was_blocked_precede_the_deadlines(
                 done.append(self.operation.is_done)
             return super().step(now)
 
-    with scripted() as broker:
-        broker.answer(ApiKey.END_TXN, echo)
-        engine = Noting((broker.endpoint, None))
+    with scripted() as broker, scripted() as other:
+        for each in (broker, other):
+            each.answer(ApiKey.END_TXN, echo)
+        engine = Noting((broker.endpoint, None), (other.endpoint, None))
 
         async def test(_: AsyncDriver) -> None:
             nonlocal late
             driver = AsyncDriver(engine, settings(), clock=lambda: time.monotonic() + late)
             await driver.wait(engine.operation)
-            operation = engine.ask((broker.endpoint, end_txn(3)))
+            operation = engine.ask((broker.endpoint, end_txn(3)), (other.endpoint, end_txn(4)))
             driver.pump()
-            assert select.select([sockets[-1].fileno()], [], [], PATIENCE)[0]
+            for arriving in {connected.fileno() for connected in sockets}:
+                assert select.select([arriving], [], [], PATIENCE)[0]
             late = 31.0
             if not is_waited_for:
                 driver.pump()
                 assert not done
-            (answer,) = await asyncio.wait_for(driver.wait(operation), PATIENCE)
-            assert answer.producer_id == 3
+            answers = await asyncio.wait_for(driver.wait(operation), PATIENCE)
+            assert sorted(answer.producer_id for answer in answers) == [3, 4]
             assert all(done)
             await driver.close()
 
         run_in_loop(engine, test, new_loop)
 
 
-def test_an_interrupt_during_commands_closes_connections_and_fails_the_operation(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
+def test_a_driver_sends_again_after_each_long_pause() -> None:
+    late = 0.0
+    with scripted() as broker:
+        broker.answer(ApiKey.END_TXN, echo)
+        engine = AskingEngine((broker.endpoint, None))
 
-    with scripted() as first, scripted() as second:
-        engine = AskingEngine((first.endpoint, None), (second.endpoint, None))
-
-        async def test(driver: AsyncDriver) -> None:
-            with monkeypatch.context() as interrupted:
-                interrupted.setattr(asynchronous, "AsyncioConnection", interrupt)
-                with pytest.raises(KeyboardInterrupt):
-                    driver.pump()
-            with pytest.raises(KafkaUnavailableError, match="interrupted"):
-                await asyncio.wait_for(driver.wait(engine.operation), PATIENCE)
-            assert engine.interruptions == 1
-            assert not driver.connections
-            await driver.wait(engine.ask((first.endpoint, None), (second.endpoint, None)))
+        async def test(_: AsyncDriver) -> None:
+            nonlocal late
+            driver = AsyncDriver(engine, settings(), clock=lambda: time.monotonic() + late)
+            await driver.wait(engine.operation)
+            for number in range(3):
+                late += 31.0
+                operation = engine.ask((broker.endpoint, end_txn(number)))
+                answers = await asyncio.wait_for(driver.wait(operation), PATIENCE)
+                assert answers[-1].producer_id == number
+            await driver.close()
 
         run_in_loop(engine, test)
-
-
-@pytest.mark.parametrize("where", ["answered", "lost", "logged", "read"])
-def test_an_interrupt_during_a_report_reaches_the_loops_runner_and_fails_the_operation(
-    where: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with scripted() as broker, warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # of the transport that the interrupt left to its loop
-        broker.answer(ApiKey.END_TXN, HANG_UP if where in ("lost", "logged") else echo)
-        engine = AskingEngine((broker.endpoint, None))
-        loop = asyncio.new_event_loop()
-        driver = AsyncDriver(engine, settings())
-
-        async def wait() -> Any:
-            return await asyncio.wait_for(driver.wait(engine.operation), PATIENCE)
-
-        def interrupt(*_: Any, **__: Any) -> None:
-            raise KeyboardInterrupt
-
-        try:
-            loop.run_until_complete(wait())
-            engine.ask((broker.endpoint, end_txn(1)))
-            waiting = loop.create_task(wait())
-            target, name = {
-                "logged": (ConnectionLog, "lost"),
-                "read": (next(iter(driver.connections.values())).node, "receive"),
-            }.get(where, (engine, where))
-            with monkeypatch.context() as patch:
-                patch.setattr(target, name, interrupt)
-                with pytest.raises(KeyboardInterrupt):
-                    loop.run_until_complete(waiting)
-            assert engine.interruptions
-            assert not driver.connections
-            with pytest.raises(KafkaUnavailableError, match="interrupted"):
-                loop.run_until_complete(waiting)
-            broker.answer(ApiKey.END_TXN, echo)
-            engine.ask((broker.endpoint, end_txn(2)))
-            assert loop.run_until_complete(wait())[-1].producer_id == 2
-            loop.run_until_complete(driver.close())
-        finally:
-            loop.close()

@@ -34,7 +34,7 @@ def test_a_connection_that_is_being_opened_can_be_closed(secured: bool) -> None:
             await asyncio.sleep(0)
             await asyncio.wait_for(driver.close(), PATIENCE)
 
-        run_in_loop(engine, test, connect_timeout=10 * PATIENCE, **({"tls": TlsSettings()} if secured else {}))
+        run_in_loop(engine, test, connect_timeout=10 * PATIENCE, tls=TlsSettings() if secured else None)
         assert engine.told == []
 
 

@@ -109,7 +109,7 @@ def test_no_thread_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
             driver.wait(engine.ask((broker.endpoint, end_txn())))
 
 
-class InterruptedHereError(Exception):
+class InterruptedHereError(BaseException):
     """What a signal's handler raises."""
 
 
@@ -147,6 +147,14 @@ def test_a_connection_that_was_closed_while_idle_is_lost_before_anything_is_sent
         with pytest.raises(KafkaUnavailableError, match="closed the connection"):
             driver.wait(engine.ask((broker.endpoint, end_txn())))
         assert not broker.requests(ApiKey.END_TXN)
+
+
+def test_a_connection_that_takes_no_request_is_lost() -> None:
+    with scripted() as broker, asking(broker) as (engine, driver):
+        driver.connections[broker.endpoint].socket.shutdown(socket.SHUT_WR)
+        with pytest.raises(KafkaUnavailableError, match=f"broker {broker.endpoint}: Broken pipe"):
+            driver.wait(engine.ask((broker.endpoint, end_txn())))
+        assert not driver.connections
 
 
 def test_a_connection_whose_authentication_runs_out_is_not_used_any_more() -> None:
@@ -263,12 +271,14 @@ def test_an_engine_that_waits_for_nothing_is_not_waited_for() -> None:
         driver.wait(operation)
 
 
-def test_a_driver_may_be_closed_twice_and_closes_every_connection() -> None:
+def test_a_driver_may_be_closed_twice_and_closes_every_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = noted_selectors(monkeypatch)
     with scripted() as broker, asking(broker) as (_, driver):
         connection = driver.connections[broker.endpoint].socket
         driver.close()
         driver.close()
         assert connection.fileno() < 0
+        assert [selector.get_map() for selector in made] == [None], "a selector is open"
 
 
 def test_a_missing_tls_file_is_reported_at_once() -> None:
@@ -335,9 +345,10 @@ def test_an_interrupted_name_lookup_leaves_no_connection_open_for_the_engine(
             assert len(engine.events("opened")) == 2
 
 
+@pytest.mark.parametrize("struck", ["wait", "pump"])
 @pytest.mark.parametrize("call", ["wait", "pump"])
 def test_an_interrupt_during_the_report_of_another_is_reported_with_the_next_call(
-    monkeypatch: pytest.MonkeyPatch, call: str
+    monkeypatch: pytest.MonkeyPatch, call: str, struck: str
 ) -> None:
     with scripted() as broker, asking(broker) as (engine, driver):
         broker.answer(ApiKey.END_TXN, HANG_UP)
@@ -346,11 +357,16 @@ def test_an_interrupt_during_the_report_of_another_is_reported_with_the_next_cal
         def interrupted(*_: Any) -> None:
             raise InterruptedHereError
 
+        if struck == "pump":
+            driver.pump()
+            ending = driver.connections[broker.endpoint].socket
+            ending.settimeout(20)
+            ending.recv(1, socket.MSG_PEEK)
         with monkeypatch.context() as patch:
             patch.setattr(engine, "lost", interrupted)
             patch.setattr(engine, "interrupted", interrupted)
             with pytest.raises(InterruptedHereError):
-                driver.wait(operation)
+                driver.wait(operation) if struck == "wait" else driver.pump()
         assert not engine.interruptions
         if call == "wait":
             with pytest.raises(KafkaUnavailableError, match="interrupted"):

@@ -5,6 +5,7 @@ import gc
 import logging
 import socket
 import ssl
+import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,7 +88,11 @@ def test_several_brokers_get_requests_at_the_same_time(drive: Drive) -> None:
         assert sorted(ids(drive(engine))) == [1, 2]
 
 
-def test_a_broker_that_does_not_read_does_not_block_requests_to_another(drive: Drive) -> None:
+@pytest.mark.parametrize("secured", [False, True])
+def test_a_broker_that_does_not_read_does_not_block_requests_to_another(
+    drive: Drive, server_tls: ssl.SSLContext, secured: bool
+) -> None:
+    tls = server_tls if secured else None
     gate = threading.Event()
 
     class Slow(ScriptedBroker):
@@ -105,15 +110,15 @@ def test_a_broker_that_does_not_read_does_not_block_requests_to_another(drive: D
     huge = APIS[ApiKey.LIST_TRANSACTIONS].request(
         state_filters=["x" * 1000] * 900, producer_id_filters=list(range(10_000))
     )
-    slow = Slow()
-    with contextlib.closing(slow), scripted() as other:
+    slow = Slow(tls=tls)
+    with contextlib.closing(slow), scripted(tls=tls) as other:
         answer = APIS[ApiKey.LIST_TRANSACTIONS].response(
             throttle_time_ms=0, error_code=0, unknown_state_filters=[], transaction_states=[]
         )
         slow.answer(ApiKey.LIST_TRANSACTIONS, answer)
         other.answer(ApiKey.END_TXN, open_gate)
         engine = AskingEngine(*[(slow.endpoint, huge)] * 16, (other.endpoint, end_txn(2)))
-        assert len(drive(engine)) == 17
+        assert len(drive(engine, tls=TlsSettings(ca_pem=CERTIFICATE) if secured else None)) == 17
         assert len(slow.requests(ApiKey.LIST_TRANSACTIONS)) == 16
 
 
@@ -201,7 +206,10 @@ def test_a_broker_that_does_not_answer_in_the_opening_is_given_up(drive: Drive) 
         assert message == f"broker {broker.endpoint}: timed out"
 
 
-def test_an_answer_that_comes_after_the_patience_of_the_short_wait_is_taken(drive: Drive) -> None:
+@pytest.mark.parametrize("secured", [False, True])
+def test_an_answer_that_comes_after_the_patience_of_the_short_wait_is_taken(
+    drive: Drive, server_tls: ssl.SSLContext, secured: bool
+) -> None:
     asked, answer_now = threading.Event(), threading.Event()
 
     def late(message: Any) -> Any:
@@ -209,11 +217,12 @@ def test_an_answer_that_comes_after_the_patience_of_the_short_wait_is_taken(driv
         assert answer_now.wait(PATIENCE)
         return echo(message)
 
-    with scripted() as broker:
+    tls = TlsSettings(ca_pem=CERTIFICATE) if secured else None
+    with scripted(tls=server_tls if secured else None) as broker:
         broker.answer(ApiKey.END_TXN, late)
         timer = threading.Timer(0.2, answer_now.set)
         timer.start()
-        assert ids(drive(AskingEngine((broker.endpoint, end_txn(3))))) == [3]
+        assert ids(drive(AskingEngine((broker.endpoint, end_txn(3))), tls=tls)) == [3]
         timer.join()
         assert asked.is_set()
 
@@ -237,6 +246,20 @@ def test_a_broker_that_hangs_up_in_the_middle_of_an_answer_is_lost_wherever_that
             assert not engine.events("answered")
 
 
+@pytest.mark.parametrize("api_key", [ApiKey.API_VERSIONS, ApiKey.END_TXN])
+def test_a_connection_that_the_broker_resets_is_lost_with_the_systems_reason(drive: Drive, api_key: ApiKey) -> None:
+    class Resetting(ScriptedBroker):
+        def reply(self, connection: socket.socket, number: int, frame: bytes) -> bool:
+            if read_request_head(frame)[0].api_key != api_key:
+                return super().reply(connection, number, frame)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            return False
+
+    with contextlib.closing(Resetting()) as broker:
+        message = lost_error(AskingEngine((broker.endpoint, end_txn())), drive, KafkaUnavailableError)
+    assert message.startswith(f"broker {broker.endpoint}: Connection reset by peer")
+
+
 def test_a_complete_answer_counts_although_the_broker_hangs_up_after_it(drive: Drive) -> None:
     with scripted() as broker:
         broker.answer(ApiKey.END_TXN, Cut(whole_answer(ApiKey.END_TXN, broker)))
@@ -256,11 +279,16 @@ def test_an_answer_that_makes_no_sense_loses_the_connection(drive: Drive, answer
 
 def test_an_engine_that_asks_to_be_woken_is_called_again_without_an_event(drive: Drive) -> None:
     class Waking(AskingEngine):
+        wakings = 0
+
         def step(self, now: float) -> Any:
             if self.wakes is None:
                 self.wakes = now + 0.02
             elif now >= self.wakes and not self.operation.is_done:
-                self.operation.succeed("woken")
+                self.wakes = now + 0.02
+                self.wakings += 1
+                if self.wakings == 3:
+                    self.operation.succeed("woken")
             return super().step(now)
 
     with scripted() as broker:
@@ -457,6 +485,7 @@ def test_a_broker_that_hangs_up_when_it_has_answered_or_spoken_tls_is_not_suspec
         changes = {"tls": TlsSettings(ca_pem=CERTIFICATE)} if is_secured else {}
         message = lost_error(AskingEngine((broker.endpoint, end_txn())), drive, KafkaUnavailableError, **changes)
         assert "security.protocol" not in message
+        assert "timed out" not in message
 
 
 def test_the_life_of_connections_is_logged(drive: Drive, caplog: pytest.LogCaptureFixture) -> None:

@@ -35,7 +35,7 @@ _READ_SIZE = 64 * 1024
 _STARTED = (0, errno.EINPROGRESS)
 _TIMEVAL = struct.Struct("@ll")
 _PLAIN = "socket"
-"""The module of Python's own sockets; programs patched for green threads have others."""
+"""The module of Python's own sockets; those with TLS, and of programs patched for green threads, have others."""
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -223,7 +223,7 @@ class SocketConnection:
             self._until = session_end(self.node, now)
             # gevent's and eventlet's sockets know neither MSG_DONTWAIT nor SO_RCVTIMEO: they wait for ever, unless they
             # are non-blocking.
-            if self._context is None and type(self.socket).__module__ == _PLAIN:
+            if type(self.socket).__module__ == _PLAIN:
                 # MSG_DONTWAIT marks a call that must not wait; a call that may wait is spared the system call that asks
                 # first.
                 self.socket.setblocking(True)

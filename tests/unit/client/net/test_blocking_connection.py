@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dualwrite.client.config.settings import ClientSettings, SaslSettings, TlsSettings
+from dualwrite.client.config.settings import ClientSettings, SaslSettings, SocketSettings, TlsSettings
 from dualwrite.client.net.blocking_connection import BlockingConnection
 from dualwrite.client.net.tls import ssl_context
 from dualwrite.client.protocol.requests import VersionedRequest, describe_transactions, init_producer_id
@@ -305,6 +305,16 @@ def test_a_token_is_sent_with_its_extensions() -> None:
         )
         assert handshake.message.mechanism == "OAUTHBEARER"
         assert authenticate.message.auth_bytes == b"n,,\x01auth=Bearer t0ken\x01cluster=a\x01\x01"
+
+
+def test_a_token_that_the_socket_takes_in_parts_is_sent_whole() -> None:
+    token = "x" * 500_000
+    with scripted() as broker:
+        broker.answer(ApiKey.SASL_HANDSHAKE, handshake_answer())
+        broker.answer(ApiKey.SASL_AUTHENTICATE, sasl_answer())
+        connect(broker, sasl=bearer((token, 4e9)), socket=SocketSettings(send_buffer=8192)).close()
+        (authenticate,) = broker.requests(ApiKey.SASL_AUTHENTICATE)
+        assert authenticate.message.auth_bytes == f"n,,\x01auth=Bearer {token}\x01\x01".encode()
 
 
 def test_a_token_that_the_broker_refuses_is_a_configuration_error_with_its_reason() -> None:
