@@ -178,6 +178,25 @@ def test_a_unit_of_work_between_the_looks_at_both_sides_is_no_heuristic_outcome(
     assert foretold(site)[site.slot()]["outcome"] == "nothing"
 
 
+@pytest.mark.parametrize(
+    "changed", [{"fencing_token": 77}, {"owner": "another"}, {"prepared_txn_state": "9:9"}, {"outcome": "unrecovered"}]
+)
+def test_a_row_of_which_one_thing_has_changed_meanwhile_is_looked_at_again(
+    site: OperationsSite, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any]
+) -> None:
+    site.leave("one")
+    terminated(site)
+    original: Callable[..., Any] = listing.locked_rows
+
+    def change_before(*arguments: Any) -> Any:
+        site.change_row(**changed)
+        return original(*arguments)
+
+    monkeypatch.setattr(listing, "locked_rows", change_before)
+    (view,) = list_transactions(site.engine, site.broker.client_config, application=site.application)
+    assert view.forecast == HAS_CHANGED
+
+
 def test_a_leader_that_does_not_answer_is_asked_once(site: OperationsSite, monkeypatch: pytest.MonkeyPatch) -> None:
     for value in ("one", "two"):
         site.leave(value, silent=False)
