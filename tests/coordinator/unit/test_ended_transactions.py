@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pymysql
 import pytest
-from sqlalchemy import Engine, create_engine, insert, make_url, text
+from sqlalchemy import Engine, create_engine, event, insert, make_url, text
 from sqlalchemy.exc import IntegrityError
 
 from dualwrite import TransactionEndedError
@@ -22,6 +22,7 @@ from dualwrite.errors import ConfigurationError, InvalidTransactionStateError, K
 from tests.support.coordinator.event_table import CONFIG, events, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka, Fault
 from tests.support.coordinator.usual_unit import write
+from tests.support.user_errors import LimitError
 
 pytestmark = pytest.mark.slow_cases("psycopg2")
 
@@ -199,6 +200,20 @@ def test_a_commit_past_sqlalchemy_is_on_record_although_kafka_cannot_abort(place
     with pytest.raises(InvalidTransactionStateError, match="ended"):
         run(place, lambda tx: write(tx, "one"), by_cursor("COMMIT"))
     place.kafka.fault = lambda request: Fault.NONE
+    assert on_record(place) == expected(place, True, "4711:1:events:0:0")
+
+
+def test_a_time_limit_that_strikes_as_the_connection_is_dropped_hides_nothing(place: EndedPlace) -> None:
+    limits = [LimitError()]
+
+    def strike(*_: object) -> None:
+        if limits:
+            raise limits.pop()
+
+    event.listen(place.engine, "invalidate", strike)
+    with pytest.raises(LimitError):
+        run(place, lambda tx: write(tx, "one"), by_cursor("COMMIT"))
+    assert stored_values(place.seen) == ["one"]
     assert on_record(place) == expected(place, True, "4711:1:events:0:0")
 
 
@@ -403,7 +418,7 @@ def test_the_record_needs_no_connection_beside_the_units(place: EndedPlace) -> N
     place.dual_write.close()
     options = {"participant": place.kafka.participant, "pool_size": 1}
     with DualWrite(engine, CONFIG, application="orders", **options) as dual_write:
-        with pytest.raises(InvalidTransactionStateError, match="ended"):
+        with pytest.raises(TransactionEndedError, match="Look for its rows: `dualwrite transactions list`"):
             run(place._replace(dual_write=dual_write), lambda tx: write(tx, "one"), by_cursor("COMMIT"))
         assert len(dual_write.outcomes()) == 1
     engine.dispose()

@@ -435,6 +435,24 @@ def test_an_unknown_commit_that_did_not_happen_raises_its_error(
     assert in_both(sqlite_engine, kafka, "one")
 
 
+@pytest.mark.parametrize("is_unknown", [True, False])
+def test_a_state_that_was_rolled_back_is_not_expected_in_its_row_any_more(
+    dual_write: DualWrite, sqlite_engine: Engine, monkeypatch: pytest.MonkeyPatch, is_unknown: bool
+) -> None:
+    """A row that has it later contradicts the database's answer, or is that of a copy of this process."""
+    dual_write.recover()
+    (slot,) = manager_of(dual_write).process.pool.slots()
+    if is_unknown:
+        break_commit(sqlite_engine, monkeypatch, after_effect=False, error=ConnectionError("lost"))
+    else:
+        refuse = "BEFORE UPDATE OF prepared_txn_state ON kafka_transaction_state BEGIN SELECT RAISE(ABORT, 'lost'); END"
+        with sqlite_engine.begin() as connection:
+            connection.exec_driver_sql(f"CREATE TRIGGER refused {refuse}")
+    with pytest.raises((ConnectionError, IntegrityError), match="lost"):
+        write_unit(dual_write, "one")
+    assert slot.lease.memory.pending is None
+
+
 @pytest.mark.parametrize("happened", [True, False])
 def test_an_unknown_commit_that_cannot_be_looked_up_is_in_doubt_until_recovery(
     make_dual_write: Make,
