@@ -15,7 +15,7 @@ from dualwrite.coordinator.replay.recording import kept_record
 from dualwrite.coordinator.replay.replay import LostUnit
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.outcome_store import acknowledge, outcomes
-from dualwrite.errors import FencedError, KafkaUnavailableError
+from dualwrite.errors import FencedError, KafkaRefusedError, KafkaUnavailableError
 from tests.support.coordinator.event_table import CONFIG, events, expire_leases, stored_values
 from tests.support.coordinator.fake_kafka import Fault
 from tests.support.coordinator.fake_kafka_without_2pc import ResumingKafka
@@ -204,6 +204,27 @@ def test_a_permanently_refused_replay_is_logged_and_the_slot_continues(
     assert any("1 records cannot be produced again: a topic that is gone" in line for line in caplog.messages)
     assert kafka.committed == ["later"]
     assert on_record(engine) == [("heuristic abort", None)]
+
+
+def test_a_refused_replay_that_kafka_cannot_abort_is_the_error_of_its_recovery(
+    engine: Engine, make: Make, kafka: ResumingKafka
+) -> None:
+    """Otherwise the recovery would replay again and again, as long as no abort succeeds."""
+    die_after_the_decision(make, kafka, engine, "lost")
+    survivor, fails = make(), ["abort"]
+    kafka.before_effect = refusing(kafka, "lost")
+
+    def fault(request: str) -> Fault:
+        if request in fails:
+            fails.remove(request)
+            return Fault.BEFORE
+        return Fault.NONE
+
+    kafka.fault = fault
+    with pytest.raises(KafkaRefusedError, match="a topic that is gone"):
+        write(survivor, "later")
+    write(survivor, "later")
+    assert kafka.committed == ["later"]
 
 
 def test_refused_records_are_kept_beside_later_ones_until_kafka_accepts_them(

@@ -505,6 +505,31 @@ def test_a_failed_commit_of_a_unit_that_produced_nothing_is_the_databases_own_er
     assert in_both(sqlite_engine, kafka)
 
 
+def test_a_rollback_that_fails_leaves_no_transaction_open_in_a_pool_that_does_not_reset(
+    make_dual_write: Make, sqlite_url: str, kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = ready_engine(sqlite_url, pool_reset_on_return=None)
+    dual_write, plain = make_dual_write(engine), engine.dialect.do_rollback
+    dual_write.recover()
+
+    def fail(connection: Any) -> None:
+        monkeypatch.setattr(engine.dialect, "do_rollback", plain)
+        raise OperationalError("ROLLBACK", {}, Exception("not now"))
+
+    def unit() -> None:
+        with dual_write.transaction() as tx:
+            write(tx, "one")
+            monkeypatch.setattr(engine.dialect, "do_rollback", fail)
+            raise ValueError("user")
+
+    with pytest.raises(ValueError, match="user"):
+        unit()
+    with engine.connect() as connection:
+        assert not connection.connection.driver_connection.in_transaction  # type: ignore[union-attr]
+    assert in_both(engine, kafka)
+    engine.dispose()
+
+
 @pytest.mark.parametrize("step", ["STORE_STATE", "COMMIT_DATABASE", "COMMIT_KAFKA", "ABORT_KAFKA"])
 def test_an_interrupt_in_any_step_reaches_the_caller_and_both_sides_are_equal(
     make_dual_write: Make, sqlite_engine: Engine, kafka: FakeKafka, step: str
