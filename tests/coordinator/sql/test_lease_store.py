@@ -177,14 +177,15 @@ def test_a_locked_row_is_skipped_by_takers_and_by_the_heartbeat(postgresql_url: 
 
 
 @pytest.mark.parametrize("database", SERVERS)
+@pytest.mark.parametrize("quick", ["quick", "former"])
 def test_a_taker_with_an_outdated_look_hides_the_row_from_no_other_taker(
-    database: str, request: pytest.FixtureRequest
+    database: str, quick: str, request: pytest.FixtureRequest
 ) -> None:
     engine = ready_engine(request.getfixturevalue(f"{database}_url"))
     leases = SqlLeases(engine, SqlDecisionStore(engine))
     take(leases, "former", seconds=0)
     outdated = candidates(leases, "slow", 1)
-    take(leases, "quick", seconds=0)
+    take(leases, quick, seconds=0)
     (present,) = candidates(leases, "other", 1)
     taken: list[list[Lease]] = []
 
@@ -271,13 +272,14 @@ def test_a_slot_whose_state_is_unreadable_is_taken_with_the_others(engine: Engin
     assert take(leases, most=2) == [Lease("a-0", 2), Lease("a-1", 2)]
 
 
-def test_a_slot_that_was_signed_over_since_the_look_is_not_taken_as_a_dead_owners(
+def test_a_slot_that_was_signed_over_since_the_look_is_neither_taken_nor_renewed(
     engine: Engine, leases: SqlLeases
 ) -> None:
     """Its fencing token is still the same: a prepared transaction was transferred with it."""
-    take(leases, "former")
+    (lease,) = take(leases, "former")
     (row,) = leases.rows("a")
     with engine.begin() as connection:
         connection.execute(update(table).values(owner="run 1"))
     assert leases.take([Candidate(row, SlotStatus.DEAD)], "heir", LONG, 1) == []
+    assert leases.renew([lease], "former", LONG) == []
     assert slot_rows(engine)["a-0"].owner == "run 1"

@@ -8,7 +8,7 @@ from typing import TypeVar
 import pytest
 
 from dualwrite.coordinator.concurrency.waiting import Bell, Flag, TaskThread
-from dualwrite.coordinator.process.this_process import THIS_PROCESS
+from dualwrite.coordinator.process.this_process import THIS_PROCESS, ThisProcess
 from tests.support.striking import PACKAGE, Striker
 from tests.support.user_errors import LimitError
 
@@ -158,6 +158,44 @@ def test_a_worker_runs_once_more_if_there_is_more_and_tells_when_it_is_idle() ->
     assert idle.wait(LONG)
     assert worker.join(LONG)
     assert left == []
+
+
+class LateThreads(ThisProcess):
+    """Threads that begin when the test runs them. The first start is interrupted after it has made its thread."""
+
+    def __init__(self) -> None:
+        self.threads: list[threading.Thread] = []
+
+    def start_thread(self, act: Callable[[], object], name: str) -> object:  # type: ignore[override]
+        thread = threading.Thread(target=act, name=name, daemon=True)
+        self.threads.append(thread)
+        if len(self.threads) == 1:
+            raise LimitError
+        return thread
+
+
+def test_a_thread_that_was_started_in_vain_does_no_work_and_leaves_the_worker_to_the_other() -> None:
+    runtime, begun, released, runs = LateThreads(), threading.Event(), threading.Event(), []
+
+    def act() -> None:
+        runs.append(threading.current_thread())
+        begun.set()
+        released.wait(LONG)
+
+    worker = TaskThread(runtime, act, "test")
+    with pytest.raises(LimitError):
+        worker.start()
+    assert worker.start()
+    first, second = runtime.threads
+    first.start()
+    assert begun.wait(LONG)
+    second.start()
+    second.join(LONG)
+    assert (runs, worker.is_running) == ([first], True)
+    assert not worker.start()
+    released.set()
+    first.join(LONG)
+    assert worker.join(LONG)
 
 
 def test_a_worker_whose_work_raised_can_be_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
