@@ -1,36 +1,39 @@
 """One slot by itself: its recovery, its participant, and what comes after its close or its loss."""
 
+import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, update
 
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
-from dualwrite.coordinator.process.this_process import THIS_PROCESS
+from dualwrite.coordinator.ports.runtime import Runtime
+from dualwrite.coordinator.process.this_process import THIS_PROCESS, ThisProcess
 from dualwrite.coordinator.rules.lease import LeaseLostError
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.slots.slot import Counters, Slot
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
-from dualwrite.errors import FencedError
+from dualwrite.errors import FencedError, InvalidTransactionStateError
 from dualwrite.records.outgoing import OutgoingRecord
 from tests.support.coordinator.fake_kafka import FakeKafka
 
 Repair = Callable[[Slot], Outcome | None]
 
+PATIENCE = 20.0
+
 
 @pytest.fixture
-def make_slot(dual_write: DualWrite, kafka: FakeKafka) -> Callable[[Repair], Slot]:
+def make_slot(dual_write: DualWrite, kafka: FakeKafka) -> Callable[..., Slot]:
     manager = manager_of(dual_write)
 
-    def make(repair: Repair) -> Slot:
+    def make(repair: Repair, runtime: Runtime = THIS_PROCESS) -> Slot:
         user = object()
         lease = manager.process.pool.acquire(user).lease
         manager.process.pool.release(user)
         counters = Counters(THIS_PROCESS.lock())
-        return Slot(
-            THIS_PROCESS, lease, manager.store, kafka.participant, counters, lambda: None, lambda step: None, repair
-        )
+        return Slot(runtime, lease, manager.store, kafka.participant, counters, lambda: None, lambda step: None, repair)
 
     return make
 
@@ -85,6 +88,50 @@ def nothing_to_repair(_: Slot) -> None:
     """The usual repair."""
 
 
+class SeenLocks(ThisProcess):
+    """Its locks report a thread that has to wait for one.
+
+    :param report: is called by that thread.
+    """
+
+    def __init__(self, report: Callable[[], object]) -> None:
+        self._report = report
+
+    def lock(self) -> Any:  # type: ignore[override]
+        lock, report = threading.Lock(), self._report
+
+        class Seen:
+            def __enter__(self) -> None:
+                if not lock.acquire(blocking=False):
+                    report()
+                    lock.acquire()
+
+            def __exit__(self, *_: object) -> None:
+                lock.release()
+
+        return Seen()
+
+
+def test_a_second_recovery_waits_for_the_first_and_finds_the_slot_ready(
+    make_slot: Callable[..., Slot], kafka: FakeKafka
+) -> None:
+    met = threading.Event()
+    threads: list[threading.Thread] = []
+
+    def repair(slot: Slot) -> None:
+        if threads:
+            met.set()
+            return
+        threads.append(threading.Thread(target=slot.recover, daemon=True))
+        threads[0].start()
+        assert met.wait(PATIENCE)
+
+    make_slot(repair, SeenLocks(met.set)).recover()
+    threads[0].join(PATIENCE)
+    assert kafka.requests.count("init-keep") == 1
+    assert kafka.open_participants() == 1
+
+
 def test_a_recovery_that_ends_after_the_close_leaves_no_participant_open(
     make_slot: Callable[[Repair], Slot], kafka: FakeKafka
 ) -> None:
@@ -97,6 +144,15 @@ def test_a_recovery_that_ends_after_the_close_leaves_no_participant_open(
     kafka.before_effect = close_before
     slot.recover()
     assert kafka.open_participants() == 0
+
+
+def test_a_closed_slot_is_not_recovered(make_slot: Callable[..., Slot], kafka: FakeKafka) -> None:
+    slot = make_slot(nothing_to_repair)
+    slot.close(0)
+    requests = list(kafka.requests)
+    with pytest.raises(InvalidTransactionStateError, match="is closed"):
+        slot.recover()
+    assert kafka.requests == requests
 
 
 def test_a_participant_that_comes_back_after_the_close_is_closed(

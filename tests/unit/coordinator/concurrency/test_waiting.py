@@ -186,6 +186,7 @@ def test_a_thread_that_was_started_in_vain_does_no_work_and_leaves_the_worker_to
     with pytest.raises(LimitError):
         worker.start()
     assert worker.start()
+    assert (worker.is_running, worker.start()) == (True, False), "its thread is about to begin"
     first, second = runtime.threads
     first.start()
     assert begun.wait(LONG)
