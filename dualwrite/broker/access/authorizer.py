@@ -87,8 +87,7 @@ class Authorizer:
 
     def _applying(self, resource_type: ResourceType, name: str) -> Iterator[Acl]:
         yield from self._literal.get((resource_type, name), ())
-        if name != WILDCARD:
-            yield from self._literal.get((resource_type, WILDCARD), ())
+        yield from self._literal.get((resource_type, WILDCARD), ())
         for length in self._prefix_lengths:
             if length > len(name):
                 break

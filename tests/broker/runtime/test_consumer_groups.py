@@ -377,6 +377,18 @@ def test_a_classic_client_finds_an_empty_consumer_group_and_a_wrong_request_leav
     run(main())
 
 
+def test_a_classic_client_that_says_more_than_a_record_could_hold_joins_no_consumer_group() -> None:
+    async def main() -> None:
+        rooms = await opened(MemoryFiles())
+        await ask(rooms, join("m1", TOPIC))
+        names = (f"{number:0>30000}" for number in range(LARGEST_GROUP_BYTES // 30_000 + 1))
+        reply = await rooms.groups.join(classic_join("", *names), LongPolls(Stopping()))
+        assert reply.error is ErrorCode.UNKNOWN_SERVER_ERROR
+        assert group_of(rooms).subscriptions.keys() == {"m1"}
+
+    run(main())
+
+
 def test_too_many_members_to_remove_at_once_are_refused() -> None:
     async def main() -> None:
         rooms = await opened(MemoryFiles())

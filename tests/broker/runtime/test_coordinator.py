@@ -333,6 +333,22 @@ def test_a_join_that_had_to_wait_is_refused_if_its_client_was_fenced_meanwhile()
     with_rooms(test)
 
 
+def test_a_join_that_had_to_wait_is_refused_for_its_first_reason() -> None:
+    """After TRANSACTION_ABORTABLE a client would abort, and a prepared transaction can only end as it was decided."""
+
+    async def test(rooms: Rooms, files: MemoryFiles) -> None:
+        await begun(rooms, 0, two_phase=True)
+        recovered = await rooms.coordinator.execute(init(two_phase=True, keep=True))
+        other = asyncio.ensure_future(rooms.coordinator.execute(init("app-1")))
+        await asyncio.sleep(0)
+        assert rooms.flusher.must_wait
+        joining = AddPartitions(TXN_ID, recovered.producer, names(1), TV2)
+        assert await rooms.coordinator.join(joining) is ErrorCode.INVALID_TXN_STATE
+        await other
+
+    with_rooms(test)
+
+
 # --- producer ids, and what must not get to the disk
 
 

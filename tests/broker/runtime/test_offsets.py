@@ -162,6 +162,21 @@ def test_expired_offsets_are_forgotten_for_good() -> None:
     run(main())
 
 
+def test_other_tasks_have_their_turn_between_two_groups_that_expire() -> None:
+    async def main() -> None:
+        rooms, offsets = await opened(MemoryFiles())
+        for group in ("a", "b"):
+            await offsets.commit(at(5, 0, group=group))
+        rooms.clock.now_ms += 10_080 * 60_000
+        expiring = asyncio.ensure_future(offsets.expire())
+        await asyncio.sleep(0)
+        assert list(offsets.table.groups) == ["b"]
+        await expiring
+        assert not offsets.table.groups
+
+    run(main())
+
+
 @pytest.mark.parametrize(
     ("record", "message"),
     [

@@ -119,7 +119,11 @@ def test_a_resource_without_acls_is_open_to_everyone_if_so_configured(acls: list
 def test_an_acl_of_an_ipv6_address_holds_for_each_of_its_forms() -> None:
     decides = authorizer(acl(host="0:0:0:0:0:0:0:1"))
     assert decides.may(ANN, "::1", READ, TOPIC, "t")
-    assert authorizer(acl(host=HERE)).may(ANN, f"::ffff:{HERE}", READ, TOPIC, "t")
+    decides = authorizer(acl(host=HERE))
+    assert decides.may(ANN, f"::ffff:{HERE}", READ, TOPIC, "t")
+    assert decides.may_somewhere(ANN, f"::ffff:{HERE}", READ, TOPIC)
+    denies = authorizer(acl(), deny(name="*", host=HERE))
+    assert not denies.may_somewhere(ANN, f"::ffff:{HERE}", READ, TOPIC)
 
 
 def test_replaced_acls_are_forgotten() -> None:

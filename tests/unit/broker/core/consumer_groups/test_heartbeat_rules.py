@@ -4,7 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from dualwrite.broker.core.consumer_groups.commands import ConsumerTimerKind, RemoveMembers
+from dualwrite.broker.core.consumer_groups.commands import (
+    ConsumerGroupDecision,
+    ConsumerTimerKey,
+    ConsumerTimerKind,
+    RemoveMembers,
+)
 from dualwrite.broker.core.consumer_groups.group import ConsumerGroupState, PartitionConflictError
 from dualwrite.broker.facts.consumer_groups import MemberAssigned, MemberState
 from dualwrite.broker.facts.groups import GroupForgotten
@@ -284,6 +289,16 @@ def test_a_static_member_that_left_for_a_while_keeps_its_partitions_for_its_succ
     assert (world.delay(SESSION, "m1"), world.delay(SESSION, "m2")) == (None, 45_000)
 
 
+def test_a_static_member_that_left_for_a_while_while_it_gave_partitions_up_has_its_whole_session() -> None:
+    world = ConsumerWorld()
+    world.ask(join("m1", "t", instance_id="i"))
+    world.ask(join("m2", "t"))
+    world.beat("m1", 2, *partitions(world.topics["t"]), instance_id="i")
+    assert world.delay(REBALANCE, "m1") == REBALANCE_MS
+    world.beat("m1", -2, instance_id="i")
+    assert (world.delay(REBALANCE, "m1"), world.delay(SESSION, "m1")) == (None, 45_000)
+
+
 def test_a_static_member_that_does_not_come_back_loses_its_partitions_with_its_session() -> None:
     world = ConsumerWorld()
     world.ask(join("m1", "t", instance_id="i"))
@@ -313,6 +328,13 @@ def test_the_last_member_that_leaves_leaves_an_empty_group_and_no_timers() -> No
     assert (world.group.state, world.timers) == (ConsumerGroupState.EMPTY, {})
     assert (world.group.epoch, world.group.target_epoch) == (3, 3)
     assert (world.group.targets, world.group.currents) == ({}, {})
+
+
+def test_a_timer_of_a_member_that_has_gone_changes_nothing() -> None:
+    world = two_members()
+    world.beat("m1", -1)
+    late = ConsumerTimerKey(GROUP, SESSION, "m1")
+    assert world.step(late) == ConsumerWorld().step(late) == ConsumerGroupDecision()
 
 
 def test_an_administrator_removes_members_by_either_id() -> None:
