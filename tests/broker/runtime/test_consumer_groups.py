@@ -345,6 +345,7 @@ def test_a_downgraded_group_goes_on_after_a_restart_and_waits_for_its_members() 
         reply = await joined(rooms, member_id)
         await ask(rooms, beat("m1", -1))
         assert rooms.consumer_groups.groups() == []
+        silent = await opened(files.power_cut(random.Random(1)))
         again = await opened(files)
         again.groups.start()
         again.consumer_groups.start()
@@ -357,6 +358,11 @@ def test_a_downgraded_group_goes_on_after_a_restart_and_waits_for_its_members() 
         empty = lonely.groups.group(GROUP)
         assert empty is not None
         assert empty.state is GroupState.EMPTY
+        silent.groups.start()
+        for _ in range(REBALANCE_MS // 1000):
+            assert await alive(silent, member_id, reply.generation) is ErrorCode.REBALANCE_IN_PROGRESS
+            silent.clock.pass_ms(1_000)
+        assert await alive(silent, member_id, reply.generation) is ErrorCode.UNKNOWN_MEMBER_ID, "it never joined"
 
     run(main())
 

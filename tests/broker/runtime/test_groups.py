@@ -133,3 +133,18 @@ def test_a_client_that_has_gone_before_its_request_begins_waits_for_no_other_mem
         assert answer.error_code == ErrorCode.NOT_COORDINATOR
 
     run(scenario())
+
+
+def test_a_connection_whose_request_was_answered_waits_no_longer() -> None:
+    """Otherwise the broker would never close it as idle, and each of its joins would stay in memory."""
+
+    async def scenario() -> None:
+        rooms, polls = await opened(MemoryFiles()), LongPolls(Stopping())
+        joined = joining(rooms, polls)
+        await steps()
+        assert polls.are_waiting
+        rooms.clock.pass_ms(1)
+        assert (await joined).error_code == ErrorCode.NONE
+        assert not polls.are_waiting
+
+    run(scenario())

@@ -106,6 +106,12 @@ def test_an_unknown_mechanism_is_refused_with_those_that_are_enabled() -> None:
     assert failure.reason == "the mechanism is not enabled; enabled are ONE, TWO"
 
 
+def test_of_a_long_name_of_a_mechanism_the_log_gets_the_beginning() -> None:
+    _, failure = session().choose("x" * 30_000, has_headers=True)
+    assert failure is not None
+    assert failure.mechanism == "x" * 40
+
+
 @pytest.mark.parametrize("key", list(ApiKey))
 def test_nothing_is_taken_after_a_failure(key: ApiKey) -> None:
     one = session()

@@ -96,6 +96,12 @@ def test_a_decoy_is_the_same_each_time_and_of_each_user_its_own(user: str, scram
     assert decoy.salt != one.to_authenticate(user + "?", scram).salt
 
 
+def test_a_decoy_has_another_salt_for_each_mechanism_as_a_users_credentials_have() -> None:
+    known = users(ann="x")
+    first, second = (known.to_authenticate("bob", scram).salt for scram in SCRAMS)
+    assert first != second
+
+
 def test_a_decoy_depends_on_the_secret() -> None:
     one, other = users(ann="x"), users(ann="x")
     other.decoy_secret = b"another"
@@ -115,6 +121,21 @@ def test_a_decoy_looks_like_the_most_usual_credential() -> None:
     for number in range(3):
         known.discard(f"user{number}", ScramHash.SHA_256)
     assert known.to_authenticate("x", ScramHash.SHA_256).iterations == 4096
+
+
+def test_a_decoy_does_not_look_like_credentials_that_were_replaced() -> None:
+    known = UserCredentials()
+    for iterations in (4096, 4096, 8192):
+        known.put("ann", credential(iterations=iterations))
+    assert known.to_authenticate("x", ScramHash.SHA_256).iterations == 8192
+
+
+def test_a_decoy_for_a_password_is_of_a_mechanism_that_some_user_still_has() -> None:
+    known = UserCredentials()
+    known.put("ann", credential(ScramHash.SHA_512))
+    known.put("ann", credential(ScramHash.SHA_256))
+    known.discard("ann", ScramHash.SHA_512)
+    assert known.for_password("nobody").scram is known.for_password("ann").scram
 
 
 @pytest.mark.parametrize("scrams", [[ScramHash.SHA_256], [ScramHash.SHA_512], SCRAMS], ids=["256", "512", "both"])
