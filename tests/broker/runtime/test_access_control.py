@@ -5,6 +5,7 @@ import tracemalloc
 import pytest
 
 from dualwrite.broker.access.acls import AclOperation, ResourceType
+from dualwrite.broker.runtime import access_control
 from dualwrite.broker.runtime.access_control import AccessControl, AccessSettings
 from tests.support.broker.simulated import MemoryFiles, Rooms, run
 from tests.support.requests.acl_calls import acl
@@ -37,6 +38,25 @@ def test_names_that_no_topic_can_have_are_not_remembered() -> None:
     assert run(main()) < QUESTIONS * LONG / 10
 
 
+def test_names_that_topics_can_have_are_remembered_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = 100
+    monkeypatch.setattr(access_control, "_MOST_DECISIONS", most)
+
+    async def main() -> int:
+        rooms = Rooms(MemoryFiles())
+        access = controlled(rooms)
+        ask(access, "first")
+        tracemalloc.start()
+        for number in range(100 * most):
+            assert not ask(access, f"{number:0>249}")
+        kept, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        await rooms.flusher.close()
+        return kept
+
+    assert run(main()) < 50 * most * 249
+
+
 def test_refusals_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         rooms = Rooms(MemoryFiles())
@@ -62,3 +82,19 @@ def test_a_remembered_decision_ends_with_the_change_of_an_acl() -> None:
         return seen
 
     assert run(main()) == [False, True]
+
+
+def test_acls_hold_from_the_start_on() -> None:
+    async def main() -> None:
+        files = MemoryFiles()
+        rooms = Rooms(files)
+        controlled(rooms).create([acl(AclOperation.READ, ResourceType.TOPIC, "t")])
+        await rooms.flusher.close()
+        again = Rooms(files)
+        access = controlled(again)
+        assert ask(access, "t")
+        assert not ask(access, "u")
+        assert access.may_somewhere("User:eve", "127.0.0.1", AclOperation.READ, ResourceType.TOPIC)
+        await again.flusher.close()
+
+    run(main())
