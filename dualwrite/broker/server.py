@@ -112,6 +112,9 @@ class Server:
         self._broker.memory.close_stalled()
 
     def _accept(self, connection: Connection, stream: FrameStream) -> None:
+        if self._broker.stopping.has_begun:  # it was accepted just before, and nothing would end it
+            stream.close()
+            return
         reason = self._refusal(connection.address)
         if reason is not None:
             self._limits_log.warn(f"refusing a connection of {connection.address}: {reason}")

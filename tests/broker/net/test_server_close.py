@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.clients.connection_limits import ConnectionLimits
 from dualwrite.broker.listening import BoundListener, listen
-from dualwrite.broker.net.connection_memory import ConnectionMemory
 from dualwrite.broker.server import Server
 from dualwrite.ids import TopicPartition
 from dualwrite.testing.files import MemoryFiles
@@ -35,9 +35,10 @@ OFFSETS = TopicPartition("__consumer_offsets", 0)
 class ServerSite:
     """A server over ``rooms``."""
 
-    def __init__(self, rooms: Rooms, memory: ConnectionMemory, server: Server, port: int) -> None:
+    def __init__(self, rooms: Rooms, context: BrokerContext, server: Server, port: int) -> None:
         self.rooms = rooms
-        self.memory = memory
+        self.memory = context.memory
+        self.stopping = context.stopping
         self.server = server
         self.port = port
         self.clients: list[ServedClient] = []
@@ -86,7 +87,7 @@ async def serving() -> AsyncIterator[ServerSite]:
     (listener,) = context.options.listeners
     server = Server(context, MOST_BYTES, ConnectionLimits(100, 100, -1), {})
     await server.start([BoundListener(listener.on_port(port), sock, None)])
-    site = ServerSite(rooms, context.memory, server, port)
+    site = ServerSite(rooms, context, server, port)
     try:
         yield site
     finally:
@@ -160,6 +161,18 @@ def test_a_close_ends_the_connection_of_a_client_that_never_reads_and_leaves_no_
             await site.server.close(0)
             assert asyncio.all_tasks() == before
             await client.rest()
+
+    run(scenario())
+
+
+def test_a_connection_that_was_accepted_just_before_the_close_is_not_served() -> None:
+    """Nothing would end it, and its requests would meet logs that are closed."""
+
+    async def scenario() -> None:
+        async with serving() as site:
+            site.stopping.begin()
+            client = await site.connect()
+            assert await asyncio.wait_for(client.rest(), AT_ONCE_SECONDS) == b""
 
     run(scenario())
 
