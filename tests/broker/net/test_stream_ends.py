@@ -189,3 +189,21 @@ def test_a_client_that_has_just_read_its_answer_is_not_idle(
 
     loop.run_until_complete(answer())
     assert peer.stream.active_at == clock.now
+
+
+def test_the_end_comes_after_the_cancellation_of_an_answer_too(loop: asyncio.AbstractEventLoop) -> None:
+    """A broker that stops cancels the connections whose clients do not read."""
+    memory = ConnectionMemory()
+    peer = Peer(memory)
+
+    async def scenario() -> None:
+        answering = asyncio.ensure_future(write_frame(peer.stream, [b"answer"]))
+        await asyncio.sleep(0)
+        assert memory.answer_bytes == len(b"answer")
+        answering.cancel()
+        await asyncio.gather(answering, return_exceptions=True)
+        peer.abort()
+        await peer.stream.wait_closed()
+        assert memory.answer_bytes == 0
+
+    loop.run_until_complete(asyncio.wait_for(scenario(), 20))

@@ -1,5 +1,7 @@
 """Retention: segments that are too old or too many are removed, but only durable ones, and readers get an error."""
 
+import asyncio
+import logging
 import time
 
 import pytest
@@ -108,6 +110,31 @@ def test_retention_keeps_records_that_are_not_durable_yet() -> None:
         return partition.log.start_offset
 
     assert run(main()) == 0
+
+
+def test_a_topic_that_is_deleted_while_retention_runs_is_left_alone() -> None:
+    """To change files that are gone could stop the broker."""
+
+    async def main() -> int:
+        rooms = Rooms(MemoryFiles())
+        rooms.clock.now_ms = 10**12
+        partition = await with_log(rooms, ONE_DAY, [30, 1])
+        keeping = asyncio.ensure_future(Retention(rooms.cluster, rooms.flusher, rooms.clock).run_once())
+        await asyncio.sleep(0)
+        assert not keeping.done(), "other tasks have their turn between two partitions"
+        await rooms.cluster.delete_topic("kept")
+        await keeping
+        return partition.log.start_offset
+
+    assert run(main()) == 0
+
+
+def test_the_log_names_a_partition_only_if_retention_removes_something(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    assert start_after(ONE_DAY, [1]) == 0
+    assert "retention has removed" not in caplog.text
+    assert start_after(ONE_DAY, [30, 1]) == 1
+    assert "kept-0: retention has removed the records before offset 1" in caplog.text
 
 
 def test_readers_get_the_log_start_offset(tmp_path_factory: pytest.TempPathFactory) -> None:
