@@ -1,12 +1,14 @@
 """Classic groups at run time: sessions, a restart, and the end of the broker. No thread, no socket."""
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
 
 from dualwrite.broker.api.groups import join_group, sync_group
+from dualwrite.broker.core.group_commands import Heartbeat
 from dualwrite.broker.core.group_rules import GroupSettings
 from dualwrite.broker.core.groups import GroupState
 from dualwrite.broker.runtime.long_polls import LongPolls
@@ -148,3 +150,25 @@ def test_a_connection_whose_request_was_answered_waits_no_longer() -> None:
         assert not polls.are_waiting
 
     run(scenario())
+
+
+def test_an_answered_request_leaves_nothing_in_memory() -> None:
+    """A member sends heartbeats for as long as it lives."""
+
+    async def scenario() -> None:
+        rooms = await opened(MemoryFiles())
+        member_id = await stable(rooms)
+        group = rooms.groups.group(GROUP)
+        assert group is not None
+        beat = Heartbeat(GROUP, member_id, None, group.generation)
+        before = count_futures()
+        for _ in range(STEPS):
+            assert (await rooms.groups.heartbeat(beat)).error is ErrorCode.NONE
+        assert count_futures() - before < STEPS / 10
+
+    run(scenario())
+
+
+def count_futures() -> int:
+    gc.collect()
+    return sum(isinstance(each, asyncio.Future) for each in gc.get_objects())
