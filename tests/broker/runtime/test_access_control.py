@@ -5,7 +5,6 @@ import tracemalloc
 import pytest
 
 from dualwrite.broker.access.acls import AclOperation, ResourceType
-from dualwrite.broker.runtime import access_control
 from dualwrite.broker.runtime.access_control import AccessControl, AccessSettings
 from tests.support.broker.simulated import MemoryFiles, Rooms, run
 from tests.support.requests.acl_calls import acl
@@ -38,23 +37,20 @@ def test_names_that_no_topic_can_have_are_not_remembered() -> None:
     assert run(main()) < QUESTIONS * LONG / 10
 
 
-def test_names_that_topics_can_have_are_remembered_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    most = 100
-    monkeypatch.setattr(access_control, "_MOST_DECISIONS", most)
-
+def test_names_that_topics_can_have_are_remembered_up_to_a_number() -> None:
     async def main() -> int:
         rooms = Rooms(MemoryFiles())
         access = controlled(rooms)
         ask(access, "first")
         tracemalloc.start()
-        for number in range(100 * most):
+        for number in range(11 * QUESTIONS):
             assert not ask(access, f"{number:0>249}")
         kept, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         await rooms.flusher.close()
         return kept
 
-    assert run(main()) < 50 * most * 249
+    assert run(main()) < 5 * QUESTIONS * 249
 
 
 def test_refusals_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
