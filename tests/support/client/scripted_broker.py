@@ -67,6 +67,7 @@ class ScriptedBroker:
         self.versions = {key: (0, int(api.request.max_version)) for key, api in APIS.items()} | (versions or {})
         self.api_versions_cap = self.versions[ApiKey.API_VERSIONS][1]
         self.topics: dict[str, int] = {"t": 2}
+        self.topic_codes: dict[str, int] = {}
         self._tls = tls
         self._answers: dict[ApiKey, deque[Any]] = defaultdict(deque)
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -186,7 +187,8 @@ class ScriptedBroker:
                 )
                 for index in range(self.topics.get(asked.name, 0))
             ]
-            code = ErrorCode.NONE if partitions else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            unknown = ErrorCode.NONE if partitions else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            code = self.topic_codes.get(asked.name, unknown)
             topics.append(topic_class(error_code=int(code), name=asked.name, is_internal=False, partitions=partitions))
         brokers = [
             response.MetadataResponseBroker(node_id=node, host=endpoint.host, port=endpoint.port, rack=None)

@@ -277,12 +277,13 @@ def test_an_answer_that_leaves_a_partition_out_is_not_read_as_nothing_open() -> 
             control.current_transaction_start_offsets([T0, T1], PRODUCER)
 
 
-def test_a_partition_that_may_not_be_read_is_an_error() -> None:
+@pytest.mark.parametrize("deleted_too", [False, True])
+def test_a_partition_that_may_not_be_read_is_an_error(deleted_too: bool) -> None:
     with scripted() as broker, ScriptedControl(broker) as control:
         refused = producers_of({}, codes={("t", 0): ErrorCode.TOPIC_AUTHORIZATION_FAILED})
         broker.answer(ApiKey.DESCRIBE_PRODUCERS, refused)
         with pytest.raises(KafkaRefusedError, match="DescribeProducers of t-0: TOPIC_AUTHORIZATION_FAILED"):
-            control.current_transaction_start_offsets([T0], PRODUCER)
+            control.current_transaction_start_offsets([T0], PRODUCER, deleted_too=deleted_too)
 
 
 def test_partitions_that_were_deleted_keep_no_answer_about_the_others_back() -> None:

@@ -111,6 +111,13 @@ def test_the_extent_is_that_of_a_leader_that_is_sure() -> None:
         assert {seen.message.isolation_level for seen in broker.requests(ApiKey.LIST_OFFSETS)} == {0}
 
 
+def test_a_refused_extent_is_raised_to_the_caller() -> None:
+    with scripted() as broker, ScriptedControl(broker) as control:
+        broker.answer(ApiKey.LIST_OFFSETS, listed(2), listed(-1, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+        with pytest.raises(KafkaRefusedError, match="ListOffsets of t-1: TOPIC_AUTHORIZATION_FAILED"):
+            control.logs().extent(T1)
+
+
 def test_a_topic_with_a_short_name_is_not_looked_for() -> None:
     with scripted() as broker, ScriptedControl(broker) as control:
         assert control.logs().partition_of(Anchor("t", 1, 5)) == T1
