@@ -132,14 +132,14 @@ class ClusterClient:
 
         :raises KafkaUnavailableError: if none answers; the message names each broker and the reason.
         """
-        return self._in_turn(lambda each: each.request(call, timeout=self._seconds_until(deadline)), deadline)
+        return self._in_turn(lambda each, until: each.request(call, timeout=self._seconds_until(until)), deadline)
 
     def any_connection(self) -> BlockingConnection:
         """A connection to the first broker that can be reached.
 
         :raises KafkaUnavailableError: if none can be, until the deadline.
         """
-        return self.persist(partial(self._in_turn, lambda connection: connection))
+        return self.persist(partial(self._in_turn, lambda connection, _until: connection))
 
     def ask_once(self, call: VersionedRequest) -> Message:
         """Send a request that must not be carried out twice, to the first broker that can be reached.
@@ -236,14 +236,14 @@ class ClusterClient:
     def _seconds_until(self, deadline: float) -> float:
         return max(deadline - self._clock(), FIRST_PAUSE)
 
-    def _in_turn(self, use: Callable[[BlockingConnection], T], deadline: float) -> T:
-        """What ``use`` returns for the first broker that answers. Each may take its share of the time to be reached: a
-        broker that accepts connections and says nothing leaves the others theirs."""
+    def _in_turn(self, use: Callable[[BlockingConnection, float], T], deadline: float) -> T:
+        """What ``use`` returns for the first broker that answers; ``use`` gets the connection, and the time until which
+        it may wait. Each broker may take its share of the time: one that says nothing leaves the others theirs."""
         candidates, reasons = self._candidates(), []
         for place, endpoint in enumerate(candidates):
-            share = self._seconds_until(deadline) / (len(candidates) - place)
+            until = self._clock() + self._seconds_until(deadline) / (len(candidates) - place)
             try:
-                return use(self.connection_to(endpoint, self._clock() + share))
+                return use(self.connection_to(endpoint, until), until)
             except KafkaUnavailableError as error:
                 reasons.append(str(error))
         raise KafkaUnavailableError("; ".join(reasons))

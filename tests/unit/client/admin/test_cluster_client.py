@@ -330,6 +330,26 @@ def test_a_silent_broker_is_not_tried_again_while_there_is_a_connection_to_anoth
     assert silent.waited == [("a", 5)]
 
 
+class AnsweringConnection(MuteConnection):
+    """Answers every request at once."""
+
+    def request(self, call: VersionedRequest, *, timeout: float = 1000.0) -> Any:
+        return listed()
+
+
+def test_a_broker_that_falls_silent_leaves_the_others_their_share_of_the_time() -> None:
+    clock = FakeClock()
+    began = clock.now
+    settings = ClientSettings((Endpoint("a", 1), Endpoint("b", 1)))
+
+    def connect(endpoint: Endpoint, _: ClientSettings) -> Any:
+        return (MuteConnection if endpoint.host == "a" else AnsweringConnection)(endpoint, clock)
+
+    asking = ClusterClient(settings, clock=clock.monotonic, sleep=clock.sleep, connect=connect)
+    assert asking.ask_any(requests.list_transactions(), began + 8).error_code == 0
+    assert clock.now == began + 4, "the silent one has had its half"
+
+
 def test_leaders_are_where_metadata_says() -> None:
     with scripted() as first, scripted() as second:
         first.nodes[2] = second.endpoint
