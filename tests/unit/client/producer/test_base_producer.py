@@ -467,6 +467,20 @@ def test_records_produced_by_a_callback_are_sent_by_the_call_that_ran_it(make: M
     assert rig.committed == [b"a", b"b", b"c"]
 
 
+def test_a_callback_that_produces_ends_before_the_next_one_begins(make: Make) -> None:
+    rig, told = make(batch_num_messages=1).begun(), []
+
+    def produce_two(_error: Any, _record: Any) -> None:
+        told.append("first begins")
+        rig.produce("b", lambda _error, _record: told.append("second"))
+        rig.produce("c")  # sends "b", which is acknowledged at once
+        told.append("first ends")
+
+    rig.produce("a", produce_two)
+    rig.call("flush")
+    assert told == ["first begins", "first ends", "second"]
+
+
 OF_CALLBACKS = [
     ("init_transactions", ()),
     ("begin_transaction", ()),
@@ -530,8 +544,21 @@ def test_in_another_process_close_reports_no_record_and_ends_nothing(
 
 @pytest.mark.parametrize(("verb", "arguments"), [("flush", ()), ("produce", ("t", "a"))])
 def test_before_a_transaction_begins_an_error_names_what_was_called(make: Make, verb: str, arguments: Any) -> None:
+    rig = make()
     with pytest.raises(InvalidTransactionStateError, match=rf"^{verb}\(\): the producer is ready; allowed now: begin"):
-        make().call(verb, *arguments)
+        rig.call(verb, *arguments)
+    assert rig.state is ProducerState.READY
+
+
+@pytest.mark.parametrize(("verb", "arguments"), [("flush", ()), ("produce", ("t", "b"))])
+def test_a_call_that_comes_too_late_leaves_the_transaction_prepared(make: Make, verb: str, arguments: Any) -> None:
+    rig = make().begun()
+    rig.produce("a")
+    rig.call("prepare_transaction")
+    with pytest.raises(InvalidTransactionStateError, match=rf"^{verb}\(\): the producer is prepared"):
+        rig.call(verb, *arguments)
+    assert rig.call("commit_transaction") is TransactionResult.COMMITTED
+    assert rig.committed == [b"a"]
 
 
 def test_an_empty_producer_is_truthy(make: Make) -> None:
