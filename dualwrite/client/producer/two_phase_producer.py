@@ -262,13 +262,14 @@ class TwoPhaseProducer(BaseProducer):
         self._enter("send_commit()")
         if self._engine.has_callbacks and self._engine.state is ProducerState.IN_TRANSACTION:
             self._flush("send_commit()")
-        operation = self._begin_verb(self._engine.commit_transaction)
+        before, operation = self._engine.under_way, None
         try:
+            operation = self._begin_verb(self._engine.commit_transaction)
             self._driver.pump()
             if not operation.is_done and not self._engine.awaits_coordinator:
                 self._driver.wait(operation)
         except BaseException:
-            self._after(operation, None)
+            self._after(operation, before)
             raise
         self._commit = operation
 

@@ -374,11 +374,13 @@ def test_a_leftover_callbacks_error_is_raised_before_the_next_transaction_is_pre
 def test_closing_calls_every_callback_and_raises_what_the_first_one_raised(make: Make) -> None:
     told: list[int] = []
     rig = make().begun()
-    for number in range(4):
-        rig.produce(f"{number}", numbering(told, number, fails=number in (1, 2)))
+    for number in range(3):
+        rig.produce(f"{number}", numbering(told, number, fails=number == 1))
+    rig.produce("3", raising_this(KeyError("a later one's")))
+    rig.produce("4", numbering(told, 4, fails=False))
     with pytest.raises(ZeroDivisionError):
         rig.call("close")
-    assert told == [0, 1, 2, 3]
+    assert told == [0, 1, 2, 4]
 
 
 # --- poll
@@ -477,7 +479,7 @@ def test_a_callback_that_produces_ends_before_the_next_one_begins(make: Make) ->
         told.append("first ends")
 
     rig.produce("a", produce_two)
-    rig.call("flush")
+    assert rig.call("poll", 1.0) == 2
     assert told == ["first begins", "first ends", "second"]
 
 
@@ -608,7 +610,17 @@ def test_a_commit_whose_records_are_refused_leaves_an_abort(
 def test_an_interrupt_between_a_verbs_beginning_and_its_wait_leaves_an_abort(
     make: Make, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
-    rig = make().begun()
+    leave_an_interrupted_verb(make().begun(), monkeypatch, verb)
+
+
+def test_an_interrupt_between_the_beginning_and_the_sending_of_a_commit_leaves_an_abort(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leave_an_interrupted_verb(ProducerRig(TwoPhaseProducer).begun(), monkeypatch, "send_commit")
+
+
+def leave_an_interrupted_verb(rig: ProducerRig, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    """Interrupt ``verb`` at its beginning, abort, and see that the next transaction is committed."""
     rig.produce("a")
 
     def interrupted(begin: Callable[..., Operation]) -> Callable[..., Operation]:
