@@ -1,6 +1,7 @@
 """Both faces of the native producer over a simulated cluster: what callbacks and interrupts in a call's middle cost."""
 
 import asyncio
+import contextlib
 import os
 import time
 from collections import deque
@@ -12,12 +13,19 @@ import pytest
 from dualwrite.client.engine.accumulator import RecordAccumulator
 from dualwrite.client.engine.contract import Operation
 from dualwrite.client.engine.transaction_state import TransactionResult
+from dualwrite.client.producer import base_producer
 from dualwrite.client.producer.async_two_phase_producer import AsyncTwoPhaseProducer
 from dualwrite.client.producer.base_producer import BaseProducer
 from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
 from dualwrite.client.terms.verbs import ProducerState
-from dualwrite.errors import FencedError, InvalidTransactionStateError, KafkaRefusedError, PrepareFailedError
-from dualwrite.ids import PreparedTxnState, TopicPartition
+from dualwrite.errors import (
+    FencedError,
+    InvalidTransactionStateError,
+    KafkaRefusedError,
+    KafkaUnavailableError,
+    PrepareFailedError,
+)
+from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity, TopicPartition
 from dualwrite.wire.apis import ApiKey
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.client.simulated_cluster import SimulatedCluster, SimulatedDriver
@@ -442,14 +450,29 @@ def test_a_wait_that_times_out_leaves_the_transaction_open(make: Make, verb: str
     assert len(rig.face) == 1
 
 
+@pytest.mark.parametrize("timeout", [None, -1])
+@pytest.mark.parametrize("verb", ["poll", "flush"])
+def test_a_call_without_a_timeout_of_its_own_waits_until_the_records_are_given_up(
+    make: Make, verb: str, timeout: float | None
+) -> None:
+    rig, reported = make().begun(), []
+    rig.produce("a", lambda error, _record: reported.append(type(error)))
+    rig.driver.pump, rig.driver.simulated.run = lambda: None, run_without_answers(rig)
+    with contextlib.suppress(PrepareFailedError):  # flush() raises it, and poll() leaves it to the next verb
+        rig.call(verb, timeout)
+    assert reported == [PrepareFailedError]
+
+
 def run_without_answers(rig: ProducerRig) -> Callable[[Operation], Any]:
     """What a driver does whose cluster says nothing: it passes the time until the operation is done."""
 
     def run(operation: Operation) -> Any:
         engine, now = rig.engine, time.monotonic()
         while not operation.is_done:
-            assert not engine.step(now) or engine.wake_at() is not None
-            now = max(now, engine.wake_at())
+            engine.step(now)
+            if not operation.is_done:
+                assert engine.wake_at() is not None
+                now = max(now, engine.wake_at())
         return operation.outcome()
 
     return run
@@ -601,6 +624,34 @@ def test_a_commit_whose_records_are_refused_leaves_an_abort(
     rig.begun().produce("b")
     assert rig.call("commit_transaction") is TransactionResult.COMMITTED
     assert rig.committed == [b"b"]
+
+
+# --- a state with an anchor
+
+
+def test_the_look_up_of_an_anchor_ends_at_the_delivery_timeout_and_closes_its_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[Any] = []
+
+    class Control:
+        def __init__(self, config: Any, *, timeout: float) -> None:
+            seen.append((config["bootstrap.servers"], timeout))
+
+        def close(self) -> None:
+            seen.append("closed")
+
+    def unavailable(*_: Any) -> Any:
+        raise KafkaUnavailableError("no answer")
+
+    rig = ProducerRig(TwoPhaseProducer, delivery_timeout_ms=5000, linger_ms=0)
+    state = PreparedTxnState(ProducerIdentity(7, 3), Anchor("t", 0, 5))
+    rig.engine.transaction.ongoing = state.producer
+    monkeypatch.setattr(base_producer, "ControlPlane", Control)
+    monkeypatch.setattr(base_producer, "ongoing_transaction", unavailable)
+    with pytest.raises(KafkaUnavailableError):
+        rig.call("complete_transaction", state)
+    assert seen == [("one:1", 5.0), "closed"]
 
 
 # --- interrupts
