@@ -14,7 +14,7 @@ from dualwrite.broker.core.partitions import PartitionState
 from dualwrite.client.engine import accumulator as sender_module
 from dualwrite.client.engine.accumulator import NEVER, PartitionQueue, ProducerBatch, RecordAccumulator
 from dualwrite.records.compression import Codec
-from dualwrite.records.header import peek_header
+from dualwrite.records.header import MAX_SEQUENCE, peek_header
 from dualwrite.records.outgoing import OutgoingRecord
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.client.accumulators import DELIVERY_TIMEOUT, ME, SMALL, add, make, take, values
@@ -31,6 +31,24 @@ def test_records_of_a_partition_share_a_batch_until_it_is_full() -> None:
     assert all(len(batch.data) <= 200 for batch in taken)
     assert counts[0] > 1
     assert [batch.sequence for batch in taken] == [sum(counts[:place]) for place in range(len(counts))]
+
+
+def test_after_the_greatest_sequence_number_comes_zero() -> None:
+    accumulator = make(SMALL)
+    queue = add(accumulator, b"x" * 50, b"y" * 50)
+    queue.next_sequence = MAX_SEQUENCE
+    accumulator.flush(0.0)
+    assert [peek_header(take(accumulator, queue).data).base_sequence for _ in range(2)] == [MAX_SEQUENCE, 0]
+
+
+def test_a_partition_that_was_served_waits_behind_the_others() -> None:
+    accumulator = make(SMALL)
+    first = add(accumulator, b"x" * 50, b"y" * 50)
+    second = add(accumulator, b"z" * 50, partition=1)
+    accumulator.flush(0.0)
+    assert accumulator.queues_to_send() == [first, second]
+    take(accumulator, first)
+    assert accumulator.queues_to_send() == [second, first]
 
 
 def test_the_time_of_a_batch_that_is_sent_early_begins_when_a_verb_waits_for_it() -> None:

@@ -26,6 +26,7 @@ from dualwrite.errors import (
     PrepareFailedError,
 )
 from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity, TopicPartition
+from dualwrite.records.outgoing import OutgoingRecord
 from dualwrite.wire.apis import ApiKey
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.client.simulated_cluster import SimulatedCluster, SimulatedDriver
@@ -554,6 +555,27 @@ def test_in_another_process_an_error_names_what_was_called(
     monkeypatch.setattr(os, "getpid", lambda: -1)
     with pytest.raises(InvalidTransactionStateError, match=rf"^{verb}\(\): the producer belongs to process"):
         rig.call(verb, *arguments)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda face: face.produce_record(OutgoingRecord("t", "b")),
+        lambda face: face.produce_many([OutgoingRecord("t", "b")]),
+        lambda face: face.produce_at_once(OutgoingRecord("t", "b")),
+        lambda face: face.send_records(),
+        lambda face: face.send_commit(),
+        lambda face: face.collect_commit(wait=False),
+    ],
+    ids=["produce_record", "produce_many", "produce_at_once", "send_records", "send_commit", "collect_commit"],
+)
+def test_in_another_process_the_blocking_producer_refuses_its_other_calls_too(
+    monkeypatch: pytest.MonkeyPatch, call: Callable[[TwoPhaseProducer], Any]
+) -> None:
+    rig = ProducerRig(TwoPhaseProducer).begun()
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    with pytest.raises(InvalidTransactionStateError, match="the producer belongs to process"):
+        call(rig.face)
 
 
 def test_in_another_process_close_reports_no_record_and_ends_nothing(
