@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dualwrite.client.engine.accumulator import RecordAccumulator
-from dualwrite.client.engine.contract import Operation
+from dualwrite.client.engine.contract import Command, Operation, Send
 from dualwrite.client.engine.transaction_state import TransactionResult
 from dualwrite.client.producer import base_producer
 from dualwrite.client.producer.async_two_phase_producer import AsyncTwoPhaseProducer
@@ -712,3 +712,20 @@ def leave_an_interrupted_verb(rig: ProducerRig, monkeypatch: pytest.MonkeyPatch,
     rig.begun().produce("b")
     assert rig.call("commit_transaction") is TransactionResult.COMMITTED
     assert rig.committed == [b"b"]
+
+
+def test_a_commit_that_is_interrupted_before_its_answer_cannot_be_aborted(make: Make) -> None:
+    """It may have been carried out: an abort would report the wrong outcome."""
+    rig = make().begun()
+    rig.produce("a")
+    perform = rig.driver.simulated.perform
+
+    def interrupting(command: Command) -> None:
+        perform(command)
+        if isinstance(command, Send) and command.request.api_key is ApiKey.END_TXN:
+            raise KeyboardInterrupt
+
+    rig.driver.simulated.perform = interrupting
+    with pytest.raises(KeyboardInterrupt):
+        rig.call("commit_transaction")
+    assert rig.state is ProducerState.FAILED
