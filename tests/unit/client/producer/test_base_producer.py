@@ -1,11 +1,9 @@
-"""Both faces of the native producer over a simulated cluster: what callbacks and interrupts in a call's middle cost."""
+"""Both faces of the native producer: what is refused, what errors say, and what interrupts in a call's middle cost."""
 
-import asyncio
-import contextlib
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,149 +12,19 @@ from dualwrite.client.engine.accumulator import RecordAccumulator
 from dualwrite.client.engine.contract import Command, Operation, Send
 from dualwrite.client.engine.transaction_state import TransactionResult
 from dualwrite.client.producer import base_producer
-from dualwrite.client.producer.async_two_phase_producer import AsyncTwoPhaseProducer
-from dualwrite.client.producer.base_producer import BaseProducer
 from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
 from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.errors import (
-    FencedError,
     InvalidTransactionStateError,
     KafkaRefusedError,
     KafkaUnavailableError,
     PrepareFailedError,
 )
-from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity, TopicPartition
+from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity
 from dualwrite.records.outgoing import OutgoingRecord
 from dualwrite.wire.apis import ApiKey
 from dualwrite.wire.error_codes import ErrorCode
-from tests.support.client.simulated_cluster import SimulatedCluster, SimulatedDriver
-
-
-class FaceDriver:
-    """A simulated cluster as the driver of a face. Nothing takes time."""
-
-    def __init__(self, engine: Any, client: Any) -> None:
-        self.cluster = SimulatedCluster()
-        self.engine = engine
-        self.simulated = SimulatedDriver(self.cluster)
-        self.simulated.engine = engine
-
-    def wait(self, operation: Operation) -> Any:
-        self.simulated.now = max(self.simulated.now, time.monotonic())
-        return self.simulated.run(operation)
-
-    def pump(self) -> None:
-        self.simulated.now = max(self.simulated.now, time.monotonic())
-        while (commands := self.simulated.engine.step(self.simulated.now)) or self.simulated.events:
-            for command in commands:
-                self.simulated.perform(command)
-            while self.simulated.events:
-                self.simulated.events.popleft()()
-
-    def close(self) -> None:
-        """There is nothing to close."""
-
-
-class AsyncFaceDriver(FaceDriver):
-    """The same, awaited."""
-
-    async def wait(self, operation: Operation) -> Any:
-        return super().wait(operation)
-
-    async def close(self) -> None:  # type: ignore[override]
-        """There is nothing to close."""
-
-
-def done(result: Any) -> Any:
-    """What a face's method gives: the asynchronous one's never has to wait here."""
-    if not isinstance(result, Coroutine):
-        return result
-    with pytest.raises(StopIteration) as ended:
-        result.send(None)
-    return ended.value.value
-
-
-class ProducerRig:
-    """A face with its cluster in sight, and its methods of either kind called alike."""
-
-    def __init__(self, kind: type[BaseProducer], **config: Any) -> None:
-        self._kind = kind
-        basis = {"bootstrap.servers": "one:1", "transactional.id": "app-0"}
-        settings = basis | {key.replace("_", "."): value for key, value in config.items()}
-        make: Any = kind
-        self.face: Any = make(settings, make_driver=self._make_driver)
-        self.call("init_transactions")
-
-    def _make_driver(self, engine: Any, client: Any) -> FaceDriver:
-        self.engine = engine
-        self.driver: Any = (FaceDriver if self._kind is TwoPhaseProducer else AsyncFaceDriver)(engine, client)
-        return self.driver
-
-    def begun(self) -> "ProducerRig":
-        self.call("begin_transaction")
-        return self
-
-    def call(self, name: str, *arguments: Any, **options: Any) -> Any:
-        return done(getattr(self.face, name)(*arguments, **options))
-
-    def produce(self, value: str, on_delivery: Callable[[Any, Any], None] | None = None, **options: Any) -> None:
-        self.call("produce", "t", value, on_delivery=on_delivery, **options)
-
-    def fence(self) -> None:
-        """Let another producer have taken over, as the broker answers to the next records."""
-        self.driver.cluster.refusals[ApiKey.PRODUCE] = deque([ErrorCode.PRODUCER_FENCED] * 3)
-
-    @property
-    def state(self) -> ProducerState:
-        state: ProducerState = self.face.state
-        return state
-
-    @property
-    def committed(self) -> list[bytes | None]:
-        log = self.driver.cluster.logs.get(TopicPartition("t", 0))
-        return log.committed() if log else []
-
-
-Make = Callable[..., ProducerRig]
-
-
-@pytest.fixture(params=[TwoPhaseProducer, AsyncTwoPhaseProducer], ids=["blocking", "asyncio"])
-def make(request: pytest.FixtureRequest) -> Make:
-    return lambda **config: ProducerRig(request.param, **config)
-
-
-def raising(_error: Any, _record: Any) -> None:
-    """A delivery callback of a user's that fails."""
-    raise ZeroDivisionError("a callback's")
-
-
-def raising_this(error: BaseException) -> Callable[[Any, Any], None]:
-    """One that raises ``error``."""
-
-    def on_delivery(_error: Any, _record: Any) -> None:
-        raise error
-
-    return on_delivery
-
-
-ERRORS = [kind("a callback's") for kind in (ZeroDivisionError, asyncio.CancelledError, InvalidTransactionStateError)]
-"""What callbacks may raise: the last two are also what a call raises that has done nothing."""
-
-
-# --- a full buffer
-
-
-def test_a_buffer_that_callbacks_fill_again_loses_no_record(make: Make) -> None:
-    rig, audits = make(queue_buffering_max_messages=2).begun(), iter(["audit-1", "audit-2"])
-
-    def audit(_error: Any, _record: Any) -> None:
-        rig.produce(next(audits))
-
-    for number in range(3):
-        rig.produce(f"{number}", audit if number < 2 else None)
-    assert rig.call("commit_transaction") is TransactionResult.COMMITTED
-    assert rig.committed == [b"0", b"1", b"audit-1", b"audit-2", b"2"]
-
+from tests.support.client.producer_rig import CALLS, ERRORS, FaceDriver, Make, ProducerRig, done, raising, raising_this
 
 # --- a call that raises in its middle
 
@@ -325,227 +193,12 @@ def test_a_record_produced_in_another_event_loop_leaves_only_abort(make: Make) -
     assert rig.state is ProducerState.ABORTABLE
 
 
-# --- callbacks that raise
-
-
-def test_a_record_produced_by_a_callback_is_acknowledged_and_reported_before_the_commit(make: Make) -> None:
-    rig = make().begun()
-    rig.produce("a", lambda _error, _record: rig.produce("b", raising))
-    with pytest.raises(ZeroDivisionError):
-        rig.call("commit_transaction")
-    assert rig.state is ProducerState.ABORTABLE
-    assert rig.committed == []
-
-
-def test_records_that_callbacks_produce_are_committed_with_the_others(make: Make) -> None:
-    rig = make().begun()
-    rig.produce("a", lambda _error, _record: rig.produce("b", lambda _error, _record: rig.produce("c")))
-    assert rig.call("commit_transaction") is TransactionResult.COMMITTED
-    assert rig.committed == [b"a", b"b", b"c"]
-
-
-def numbering(told: list[int], number: int, *, fails: bool) -> Callable[[Any, Any], None]:
-    """A delivery callback that notes its number, and may raise then."""
-
-    def told_of(error: Any, record: Any) -> None:
-        told.append(number)
-        if fails:
-            raising(error, record)
-
-    return told_of
-
-
-def test_a_callback_that_raises_leaves_the_others_to_the_next_calls(make: Make) -> None:
-    told: list[int] = []
-    rig = make().begun()
-    for number in range(5):
-        rig.produce(f"{number}", numbering(told, number, fails=number in (0, 2)))
-    for verb, wanted in (("flush", [0]), ("poll", [0, 1, 2])):
-        with pytest.raises(ZeroDivisionError):
-            rig.call(verb)
-        assert told == wanted
-    assert rig.call("poll") == 2
-    assert told == [0, 1, 2, 3, 4]
-
-
-def test_a_leftover_callbacks_error_is_raised_before_the_next_transaction_is_prepared(make: Make) -> None:
-    rig = make().begun()
-    for value in ("a", "b"):
-        rig.produce(value, raising)
-    with pytest.raises(ZeroDivisionError):
-        rig.call("abort_transaction")
-    rig.begun().produce("c")
-    with pytest.raises(ZeroDivisionError):
-        rig.call("prepare_transaction")
-    assert rig.state is ProducerState.ABORTABLE
-
-
-def test_closing_calls_every_callback_and_raises_what_the_first_one_raised(make: Make) -> None:
-    told: list[int] = []
-    rig = make().begun()
-    for number in range(3):
-        rig.produce(f"{number}", numbering(told, number, fails=number == 1))
-    rig.produce("3", raising_this(KeyError("a later one's")))
-    rig.produce("4", numbering(told, 4, fails=False))
-    with pytest.raises(ZeroDivisionError):
-        rig.call("close")
-    assert told == [0, 1, 2, 4]
-
-
-# --- poll
-
-
-def test_polling_a_failed_producer_sends_nothing_and_calls_pending_callbacks(make: Make) -> None:
-    rig, told = make().begun(), []
-    rig.produce("a", lambda error, _record: told.append(type(error)))
-    rig.fence()
-    rig.engine.flush(now=time.monotonic())  # another task's call, which sends the record
-    rig.driver.pump()
-    assert rig.state is ProducerState.FAILED
-    rig.driver.pump = raising
-    assert rig.call("poll") == 1
-    assert told == [FencedError]
-    assert rig.state is ProducerState.FAILED
-    with pytest.raises(FencedError, match="PRODUCER_FENCED"):
-        rig.call("prepare_transaction")
-
-
-def test_a_poll_that_may_wait_brings_the_records_that_were_gathered_to_their_callbacks(make: Make) -> None:
-    rig, told = make().begun(), []
-    for value in ("a", "b"):
-        rig.produce(value, lambda error, record: told.append((error, record.value())), partition=0)
-    assert rig.call("poll") == 0
-    assert rig.call("poll", 60.0) == 2
-    assert told == [(None, b"a"), (None, b"b")]
-    assert rig.call("poll", -1) == len(rig.face) == 0
-
-
-def test_a_poll_waits_for_records_without_a_callback_too(make: Make) -> None:
-    rig = make().begun()
-    rig.produce("a")
-    assert rig.call("poll", 60.0) == len(rig.face) == 0
-    assert rig.state is ProducerState.IN_TRANSACTION
-
-
-def test_a_poll_does_not_raise_what_the_next_verb_will(make: Make) -> None:
-    rig, told = make().begun(), []
-    rig.produce("a", lambda error, _record: told.append(type(error)))
-    rig.fence()
-    rig.driver.pump = lambda: None
-    assert rig.call("poll", 60.0) == 1
-    assert told == [FencedError]
-    with pytest.raises(FencedError, match="PRODUCER_FENCED"):
-        rig.call("prepare_transaction")
-
-
-@pytest.mark.parametrize("verb", ["poll", "flush"])
-def test_a_wait_that_times_out_leaves_the_transaction_open(make: Make, verb: str) -> None:
-    rig = make().begun()
-    rig.produce("a")
-    rig.driver.pump = lambda: None
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rig.driver.simulated, "perform", lambda command: None)  # nobody answers
-        patch.setattr(rig.driver.simulated, "run", run_without_answers(rig))
-        assert rig.call(verb, 0.01) == (1 if verb == "flush" else 0)
-    assert rig.state is ProducerState.IN_TRANSACTION
-    assert len(rig.face) == 1
-
-
-@pytest.mark.parametrize("timeout", [None, -1])
-@pytest.mark.parametrize("verb", ["poll", "flush"])
-def test_a_call_without_a_timeout_of_its_own_waits_until_the_records_are_given_up(
-    make: Make, verb: str, timeout: float | None
-) -> None:
-    rig, reported = make().begun(), []
-    rig.produce("a", lambda error, _record: reported.append(type(error)))
-    rig.driver.pump, rig.driver.simulated.run = lambda: None, run_without_answers(rig)
-    with contextlib.suppress(PrepareFailedError):  # flush() raises it, and poll() leaves it to the next verb
-        rig.call(verb, timeout)
-    assert reported == [PrepareFailedError]
-
-
-def run_without_answers(rig: ProducerRig) -> Callable[[Operation], Any]:
-    """What a driver does whose cluster says nothing: it passes the time until the operation is done."""
-
-    def run(operation: Operation) -> Any:
-        engine, now = rig.engine, time.monotonic()
-        while not operation.is_done:
-            engine.step(now)
-            if not operation.is_done:
-                assert engine.wake_at() is not None
-                now = max(now, engine.wake_at())
-        return operation.outcome()
-
-    return run
-
-
-# --- what a callback may call
-
-
-@pytest.mark.parametrize("verb", ["flush", "prepare_transaction", "commit_transaction"])
-def test_records_produced_by_a_callback_are_sent_by_the_call_that_ran_it(make: Make, verb: str) -> None:
-    rig = make().begun()
-    rig.produce("a", lambda _error, _record: rig.produce("b", lambda _error, _record: rig.produce("c")))
-    rig.call(verb)
-    assert len(rig.face) == 0
-    if verb != "commit_transaction":
-        rig.call("commit_transaction")
-    assert rig.committed == [b"a", b"b", b"c"]
-
-
-def test_a_callback_that_produces_ends_before_the_next_one_begins(make: Make) -> None:
-    rig, told = make(batch_num_messages=1).begun(), []
-
-    def produce_two(_error: Any, _record: Any) -> None:
-        told.append("first begins")
-        rig.produce("b", lambda _error, _record: told.append("second"))
-        rig.produce("c")  # sends "b", which is acknowledged at once
-        told.append("first ends")
-
-    rig.produce("a", produce_two)
-    assert rig.call("poll", 1.0) == 2
-    assert told == ["first begins", "first ends", "second"]
-
-
-OF_CALLBACKS = [
-    ("init_transactions", ()),
-    ("begin_transaction", ()),
-    ("send_offsets_to_transaction", ([], "group")),
-    ("poll", ()),
-    ("flush", ()),
-    ("prepare_transaction", ()),
-    ("complete_transaction", (PreparedTxnState(),)),
-    ("commit_transaction", ()),
-    ("abort_transaction", ()),
-    ("close", ()),
-]
-
-
-@pytest.mark.parametrize("outer", ["flush", "prepare_transaction", "commit_transaction"])
-@pytest.mark.parametrize(("verb", "arguments"), OF_CALLBACKS, ids=lambda given: given if isinstance(given, str) else "")
-def test_a_callback_may_call_nothing_but_produce(make: Make, verb: str, arguments: Any, outer: str) -> None:
-    rig, refusals = make().begun(), []
-
-    def meddle(_error: Any, _record: Any) -> None:
-        with pytest.raises(InvalidTransactionStateError) as refused:
-            rig.call(verb, *arguments)
-        refusals.append(str(refused.value))
-
-    rig.produce("a", meddle)
-    rig.call(outer)
-    assert len(refusals) == 1
-    assert refusals[0].startswith(f"{verb}(): another call is in progress, and this delivery callback runs in it")
-    if outer != "commit_transaction":
-        rig.call("commit_transaction")
-    assert rig.committed == [b"a"]
-
-
 # --- what errors say
 
 
 @pytest.mark.parametrize(
     ("verb", "arguments"),
-    [*OF_CALLBACKS[:-1], ("produce", ("t", "b"))],
+    [*CALLS[:-1], ("produce", ("t", "b"))],
     ids=lambda given: given if isinstance(given, str) else "",
 )
 def test_in_another_process_an_error_names_what_was_called(
@@ -621,7 +274,7 @@ def test_confluent_kafkas_name_of_the_callback_is_taken(make: Make) -> None:
 
 @pytest.mark.parametrize(
     ("verb", "arguments"),
-    [*OF_CALLBACKS[:-1], ("produce", ("t", "b"))],
+    [*CALLS[:-1], ("produce", ("t", "b"))],
     ids=lambda given: given if isinstance(given, str) else "",
 )
 def test_a_closed_producer_says_that_it_is_closed(make: Make, verb: str, arguments: Any) -> None:
