@@ -209,3 +209,36 @@ def run_in_loop(
         loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
         gc.collect()  # what was not closed is a warning, and a warning is a failure
+
+
+def ids(answers: list[Any]) -> list[int]:
+    return [answer.producer_id for answer in answers]
+
+
+def unused_endpoint() -> Endpoint:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return Endpoint(*listener.getsockname()[:2])
+
+
+def lost_error(engine: AskingEngine, drive: Drive, kind: type[Exception], **changes: Any) -> str:
+    """The error that the engine got when it could not send."""
+    with pytest.raises(kind) as caught:
+        drive(engine, **changes)
+    assert engine.events("lost") == [caught.value]
+    return str(caught.value)
+
+
+@contextlib.contextmanager
+def resolving(
+    monkeypatch: pytest.MonkeyPatch, *endpoints: Endpoint, family: int = socket.AF_INET
+) -> Iterator[Endpoint]:
+    """A host name with the addresses of ``endpoints``; the first of them is in ``family``."""
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port)) for host, port in endpoints]
+    found[0] = (family, *found[0][1:])
+    own = socket.getaddrinfo
+
+    def look_up(host: Any, *arguments: Any, **named: Any) -> Any:
+        return found if host == "many.test" else own(host, *arguments, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    yield Endpoint("many.test", 9092)
