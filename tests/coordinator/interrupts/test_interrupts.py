@@ -22,8 +22,8 @@ from dualwrite.coordinator.steps import driver
 from dualwrite.coordinator.unit import block, transaction
 from dualwrite.errors import InvalidTransactionStateError
 from tests.support.coordinator.event_table import CONFIG, ready_engine, stored_values
-from tests.support.coordinator.fake_kafka import FakeKafka
-from tests.support.coordinator.usual_unit import recovered, write, write_unit
+from tests.support.coordinator.fake_kafka import FakeKafka, FakeParticipant
+from tests.support.coordinator.usual_unit import fail_at, recovered, write, write_unit
 from tests.support.user_errors import Interrupt, UserError
 
 Unit = Callable[[DualWrite, str], None]
@@ -236,6 +236,28 @@ def test_an_interrupt_after_a_participant_was_given_back_gives_it_back_no_second
     monkeypatch.undo()
     write_unit(dual_write, "second")
     assert both_are_equal(engine, kafka, "first", "second")
+
+
+def test_an_interrupt_as_the_participant_of_an_open_transaction_is_closed_does_not_prevent_its_recovery(
+    make_dual_write: Callable[..., DualWrite], engine: Engine, kafka: FakeKafka
+) -> None:
+    """Otherwise the transaction stays open in Kafka until a unit of work needs the slot."""
+    strikes = [Interrupt()]
+
+    class Struck(FakeParticipant):
+        def close(self) -> None:
+            if self.spent and strikes:
+                raise strikes.pop()
+            super().close()
+
+    dual_write = make_dual_write(engine, participant=lambda _: Struck(kafka))
+    fail_at(kafka, "commit")
+    with pytest.raises(Interrupt):
+        write_unit(dual_write, "one")
+    assert not strikes
+    assert recovered(dual_write)
+    assert both_are_equal(engine, kafka, "one")
+    assert dual_write.counters.finished_later == 1
 
 
 @pytest.mark.slow
