@@ -11,6 +11,7 @@ from sqlalchemy import Engine, insert, select
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.coordinator.unit.uncommitted_writes import has_uncommitted_writes
 from dualwrite.errors import InvalidTransactionStateError, KafkaUnavailableError
@@ -284,18 +285,23 @@ def test_other_scopes_keep_their_sessions(dual_write: DualWrite, scoped: scoped_
 def test_a_block_that_is_never_left_does_not_keep_the_scope(
     dual_write: DualWrite, scoped: scoped_session[Session], sqlite_engine: Engine, kafka: FakeKafka
 ) -> None:
-    """Another thread has ended it; the scope still has its session, which is over."""
+    """The heartbeat has ended it; the scope still has its session, which is over."""
 
     def abandon(blocks: list[Any]) -> None:
         block = dual_write.transaction()
         block.__enter__()
         blocks.append(block)
 
+    def end(blocks: list[Any]) -> None:
+        blocks.clear()
+        manager_of(dual_write).process.pool.beat()
+
     blocks: list[Any] = []
     abandon(blocks)
-    thread = threading.Thread(target=blocks.clear)
+    thread = threading.Thread(target=end, args=[blocks])
     thread.start()
     thread.join()
+    assert scoped.registry.has()
     with dual_write.transaction() as tx:
         assert scoped() is tx.session
         put(scoped, "one")
