@@ -283,3 +283,13 @@ def test_a_slot_that_was_signed_over_since_the_look_is_neither_taken_nor_renewed
     assert leases.take([Candidate(row, SlotStatus.DEAD)], "heir", LONG, 1) == []
     assert leases.renew([lease], "former", LONG) == []
     assert slot_rows(engine)["a-0"].owner == "run 1"
+
+
+def test_a_slot_whose_row_keeps_its_token_is_not_taken(sqlite_engine: Engine) -> None:
+    """A trigger prevents the change without an error: the former owner is not fenced."""
+    leases = SqlLeases(sqlite_engine, SqlDecisionStore(sqlite_engine))
+    take(leases, "former")
+    (row,) = leases.rows("a")
+    with sqlite_engine.begin() as connection:
+        connection.exec_driver_sql(f"CREATE TRIGGER kept BEFORE UPDATE ON {table.name} BEGIN SELECT RAISE(IGNORE); END")
+    assert leases.take([Candidate(row, SlotStatus.DEAD)], "heir", LONG, 1) == []
