@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import Engine, insert, select
+from sqlalchemy import Engine, delete, insert, select, update
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from dualwrite.coordinator.dual_write import DualWrite
@@ -112,13 +112,21 @@ def insert_one(scoped: scoped_session[Session]) -> None:
     scoped.execute(insert(events).values(value="before"))
 
 
+def update_one(scoped: scoped_session[Session]) -> None:
+    scoped.execute(update(events).values(value="before"))
+
+
+def erase_one(scoped: scoped_session[Session]) -> None:
+    scoped.execute(delete(events))
+
+
 def release(scoped: scoped_session[Session]) -> None:
     scoped.connection().exec_driver_sql("BEGIN")  # a savepoint alone is a transaction to SQLite
     with scoped.begin_nested():
         flush_one(scoped)
 
 
-@pytest.mark.parametrize("write", [flush_one, change_one, delete_one, insert_one, release])
+@pytest.mark.parametrize("write", [flush_one, change_one, delete_one, insert_one, update_one, erase_one, release])
 def test_a_scope_with_rows_that_are_not_committed_is_refused(
     dual_write: DualWrite,
     scoped: scoped_session[Session],
@@ -252,14 +260,17 @@ def test_after_a_removal_the_scope_has_its_former_session(
     assert sqlite_engine.pool.checkedout() == 0  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(
+    "statement", [insert(EventModel).values(value="one"), update(EventModel).values(value="one"), delete(EventModel)]
+)
 def test_a_statement_of_the_session_from_before_dooms_the_unit(
-    dual_write: DualWrite, scoped: scoped_session[Session], sqlite_engine: Engine, kafka: FakeKafka
+    dual_write: DualWrite, scoped: scoped_session[Session], sqlite_engine: Engine, kafka: FakeKafka, statement: Any
 ) -> None:
     before = scoped()
 
     def write(tx: Transaction) -> None:
         with pytest.raises(InvalidTransactionStateError, match="changed inside it"):
-            before.execute(insert(EventModel).values(value="one"))
+            before.execute(statement)
 
     with pytest.raises(InvalidTransactionStateError, match="changed inside it"):
         run_unit(dual_write, write)
