@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, event, insert, make_url, select, text
+from sqlalchemy.exc import DBAPIError
 
 from dualwrite.cli.db import upgrade
 from dualwrite.coordinator.rules.lease import Lease
@@ -253,20 +254,26 @@ def test_looking_for_a_slot_waits_for_no_row_at_serializable(mariadb_url: str) -
 
 
 @pytest.mark.parametrize(
-    ("statement", "trouble"),
+    ("statement", "trouble", "rolls_back"),
     [
-        ("SELECT * FROM nowhere", ErrorMeaning.NOT_READY),
-        ("SELECT nothing FROM events", ErrorMeaning.NOT_READY),
-        ("SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213", ErrorMeaning.CONFLICT),
-        ("SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1205", ErrorMeaning.BUSY),
-        ("SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1020", ErrorMeaning.CONFLICT),
-        ("SELEC", None),
+        ("SELECT * FROM nowhere", ErrorMeaning.NOT_READY, False),
+        ("SELECT nothing FROM events", ErrorMeaning.NOT_READY, False),
+        ("SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213", ErrorMeaning.CONFLICT, True),
+        # It rolls back its statement only, by default: the unit's transaction may have been committed before.
+        ("SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1205", ErrorMeaning.BUSY, False),
+        ("SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1020", ErrorMeaning.CONFLICT, True),
+        ("SELEC", None, False),
     ],
 )
-def test_errors_are_classified_by_their_number(engine: Engine, statement: str, trouble: ErrorMeaning | None) -> None:
-    with engine.connect() as connection, pytest.raises(Exception, match=r"\(pymysql") as raised:
-        connection.execute(text(statement))
-    assert Mysql().meaning_of(raised.value) is trouble  # type: ignore[arg-type]
+def test_errors_are_classified_by_their_number(
+    engine: Engine, statement: str, trouble: ErrorMeaning | None, rolls_back: bool
+) -> None:
+    with engine.connect() as connection:
+        with pytest.raises(DBAPIError, match=r"\(pymysql") as raised:
+            connection.execute(text(statement))
+        assert raised.value.orig is not None
+        assert Mysql().rolls_back(connection, raised.value.orig) is rolls_back
+    assert Mysql().meaning_of(raised.value) is trouble
 
 
 def test_a_url_without_a_database_is_one_clear_line(mariadb_server: str) -> None:
