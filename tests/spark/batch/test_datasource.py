@@ -11,7 +11,10 @@ from sqlalchemy import Engine, select
 
 from dualwrite.coordinator.sql.tables import spark_batch, spark_run
 from dualwrite.errors import BatchChangedError, ConfigurationError
+from dualwrite.spark.batch import datasource
 from dualwrite.spark.batch.datasource import DualWriteDataSource, Message, WholeBatchStreamWriter
+from dualwrite.spark.batch.task_input import TaskInput
+from dualwrite.spark.batch.tasks import PreparedTask
 from dualwrite.spark.workers import close_workers
 from dualwrite.testing.kafka import KafkaBroker
 from tests.support.coordinator.event_table import await_sweeps
@@ -107,6 +110,43 @@ def test_a_micro_batch_that_is_run_again_is_not_written_again(place: SparkPlace)
     assert message.task is not None
     assert (message.task.attempt.rows, message.task.lease) == (0, None), "its task has seen it"
     judge(place, rows_of(5))
+
+
+class GivenContext:
+    """In place of TaskContext: what Spark gives the third partition of micro-batch 7."""
+
+    @classmethod
+    def get(cls) -> "GivenContext":
+        return cls()
+
+    def partitionId(self) -> int:  # noqa: N802 - PySpark's name
+        return 2
+
+    def taskAttemptId(self) -> int:  # noqa: N802 - PySpark's name
+        return 17
+
+    def getLocalProperty(self, name: str) -> str | None:  # noqa: N802 - PySpark's name
+        return {"spark.sql.session.timeZone": "Asia/Tokyo", "streaming.sql.batchId": "7"}.get(name)
+
+
+def test_a_task_writes_as_the_attempt_and_in_the_time_zone_that_spark_gives_it(
+    place: SparkPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = sent(source(place).streamWriter(SCHEMA, False))
+    given: list[Any] = []
+    own = TaskInput.write
+
+    def write(self: TaskInput, *arguments: Any, **named: Any) -> PreparedTask:
+        given.append((self, named))
+        return own(self, *arguments, **named)
+
+    monkeypatch.setattr(datasource, "TaskContext", GivenContext)
+    monkeypatch.setattr(TaskInput, "write", write)
+    message = writer.write(iter(rows_of(5)))
+    assert given == [(writer.work.returning(None), {"zone": "Asia/Tokyo", "batch_id": 7})]
+    assert message.task is not None
+    assert message.task.attempt == (2, 17, 5)
+    writer.abort([message], 7)
 
 
 def test_a_micro_batch_that_has_other_rows_now_is_refused(place: SparkPlace) -> None:
