@@ -112,9 +112,6 @@ class Server:
         self._broker.memory.close_stalled()
 
     def _accept(self, connection: Connection, stream: FrameStream) -> None:
-        if self._broker.stopping.has_begun:  # it was accepted just before, and nothing would end it
-            stream.close()
-            return
         reason = self._refusal(connection.address)
         if reason is not None:
             self._limits_log.warn(f"refusing a connection of {connection.address}: {reason}")
@@ -138,6 +135,8 @@ class Server:
 
     def _refusal(self, address: str) -> str | None:
         """Why one more connection of ``address`` cannot be taken; None if it can. Makes room if there are too many."""
+        if self._broker.stopping.has_begun:  # it was accepted just before, and nothing would end it
+            return "the broker stops"
         limits = self.limits
         if self._by_address[address] >= limits.most_per_address:
             return f"it has {limits.most_per_address}, which is max.connections.per.ip"

@@ -18,6 +18,7 @@ from dualwrite.client.net.socket_connection import SocketConnection
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.errors import ConfigurationError, DualWriteError, KafkaUnavailableError
 from dualwrite.wire.apis import APIS, ApiKey
+from tests.support.child import in_child
 from tests.support.client.driving import AskingEngine, end_txn, settings
 from tests.support.client.sasl_server import handshake_answer, sasl_answer
 from tests.support.client.scripted_broker import HANG_UP, SILENCE, ScriptedBroker, ended, scripted
@@ -253,11 +254,7 @@ def test_a_pump_on_a_silent_broker_returns_with_nothing() -> None:
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_a_forked_process_that_closes_leaves_the_parents_driver_as_it_was() -> None:
     with scripted() as one, scripted() as other, asking(one, other) as (engine, driver):
-        child = os.fork()
-        if not child:
-            driver.close()
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
+        assert in_child(lambda: driver.close() is None)
         answers = driver.wait(engine.ask((one.endpoint, end_txn(1)), (other.endpoint, end_txn(2))))
         assert sorted(answer.producer_id for answer in answers) == [1, 2]
         assert not engine.events("lost")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import Engine
 
-from dualwrite.spark.workers import engine_of
+from dualwrite.spark.workers import close_workers, engine_of
 from dualwrite.testing.kafka import KafkaBroker
 from tests.coordinator.conftest import database_url, sqlite_url
 from tests.support.coordinator.event_table import make_tables
@@ -35,6 +35,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.path.is_relative_to(Path(__file__).parent):
                 item.add_marker(pytest.mark.filterwarnings(_LEFT_SOCKET))
+
+
+@pytest.fixture
+def nothing_kept() -> Iterator[None]:
+    """This process keeps no worker, before the test and after it."""
+    close_workers()
+    yield
+    close_workers()
 
 
 @pytest.fixture

@@ -185,7 +185,7 @@ def network_of(text: str) -> _Network | None:
     except ValueError:
         return None
     mapped = network.network_address.ipv4_mapped if isinstance(network, ipaddress.IPv6Network) else None
-    if mapped is None:  # as with fewer than _MAPPED_BITS bits
+    if mapped is None:  # always so with fewer than _MAPPED_BITS bits
         return network
     return ipaddress.IPv4Network((mapped, network.prefixlen - _MAPPED_BITS))
 

@@ -11,7 +11,7 @@ from dualwrite.errors import DualWriteError
 _LOG = logging.getLogger("dualwrite")
 _FIRST_DELAY = 0.05
 LONGEST_DELAY = 5.0
-"""Most of seconds between two attempts."""
+"""The most seconds between two attempts."""
 
 
 class Background:

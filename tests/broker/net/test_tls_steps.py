@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import ssl
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -104,10 +104,6 @@ class TlsPeer:
             asyncio.get_running_loop().call_soon(self.transport.connection_lost, None)
 
 
-def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(main())
-
-
 def test_the_rest_that_was_decrypted_is_read_after_a_pause(keys: Keys) -> None:
     """The client sends nothing more, so no event of the socket would bring it."""
 
@@ -123,7 +119,7 @@ def test_the_rest_that_was_decrypted_is_read_after_a_pause(keys: Keys) -> None:
             count += peer.taken()
         assert count == 500
 
-    run(main)
+    asyncio.run(main())
 
 
 def test_a_client_must_wait_while_its_requests_are_not_taken(keys: Keys) -> None:
@@ -132,7 +128,7 @@ def test_a_client_must_wait_while_its_requests_are_not_taken(keys: Keys) -> None
         peer.send(SMALL * 3000)
         assert len(peer.unsent) > 2_000_000
 
-    run(main)
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("end", [FrameStream.close, FrameStream.abort])
@@ -143,7 +139,7 @@ def test_nothing_is_read_once_the_broker_closes(keys: Keys, end: Callable[[Frame
         peer.send(SMALL * 100)
         assert peer.taken() < 50
 
-    run(main)
+    asyncio.run(main())
 
 
 def test_a_client_is_told_that_the_broker_closes_and_nothing_follows(keys: Keys) -> None:
@@ -157,7 +153,7 @@ def test_a_client_is_told_that_the_broker_closes_and_nothing_follows(keys: Keys)
         assert peer.client.read(100) == b"last"
         assert peer.client.read(100) == b"", "without close_notify it would wait"
 
-    run(main)
+    asyncio.run(main())
 
 
 def test_a_large_answer_is_encrypted_in_parts(keys: Keys) -> None:
@@ -169,7 +165,7 @@ def test_a_large_answer_is_encrypted_in_parts(keys: Keys) -> None:
         peer.transport.write(bytes(4_000_000))
         assert max(peer.written) < 600_000
 
-    run(main)
+    asyncio.run(main())
 
 
 def test_a_handshake_that_goes_on_after_its_time_is_harmless(keys: Keys) -> None:
@@ -180,7 +176,7 @@ def test_a_handshake_that_goes_on_after_its_time_is_harmless(keys: Keys) -> None
         peer.shake_hands()
         assert not peer.written, "the connection is about to be closed"
 
-    run(main)
+    asyncio.run(main())
 
 
 def test_a_client_that_speaks_another_version_gets_an_alert(keys: Keys) -> None:
@@ -191,7 +187,7 @@ def test_a_client_that_speaks_another_version_gets_an_alert(keys: Keys) -> None:
         with pytest.raises(TlsHandshakeError):
             await peer.transport.handshake(1)
 
-    run(main)
+    asyncio.run(main())
 
 
 def test_a_client_that_breaks_tls_gets_an_alert_and_the_broker_says_why(keys: Keys) -> None:
@@ -205,7 +201,7 @@ def test_a_client_that_breaks_tls_gets_an_alert_and_the_broker_says_why(keys: Ke
         with pytest.raises(StreamEndedError, match=r"(?i)bad record mac"):
             peer.stream.take()
 
-    run(main)
+    asyncio.run(main())
 
 
 def test_a_handshake_ends_with_its_connection(keys: Keys) -> None:
@@ -215,7 +211,7 @@ def test_a_handshake_ends_with_its_connection(keys: Keys) -> None:
         with pytest.raises(StreamEndedError, match="closed before the TLS handshake"):
             await peer.transport.handshake(PATIENCE_SECONDS)
 
-    run(main)
+    asyncio.run(main())
 
 
 def test_a_handshake_that_fails_without_a_waiter_leaves_no_warning(keys: Keys) -> None:
@@ -229,5 +225,5 @@ def test_a_handshake_that_fails_without_a_waiter_leaves_no_warning(keys: Keys) -
         del peer
         gc.collect()
 
-    run(main)
+    asyncio.run(main())
     assert not warnings

@@ -15,6 +15,7 @@ import pytest
 from dualwrite.broker import embedded
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
+from tests.support.child import in_child
 from tests.support.requests.calls import batch, is_served, metadata, new_topic, produce, read_all
 from tests.support.requests.raw_client import RawClient
 from tests.support.waiting import eventually
@@ -144,13 +145,7 @@ def test_the_broker_dies_with_its_parent_and_frees_its_directory_at_once(tmp_pat
 
 def test_a_forked_child_does_not_stop_the_broker(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path) as broker:
-        child = os.fork()
-        if not child:
-            try:
-                broker.stop()
-            finally:
-                os._exit(0)
-        os.waitpid(child, 0)
+        assert in_child(lambda: broker.stop() is None)
         with RawClient(broker.bootstrap_servers) as client:
             assert is_served(client)
 

@@ -69,10 +69,7 @@ def with_a_tag(dual_write: DualWrite) -> object:
 
 
 def with_an_item_that_was_there(dual_write: DualWrite) -> object:
-    item = ShopItem()
-    with dual_write.transaction() as tx:
-        tx.session.add(item)
-    order = ShopOrder(city="Rome", items=[item])
+    order = ShopOrder(city="Rome", items=[stored(dual_write, ShopItem())])
     fail_with(dual_write, order)
     return order
 
@@ -159,9 +156,7 @@ def tagged_in_the_unit(dual_write: DualWrite) -> object:
 
 
 def without_its_card(dual_write: DualWrite) -> object:
-    customer = ShopCustomer(card=ShopCard())
-    with dual_write.transaction() as tx:
-        tx.session.add(customer)
+    customer = stored(dual_write, ShopCustomer(card=ShopCard()))
     customer.card = None
     fail_with(dual_write, customer)
     return customer
@@ -175,30 +170,23 @@ def tagged(dual_write: DualWrite) -> object:
 
 
 def loaded_and_closed(dual_write: DualWrite) -> object:
-    """It keeps what the unit has made of it by a statement."""
     order = a_stored_order(dual_write)
-
-    def act(tx: Transaction) -> None:
-        with tx.session as session:
-            session.add(order)
-            session.execute(update(ShopOrder).values(city="Oslo"))
-            assert order.city == "Oslo"
-
-    fail_after(dual_write, act)
+    fail_after(dual_write, lambda tx: load_and_close(tx.session, order))
     return order
 
 
 def loaded_and_closed_in_a_session_of_the_application(dual_write: DualWrite) -> object:
     order = a_stored_order(dual_write)
-
-    def act(tx: Transaction) -> None:
-        with Session(tx.connection) as session:
-            session.add(order)
-            session.execute(update(ShopOrder).values(city="Oslo"))
-            assert order.city == "Oslo"
-
-    fail_after(dual_write, act)
+    fail_after(dual_write, lambda tx: load_and_close(Session(tx.connection), order))
     return order
+
+
+def load_and_close(opened: Session, order: ShopOrder) -> None:
+    """``order`` keeps what the unit has made of it by a statement."""
+    with opened as session:
+        session.add(order)
+        session.execute(update(ShopOrder).values(city="Oslo"))
+        assert order.city == "Oslo"
 
 
 def deleted_by_a_listener(dual_write: DualWrite) -> object:
@@ -256,13 +244,7 @@ def changed(dual_write: DualWrite) -> object:
 
 def changed_in_a_session_that_was_closed(dual_write: DualWrite) -> object:
     order = a_stored_order(dual_write)
-
-    def act(tx: Transaction) -> None:
-        with tx.session as session:
-            session.add(order)
-            order.city = "Oslo"
-
-    fail_after(dual_write, act)
+    fail_after(dual_write, lambda tx: change_and_close(tx.session, order))
     return order
 
 
@@ -301,14 +283,14 @@ def expired_by_a_commit(dual_write: DualWrite) -> object:
 
 def changed_in_a_session_of_the_application(dual_write: DualWrite) -> object:
     order = a_stored_order(dual_write)
-
-    def act(tx: Transaction) -> None:
-        with Session(tx.connection) as session:
-            session.add(order)
-            order.city = "Oslo"
-
-    fail_after(dual_write, act)
+    fail_after(dual_write, lambda tx: change_and_close(Session(tx.connection), order))
     return order
+
+
+def change_and_close(opened: Session, order: ShopOrder) -> None:
+    with opened as session:
+        session.add(order)
+        order.city = "Oslo"
 
 
 @pytest.mark.slow_cases

@@ -18,10 +18,9 @@ from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import FencedError, InvalidTransactionStateError
 from dualwrite.records.outgoing import OutgoingRecord
 from tests.support.coordinator.fake_kafka import FakeKafka
+from tests.support.waiting import PATIENCE_SECONDS
 
 Repair = Callable[[Slot], Outcome | None]
-
-PATIENCE = 20.0
 
 
 @pytest.fixture
@@ -124,10 +123,10 @@ def test_a_second_recovery_waits_for_the_first_and_finds_the_slot_ready(
             return
         threads.append(threading.Thread(target=slot.recover, daemon=True))
         threads[0].start()
-        assert met.wait(PATIENCE)
+        assert met.wait(PATIENCE_SECONDS)
 
     make_slot(repair, SeenLocks(met.set)).recover()
-    threads[0].join(PATIENCE)
+    threads[0].join(PATIENCE_SECONDS)
     assert kafka.requests.count("init-keep") == 1
     assert kafka.open_participants() == 1
 

@@ -1,13 +1,10 @@
 """How long a Python worker's engine and DualWrite live: through threads and forks, until it ends."""
 
 import gc
-import os
-import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,33 +15,26 @@ from dualwrite import EmbeddedBroker
 from dualwrite.errors import InvalidTransactionStateError, KafkaUnavailableError
 from dualwrite.spark import workers
 from dualwrite.spark.workers import close_workers, engine_of, require_kafka, worker_of
+from tests.support.child import in_child
 from tests.support.spark.batch_place import batch_place_on, broker
 from tests.support.spark.batches import open_slots
 from tests.support.spark.expected_rows import options
+from tests.support.waiting import PATIENCE_SECONDS
 
 __all__ = ["broker"]
-PATIENCE = 60
-"""Seconds after which a child that hangs is ended, and has failed."""
+pytestmark = pytest.mark.usefixtures("nothing_kept")
 
 
-@pytest.fixture(autouse=True)
-def nothing_kept() -> Iterator[None]:
+def test_a_new_worker_is_made_after_closing(sqlite_url: str) -> None:
+    first = worker_of(options(url=sqlite_url))
     close_workers()
-    yield
-    close_workers()
+    assert worker_of(options(url=sqlite_url)) is not first
 
 
-def in_a_child(act: Any) -> int:
-    """Act in a forked process; its exit status, or minus the signal that has ended it."""
-    child = os.fork()
-    if child == 0:
-        signal.alarm(PATIENCE)
-        try:
-            act()
-        except BaseException:  # noqa: BLE001  the child must not go on as a second pytest
-            os._exit(1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+def test_a_forked_process_makes_its_own(sqlite_url: str) -> None:
+    first = worker_of(options(url=sqlite_url))
+    assert in_child(lambda: worker_of(options(url=sqlite_url)) is not first)
+    assert worker_of(options(url=sqlite_url)) is first
 
 
 class SlowEngines:
@@ -57,7 +47,7 @@ class SlowEngines:
 
     def __call__(self, given: Any) -> Engine:
         self.begun.release()
-        assert self.goes_on.wait(PATIENCE)
+        assert self.goes_on.wait(PATIENCE_SECONDS)
         return engine_of(given)
 
 
@@ -66,11 +56,11 @@ def test_threads_that_begin_together_share_a_worker(sqlite_url: str, monkeypatch
     threads = [threading.Thread(target=lambda: found.append(worker_of(options(url=sqlite_url)))) for _ in range(2)]
     for thread in threads:
         thread.start()
-    assert engines.begun.acquire(timeout=PATIENCE)
+    assert engines.begun.acquire(timeout=PATIENCE_SECONDS)
     assert not engines.begun.acquire(timeout=0.2), "the second one waits for the first"
     engines.goes_on.set()
     for thread in threads:
-        thread.join(PATIENCE)
+        thread.join(PATIENCE_SECONDS)
     assert found[0] is found[1]
 
 
@@ -80,11 +70,11 @@ def test_a_child_makes_a_worker_though_it_was_forked_while_one_was_being_made(
     engines = SlowEngines(monkeypatch)
     thread = threading.Thread(target=worker_of, args=(options(url=sqlite_url),))
     thread.start()
-    assert engines.begun.acquire(timeout=PATIENCE)
+    assert engines.begun.acquire(timeout=PATIENCE_SECONDS)
     monkeypatch.setattr(workers, "engine_of", engine_of)
-    assert in_a_child(lambda: worker_of(options(url=sqlite_url))) == 0
+    assert in_child(lambda: bool(worker_of(options(url=sqlite_url))))
     engines.goes_on.set()
-    thread.join(PATIENCE)
+    thread.join(PATIENCE_SECONDS)
 
 
 @pytest.mark.postgresql
@@ -92,7 +82,7 @@ def test_a_child_leaves_the_connections_of_its_parent_alone(postgresql_url: str)
     given, question = options(url=postgresql_url), text("SELECT pg_backend_pid()")
     with worker_of(given).engine.connect() as connection:
         served_by = connection.scalar(question)
-    assert in_a_child(gc.collect) == 0
+    assert in_child(lambda: gc.collect() >= 0)
     with worker_of(given).engine.connect() as connection:
         assert connection.scalar(question) == served_by
 
@@ -132,9 +122,8 @@ with worker_of(options_for(url, servers, application=topic)).dual_write.transact
 
 def test_a_worker_gives_its_slots_back_when_its_process_ends(sqlite: Engine, broker: EmbeddedBroker) -> None:
     for place in batch_place_on(sqlite, broker):
-        subprocess.run(
-            [sys.executable, "-c", WRITES, str(sqlite.url), place.servers, place.topic], check=True, timeout=PATIENCE
-        )
+        command = [sys.executable, "-c", WRITES, str(sqlite.url), place.servers, place.topic]
+        subprocess.run(command, check=True, timeout=PATIENCE_SECONDS)
         assert place.seen() == [b"one"]
         with sqlite.connect() as connection:
             slots = connection.scalars(text("SELECT COUNT(*) FROM kafka_transaction_state")).all()

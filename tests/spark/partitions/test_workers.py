@@ -1,7 +1,6 @@
 """What a Python worker keeps: one engine and one DualWrite for each place, and nothing of its parent's."""
 
 import gc
-import os
 import sys
 import traceback
 from collections.abc import Iterator
@@ -20,7 +19,6 @@ from dualwrite.spark.batch.whole_batch import WholeBatch
 from dualwrite.spark.batch.write_batch import recover_job
 from dualwrite.spark.plan.options import OPTIONS, options_of
 from dualwrite.spark.workers import (
-    close_workers,
     dual_write_of,
     engine_of,
     first_connection,
@@ -33,13 +31,7 @@ from tests.support.servers.databases import SERVERS
 from tests.support.spark.expected_rows import REQUIRED, options, schema
 
 CLASSIC = "pyspark.sql.classic.dataframe"
-
-
-@pytest.fixture(autouse=True)
-def nothing_kept() -> Iterator[None]:
-    close_workers()
-    yield
-    close_workers()
+pytestmark = pytest.mark.usefixtures("nothing_kept")
 
 
 OF_WRITES: dict[str, Any] = {
@@ -119,21 +111,6 @@ def test_each_option_of_a_worker_reaches_its_dual_write(monkeypatch: pytest.Monk
             "two_phase": "resume",
         }
     ]
-
-
-def test_a_new_worker_is_made_after_closing(sqlite_url: str) -> None:
-    first = worker_of(options(url=sqlite_url))
-    close_workers()
-    assert worker_of(options(url=sqlite_url)) is not first
-
-
-def test_a_forked_process_makes_its_own(sqlite_url: str) -> None:
-    first = worker_of(options(url=sqlite_url))
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if worker_of(options(url=sqlite_url)) is not first else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    assert worker_of(options(url=sqlite_url)) is first
 
 
 @pytest.mark.parametrize(

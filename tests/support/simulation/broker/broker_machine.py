@@ -9,7 +9,6 @@ import errno
 import os
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -94,9 +93,8 @@ class BrokerMachine:
         self._died = died
         self._happened = happened
         self._compacts = segment_bytes is not None
-        self._settings = TransactionSettings()
-        if segment_bytes is not None:
-            self._settings = replace(self._settings, log_segment_bytes=segment_bytes)
+        own = {} if segment_bytes is None else {"log_segment_bytes": segment_bytes}
+        self._settings = TransactionSettings(**own)
         self._disk_faults = plan.trigger(FaultPlace.DISK, lane)
         self._step_faults = plan.trigger(FaultPlace.STEP, lane)
         chance = scheduler.random
@@ -115,7 +113,7 @@ class BrokerMachine:
         self.openings = OpeningAnswers()
         self._writes_left = 0
         self._compacting: asyncio.Task[None] | None = None
-        self._stop: PlannedFault | None = None
+        self._stop_due: PlannedFault | None = None
         self._serving: dict[asyncio.Task[None], Connection] = {}
         self.loop.call_soon(lambda: self.loop.create_task(self._run()))
 
@@ -143,8 +141,8 @@ class BrokerMachine:
         self.is_listening = True
         self._note("listens")
         self.heard()
-        if self._stop is not None:  # the signal came during the start
-            self._begin_stop(self._stop)
+        if self._stop_due is not None:  # the signal came during the start
+            self._begin_stop(self._stop_due)
 
     def serve(self, connection: Connection) -> None:
         """Serve ``connection`` until it is closed."""
@@ -155,7 +153,7 @@ class BrokerMachine:
     def kill(self, fault: PlannedFault) -> None:
         """End the process, and start another after a while. Only a mere kill keeps what was not synced."""
         self._note(str(fault.kind.value))
-        if self._compacting is not None and not self._compacting.done():
+        if self._is_compacting:
             self._happened(COMPACTION_CUT)
         if self.is_listening:
             self._remember_what_was_shown()
@@ -179,7 +177,7 @@ class BrokerMachine:
         due = self._step_faults.pull()
         fault = None if due is None else self._strike(due)
         if fault is not None and fault.kind is SimulatedFault.BROKER_STOP:
-            self._stop = fault
+            self._stop_due = fault
             if self.is_listening:
                 self._begin_stop(fault)
         elif fault is not None:
@@ -217,8 +215,12 @@ class BrokerMachine:
             return
         self.rooms.coordinator.write_ends()
         await self.rooms.flusher.barrier()
-        if self._compacts and (self._compacting is None or self._compacting.done()) and self.is_listening:
+        if self._compacts and not self._is_compacting and self.is_listening:
             self._compacting = self.loop.create_task(self._compact())
+
+    @property
+    def _is_compacting(self) -> bool:
+        return self._compacting is not None and not self._compacting.done()
 
     async def _compact(self) -> None:
         """Compact the broker's own topics, as its chores do."""

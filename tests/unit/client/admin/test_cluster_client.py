@@ -1,7 +1,5 @@
 """Finding whom to ask, and asking again: on scripted brokers, with a clock of the test's own."""
 
-import os
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,6 +13,7 @@ from dualwrite.errors import AnswerLostError, ConfigurationError, KafkaRefusedEr
 from dualwrite.ids import ProducerIdentity, TopicPartition
 from dualwrite.wire.apis import ApiKey
 from dualwrite.wire.error_codes import ErrorCode
+from tests.support.child import in_child
 from tests.support.client.scripted_broker import (
     HANG_UP,
     FakeClock,
@@ -398,18 +397,6 @@ def test_a_partition_without_a_leader_is_unavailable() -> None:
         with pytest.raises(KafkaUnavailableError, match="partition t-1: LEADER_NOT_AVAILABLE"):
             asking.leaders([T0, T1], DEADLINE)
         asking.close()
-
-
-def in_child(action: Callable[[], bool]) -> bool:
-    """Run ``action`` in a forked process; True if it returned True."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            status = 0 if action() else 1
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
