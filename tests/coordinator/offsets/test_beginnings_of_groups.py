@@ -1,0 +1,118 @@
+"""Where a group begins: the cluster that its offsets are of, and a partition that is new to it."""
+
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, select, update
+
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.manager.unit_manager import manager_of
+from dualwrite.coordinator.sql.tables import kafka_consumer_offset as table
+from dualwrite.errors import ForeignClusterError, InvalidTransactionStateError, RebalancedError
+from tests.support.coordinator.fake_consumer import FakeConsumer, FakeGroup, positions
+from tests.support.coordinator.offset_units import P, Q, assigned, rows, use, used
+
+
+@pytest.mark.slow_cases
+@pytest.mark.parametrize("in_callback", [True, False])
+def test_an_offset_of_another_cluster_is_refused(
+    dw: DualWrite, engine: Engine, group: FakeGroup, *, in_callback: bool
+) -> None:
+    """In a rebalance callback the consumer is not asked for its cluster: its first unit of work refuses."""
+    use(dw, assigned(dw, group, P), P, 5)
+    elsewhere = FakeGroup()
+    elsewhere.cluster_id = "other"
+    consumer = FakeConsumer(elsewhere)
+    consumer.assign(positions(Q, P))
+    if in_callback:
+        dw.seek_to_stored(consumer, positions(Q, P))
+    with pytest.raises(ForeignClusterError) as caught:
+        use(dw, consumer, P, 9) if in_callback else dw.seek_to_stored(consumer)
+    said = "the offset in the database of in-0 counts the records of the Kafka cluster cluster, and this consumer reads"
+    assert f"{said} from other: " in str(caught.value)
+    consumer.assign(positions(P))
+    consumer.next[P] = 0
+    with pytest.raises(InvalidTransactionStateError):
+        use(dw, consumer, P, 9)
+    assert rows(engine)["group", P] == 5
+    use(dw, assigned(dw, group, P), P, 2)
+    assert rows(engine)["group", P] == 7
+
+
+def test_an_offset_of_an_earlier_release_gets_the_cluster_of_its_consumer(
+    dw: DualWrite, engine: Engine, group: FakeGroup
+) -> None:
+    use(dw, assigned(dw, group, P, Q), P, 5)
+    give_rows_to(engine, None)
+    use(dw, assigned(dw, group, P, Q), P, 2)
+    with engine.connect() as connection:
+        found = {row.partition: (row.next_offset, row.cluster_id) for row in connection.execute(select(table))}
+    assert found == {0: (7, "cluster"), 1: (0, None)}
+
+
+def test_a_consumer_whose_row_was_given_to_another_cluster_is_fenced(
+    dw: DualWrite, engine: Engine, group: FakeGroup
+) -> None:
+    consumer = assigned(dw, group, P)
+    give_rows_to(engine, "target")
+    with pytest.raises(RebalancedError):
+        use(dw, consumer, P, 5)
+    assert (rows(engine)["group", P], used(engine)) == (0, [])
+
+
+def test_an_assignment_without_partitions_leaves_the_cluster_known(
+    dw: DualWrite, engine: Engine, group: FakeGroup
+) -> None:
+    group.is_cooperative = True
+    consumer = assigned(dw, group, P)
+    dw.seek_to_stored(consumer, [])
+    use(dw, consumer, P, 5)
+    assert rows(engine)["group", P] == 5
+
+
+def test_a_cluster_without_an_id_keeps_offsets_too(dw: DualWrite, engine: Engine, group: FakeGroup) -> None:
+    group.cluster_id = None
+    use(dw, assigned(dw, group, P), P, 5)
+    use(dw, assigned(dw, group, P), P, 2)
+    assert rows(engine)["group", P] == 7
+
+
+def give_rows_to(engine: Engine, cluster_id: str | None) -> None:
+    with engine.begin() as connection:
+        connection.execute(update(table).values(cluster_id=cluster_id))
+
+
+@pytest.mark.parametrize(
+    ("committed", "reset", "begin"), [(None, "earliest", 7), (None, "latest", 50), (20, "earliest", 20)]
+)
+def test_a_partition_that_is_new_begins_where_kafka_says(
+    dw: DualWrite, engine: Engine, group: FakeGroup, committed: int | None, reset: Any, begin: int
+) -> None:
+    group.watermarks = (7, 50)
+    if committed is not None:
+        group.committed[P] = committed
+    consumer = FakeConsumer(group)
+    dw.seek_to_stored(consumer, positions(P), auto_offset_reset=reset)
+    assert consumer.next == {P: begin}
+    assert rows(engine) == {("group", P): begin}
+
+
+def test_the_first_of_two_processes_to_begin_a_partition_sets_its_position(
+    dw: DualWrite, engine: Engine, group: FakeGroup
+) -> None:
+    consumer = FakeConsumer(group)
+
+    def told(partition: Any, timeout: float) -> tuple[int, int]:
+        manager_of(dw).process.consuming.table.begin("group", P, 4, "cluster")
+        return 9, 9
+
+    consumer.get_watermark_offsets = told  # type: ignore[method-assign]
+    dw.seek_to_stored(consumer, positions(P))
+    assert (consumer.next, rows(engine)) == ({P: 4}, {("group", P): 4})
+
+
+def test_groups_do_not_share_rows(dw: DualWrite, engine: Engine, group: FakeGroup) -> None:
+    use(dw, assigned(dw, group, P), P, 3)
+    other = assigned(dw, FakeGroup("Group"), P)
+    assert other.next == {P: 0}
+    assert rows(engine) == {("group", P): 3, ("Group", P): 0}
