@@ -17,7 +17,7 @@ from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.errors import InvalidTransactionStateError
 from dualwrite.ids import TopicPartition
 from tests.support.breaking.interrupted_blocks import interrupted_once
-from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run, write, write_unit
+from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, raise_value_error, run, write, write_unit
 from tests.support.coordinator.event_table import CONFIG, events, stored_values
 from tests.support.coordinator.fake_consumer import FakeConsumer, FakeGroup, positions
 from tests.support.coordinator.fake_kafka import FakeCluster
@@ -66,10 +66,6 @@ def test_nothing_of_a_unit_blocks_the_loop(sqlite_place: AsyncPlace) -> None:
     run(main())
     assert {"init-keep", "complete", "init", "produce", "prepare", "commit", "abort"} <= set(kafka.requests)
     assert sqlite_place.in_both("one")
-
-
-async def raise_value_error(tx: AsyncTransaction) -> None:
-    raise ValueError("no")
 
 
 def test_tasks_that_are_begun_inside_a_unit_have_units_of_their_own(sqlite_place: AsyncPlace) -> None:

@@ -78,3 +78,7 @@ async def write_unit(dual_write: AsyncDualWrite, *acts: str | Callable[[AsyncTra
     async with dual_write.transaction() as tx:
         for act in acts:
             await (write(tx, act) if isinstance(act, str) else act(tx))
+
+
+async def raise_value_error(tx: AsyncTransaction) -> None:
+    raise ValueError("no")

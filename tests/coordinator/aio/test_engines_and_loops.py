@@ -1,0 +1,116 @@
+"""What an AsyncDualWrite accepts: engines with options and listeners, and one event loop."""
+
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, event, text
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
+from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.errors import ConfigurationError, DatabaseNotReadyError, InvalidTransactionStateError
+from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run, write_unit
+from tests.support.coordinator.event_table import CONFIG, slot_rows
+
+pytestmark = pytest.mark.slow_cases("psycopg")
+
+
+def test_the_librarys_own_connections_have_the_users_settings_and_listeners(sqlite_place: AsyncPlace) -> None:
+    made = []
+
+    async def main() -> None:
+        async with sqlite_place.engine(connect_args={"timeout": 3}) as engine:
+
+            @event.listens_for(engine.sync_engine, "connect")
+            def connected(connection: Any, record: Any) -> None:
+                cursor = connection.cursor()
+                cursor.execute("PRAGMA busy_timeout")
+                made.append(cursor.fetchone())
+                cursor.close()
+
+            async with sqlite_place.dual_write(engine) as dual_write:
+                await write_unit(dual_write, "one")
+
+    run(main())
+    assert len(made) > 2, "the pool's one, and one for each of the library's transactions"
+    assert set(made) == {(3000,)}
+
+
+def test_an_engine_with_options_keeps_its_pool(sqlite_place: AsyncPlace) -> None:
+    async def main() -> None:
+        async with sqlite_place.engine() as engine:
+            pool = engine.pool
+            optional = engine.execution_options(logging_token="orders")
+            async with sqlite_place.dual_write(optional) as dual_write:
+                await write_unit(dual_write, "one")
+            assert engine.pool is pool
+
+    run(main())
+    assert sqlite_place.in_both("one")
+
+
+def test_autocommit_is_refused(server_place: AsyncPlace) -> None:
+    async def main() -> None:
+        async with (
+            server_place.engine(isolation_level="AUTOCOMMIT") as engine,
+            server_place.dual_write(engine) as dual_write,
+        ):
+            with pytest.raises(ConfigurationError, match="AUTOCOMMIT"):
+                await write_unit(dual_write, "one")
+
+    run(main())
+
+
+def test_a_database_without_the_tables_is_refused_with_the_upgrade_command(sqlite_place: AsyncPlace) -> None:
+    with sqlite_place.seen.begin() as connection:
+        connection.execute(text("DROP TABLE kafka_transaction_state"))
+
+    async def main() -> None:
+        async with sqlite_place.dual_write() as dual_write:
+            with pytest.raises(DatabaseNotReadyError, match="dualwrite db upgrade"):
+                await write_unit(dual_write, "one")
+
+    run(main())
+
+
+def test_each_kind_of_engine_has_its_own_class() -> None:
+    blocking = create_engine("sqlite:///nowhere.db")
+    asynchronous = create_async_engine("sqlite+aiosqlite:///nowhere.db")
+    wrong: list[tuple[Any, Any, str]] = [
+        (AsyncDualWrite, blocking, "use DualWrite"),
+        (AsyncDualWrite, "sqlite://", "create_async_engine"),
+        (DualWrite, asynchronous, "use AsyncDualWrite"),
+        (DualWrite, asynchronous.sync_engine, "use AsyncDualWrite"),
+    ]
+    for kind, engine, hint in wrong:
+        with pytest.raises(ConfigurationError, match=hint):
+            kind(engine, CONFIG, application="orders")
+
+
+def test_a_database_in_memory_is_refused() -> None:
+    engine = create_async_engine("sqlite+aiosqlite://")
+    with pytest.raises(ConfigurationError, match="use a file"):
+        AsyncDualWrite(engine, CONFIG, application="orders")
+
+
+def test_another_event_loop_is_refused_and_may_close(sqlite_place: AsyncPlace) -> None:
+    engine = create_async_engine(sqlite_place.url)
+    dual_write = AsyncDualWrite(
+        engine, CONFIG, application="orders", participant=sqlite_place.kafka.participant, pool_size=1
+    )
+
+    async def first(engine: AsyncEngine) -> None:
+        await write_unit(dual_write, "one")
+        await engine.dispose()
+
+    async def second() -> None:
+        for act in (lambda: write_unit(dual_write, "two"), dual_write.recover):
+            with pytest.raises(InvalidTransactionStateError, match="one that is closed: make one in each event loop"):
+                await act()
+        await dual_write.close()
+        await dual_write.close()
+
+    run(first(engine))
+    run(second())
+    assert sqlite_place.in_both("one")
+    assert slot_rows(sqlite_place.seen)["orders-0"].owner == ""
