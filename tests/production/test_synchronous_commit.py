@@ -9,6 +9,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.event import listen
 
 from dualwrite import DualWrite
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.dialects.postgresql.database import Postgresql
 from dualwrite.testing.kafka import KafkaBroker
 from tests.support.coordinator.event_table import events, ready_engine
@@ -65,6 +66,21 @@ def test_a_decision_is_durable_on_its_server_and_the_rest_is_the_applications_ch
         with engine.connect() as another:
             assert another.exec_driver_sql("SHOW synchronous_commit").scalar_one() == level
     assert shown == [stored]
+
+
+OWN = "SELECT current_setting('synchronous_commit'), current_setting('idle_in_transaction_session_timeout')"
+
+
+def test_a_transaction_of_the_librarys_own_is_durable_and_ends_with_its_host(engine: Engine) -> None:
+    """It may put a heuristic outcome on record, and it holds the lock of a row."""
+    let_each_connection_say(engine, "off")
+    store = SqlDecisionStore(engine)
+    with store.transaction(commit=True) as connection:
+        assert connection.exec_driver_sql(OWN).one() == ("on", "5min")
+        server_process = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one() == server_process, "the same session"
+        assert connection.exec_driver_sql(OWN).one() == ("off", "0"), "it is the user's again"
 
 
 def standby_is_named(engine: Engine, name: str) -> None:

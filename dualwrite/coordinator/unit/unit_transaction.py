@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Engine, RootTransaction, event
 from sqlalchemy.engine import ExceptionContext, ExecutionContext
 from sqlalchemy.orm import Session, SessionTransaction
 
-from dualwrite.coordinator.rules.machine import DualWriteMachine, Step
+from dualwrite.coordinator.rules.machine import DualWriteMachine, Step, UnitState
 from dualwrite.coordinator.rules.transaction_statements import ends_transaction
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.errors import InvalidTransactionStateError
@@ -51,6 +51,7 @@ class UnitTransaction(RootTransaction):
         "_machine",
         "ended_by",
         "is_lost",
+        "late_error",
         "mark",
         "refused",
         "rolled_back_by",
@@ -70,6 +71,9 @@ class UnitTransaction(RootTransaction):
         """The database error that is known to have rolled the transaction back."""
         self.is_lost = False
         """True if SQLAlchemy has found that the connection was lost."""
+        self.late_error: BaseException | None = None
+        """A database error between the end of the block and the COMMIT: of a listener or an observer, if the COMMIT
+        followed."""
         self.ended_by: str | None = None
         """The call in the block that rolled the transaction back."""
         self.sessions: dict[int, SessionInUnit] = {}
@@ -85,6 +89,11 @@ class UnitTransaction(RootTransaction):
         """True while the block runs."""
         return self._machine.in_user_code
 
+    @property
+    def is_committing(self) -> bool:
+        """True while the unit's own end commits."""
+        return self._machine.step is Step.COMMIT_DATABASE
+
     def _connection_begin_impl(self) -> None:
         # In place of a transaction whose connection was lost none is begun: that would need another connection, and its
         # error would take the place of the loss. Without one SQLAlchemy refuses what the block does next.
@@ -96,7 +105,7 @@ class UnitTransaction(RootTransaction):
 
         :raises InvalidTransactionStateError: if the block calls it.
         """
-        if self._machine.step is not Step.COMMIT_DATABASE:
+        if not self.is_committing:
             raise self.refuse(
                 InvalidTransactionStateError(
                     f"commit() is refused inside a unit of work, and nothing was committed: {LEAVE_TO_END}. This unit "
@@ -105,6 +114,12 @@ class UnitTransaction(RootTransaction):
             )
         self.was_asked = True
         super().commit()
+        if self.late_error is not None and self._machine.state is UnitState.COMMITTING_DATABASE:
+            # A database may have rolled back and reported no error. The state row says how the transaction ended.
+            raise InvalidTransactionStateError(
+                f"a statement of a listener or of on_step failed just before the COMMIT ({self.late_error!r}), and its "
+                "error was caught: let the error leave the listener, or use a savepoint (begin_nested) there"
+            ) from self.late_error
         self.was_committed = True
 
     def rollback(self) -> None:
@@ -192,6 +207,8 @@ def _after_error(context: ExceptionContext) -> None:
         return
     assert connection is not None
     transaction.is_lost = transaction.is_lost or context.is_disconnect
+    if transaction.is_committing and context.statement is not None and transaction.late_error is None:
+        transaction.late_error = context.original_exception
     if transaction.rolled_back_by is None and database_of(context.dialect).rolls_back(
         connection, context.original_exception
     ):

@@ -2,10 +2,11 @@
 test_ended_transactions.py."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
-from sqlalchemy import insert, text
+from sqlalchemy import Connection, event, insert, text
 from sqlalchemy.exc import IntegrityError
 
 from dualwrite.coordinator.aio.transaction import AsyncTransaction
@@ -214,3 +215,26 @@ def test_a_unit_whose_block_committed_past_the_library_is_not_run_again(place: A
     run(main())
     assert len(runs) == 1
     assert stored_values(place.seen) == ["row 1"]
+
+
+def test_a_statement_of_a_listener_that_fails_before_the_commit_leaves_the_unit_on_neither_side(
+    server_place: AsyncPlace,
+) -> None:
+    """PostgreSQL then rolls back at the COMMIT without an error; MariaDB commits the rest. The state row says which."""
+
+    def insert_again(connection: Connection) -> None:
+        if connection.info.pop("is_in_unit", False):
+            with suppress(IntegrityError):
+                connection.execute(insert(events).values(value="one"))
+
+    async def main() -> None:
+        async with server_place.engine() as engine, server_place.dual_write(engine) as dual_write:
+            event.listen(engine.sync_engine, "commit", insert_again)
+            with suppress(InvalidTransactionStateError):
+                async with dual_write.transaction() as tx:
+                    await write(tx, "one")
+                    tx.connection.info["is_in_unit"] = True
+
+    run(main())
+    kept = ["one"] if server_place.driver == "aiomysql" else []
+    assert stored_values(server_place.seen) == server_place.kafka.committed == kept
