@@ -169,6 +169,7 @@ class SqlUnit:
         """Write ``state`` into the row of the lease; see UnitDatabase."""
         assert self._connection is not None
         assert self._transaction is not None
+        flush_all(self._used_sessions)  # objects of delivery callbacks, which came as Kafka was prepared
         self._fate.require_open(self._transaction, storing=True)
         with self._fate.noted(self._transaction):
             self._store.store(self._connection, self._lease, state)

@@ -43,7 +43,7 @@ class UnitTransaction(RootTransaction):
     """The transaction on a unit of work's connection. Every commit in SQLAlchemy goes through it.
 
     :param machine: knows whether the block runs, or the unit itself commits.
-    :param before_end: called before the block's code rolls the transaction back.
+    :param before_end: called before the transaction is rolled back; it may be called again.
     """
 
     __slots__ = (
@@ -125,6 +125,8 @@ class UnitTransaction(RootTransaction):
     def rollback(self) -> None:
         """Roll back. Inside the block that ends the unit of work: later statements are not committed."""
         if not self._machine.in_user_code:
+            if self.is_active:
+                self._before_end()  # the database cannot be asked afterwards
             super().rollback()
         elif self.is_active:
             self.ended_by = "rollback()"
