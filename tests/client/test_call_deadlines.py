@@ -130,6 +130,22 @@ def test_a_call_that_fails_keeps_no_report_back() -> None:
     assert reports.seen == [("purged", here), ("later", here)]
 
 
+def test_a_callback_that_raises_after_a_call_keeps_no_report_of_the_others_back() -> None:
+    calls, reports = DeadlineCalls(grace=20), Reports()
+
+    def fails(_error: object, _message: object) -> None:
+        raise ZeroDivisionError("a callback's")
+
+    def abort() -> None:
+        for report in (reports.report, reports.callbacks.to(fails), reports.report):
+            report(None, "purged")
+
+    with pytest.raises(ZeroDivisionError, match="a callback's"), reports.callbacks.held(calls):
+        calls.call("abort", 1, abort)
+    calls.close()
+    assert [message for message, _ in reports.seen] == ["purged", "purged"]
+
+
 def test_a_call_that_an_interrupt_left_behind_reports_nothing_in_its_own_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -8,9 +8,8 @@ must not use the producer again.
 
 import logging
 import queue
-from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from dualwrite.client.threads import start_thread
@@ -95,7 +94,7 @@ class HeldCallbacks:
     """Holds users' delivery callbacks, so that they run only in the thread that calls the producer."""
 
     def __init__(self) -> None:
-        self._held: deque[Callable[[], Any]] | None = None
+        self._held: list[Callable[[], Any]] | None = None
 
     def to(self, on_delivery: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
         """A callback that calls ``on_delivery`` at once, or after the hold ends."""
@@ -112,13 +111,15 @@ class HeldCallbacks:
     @contextmanager
     def held(self, calls: DeadlineCalls) -> Iterator[None]:
         """Hold callbacks while ``calls`` calls the producer in its thread. They are called after the call, also after
-        one that has failed. Callbacks of an abandoned call are never called: it would call them in its own thread."""
-        held: deque[Callable[[], Any]] = deque()
+        one that has failed, and each even if another one raises. Callbacks of an abandoned call are never called: it
+        would call them in its own thread."""
+        held: list[Callable[[], Any]] = []
         self._held = held
         try:
             yield
         finally:
             if not calls.is_wedged:
                 self._held = None
-                while held:
-                    held.popleft()()
+                with ExitStack() as due:
+                    while held:
+                        due.callback(held.pop())  # it calls the last one first
