@@ -35,8 +35,8 @@ class AsyncTwoPhaseProducer(BaseProducer):
     - send_offsets_to_transaction(), prepare_transaction(): the transaction can only be aborted.
     - init, commit, abort, complete: the outcome is unknown, as after an error. Call close() and make a new producer.
       Its init_transactions(keep_prepared_txn=True) and complete_transaction(state) end the transaction. If
-      commit_transaction() was still sending records, its cancellation counts as that of prepare_transaction(): the
-      producer's state tells which.
+      commit_transaction() was still sending records, its cancellation counts as that of flush(): the producer's state
+      tells which.
 
     The loop's executor looks up host names. The loop calls ``oauth_cb``.
 
