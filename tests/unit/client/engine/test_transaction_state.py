@@ -159,6 +159,26 @@ def test_an_abortable_error_is_raised_by_every_verb_until_the_abort() -> None:
     assert machine.failure is None
 
 
+def test_a_transaction_that_can_only_be_aborted_names_the_abort_if_init_is_called() -> None:
+    machine = at(ProducerState.IN_TRANSACTION)
+    machine.fail(PrepareFailedError("lost"), ErrorClass.ABORTABLE)
+    with pytest.raises(InvalidTransactionStateError, match=r"can only be aborted; allowed now: abort_transaction\(\)"):
+        machine.start(Verb.INIT)
+    with pytest.raises(PrepareFailedError, match="lost"):
+        machine.start(Verb.INIT_KEEPING)
+
+
+def test_an_error_that_is_raised_by_many_verbs_does_not_keep_the_frames_of_each() -> None:
+    machine = at(ProducerState.IN_TRANSACTION)
+    machine.fail(PrepareFailedError("lost"), ErrorClass.ABORTABLE)
+    sizes = set()
+    for _ in range(3):
+        with pytest.raises(PrepareFailedError) as raised:
+            machine.start(Verb.PREPARE)
+        sizes.add(len(raised.traceback))
+    assert len(sizes) == 1
+
+
 @pytest.mark.parametrize("error_class", [ErrorClass.FATAL, ErrorClass.FENCED])
 def test_a_fatal_error_is_raised_by_every_later_verb(error_class: ErrorClass) -> None:
     machine = at(ProducerState.READY)

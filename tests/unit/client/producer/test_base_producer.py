@@ -250,10 +250,10 @@ def test_before_a_transaction_begins_an_error_names_what_was_called(make: Make, 
     assert rig.state is ProducerState.READY
 
 
-@pytest.mark.parametrize(("verb", "arguments"), [("flush", ()), ("produce", ("t", "b"))])
+@pytest.mark.parametrize(("verb", "arguments"), [("flush", ()), ("produce", ("t", "b")), ("prepare_transaction", ())])
 def test_a_call_that_comes_too_late_leaves_the_transaction_prepared(make: Make, verb: str, arguments: Any) -> None:
     rig = make().begun()
-    rig.produce("a")
+    rig.produce("a", lambda _error, _record: None)
     rig.call("prepare_transaction")
     with pytest.raises(InvalidTransactionStateError, match=rf"^{verb}\(\): the producer is prepared"):
         rig.call(verb, *arguments)

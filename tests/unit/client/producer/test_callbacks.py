@@ -130,6 +130,26 @@ def test_a_poll_waits_for_records_without_a_callback_too(make: Make) -> None:
     assert rig.state is ProducerState.IN_TRANSACTION
 
 
+def test_a_poll_that_has_called_a_callback_does_not_wait_for_another(make: Make) -> None:
+    rig, told = make().begun(), []
+    for value in ("a", "b"):
+        rig.produce(value, lambda _error, record: told.append(record.value()), partition=0)
+        if value == "a":
+            rig.engine.flush(now=time.monotonic())  # another task's call, which sends the record
+            rig.driver.pump()
+    assert rig.call("poll", 60.0) == 1
+    assert (told, len(rig.face)) == ([b"a"], 1)
+
+
+def test_a_poll_while_another_task_waits_for_the_records_returns_at_once(make: Make) -> None:
+    rig = make().begun()
+    rig.produce("a")
+    rig.engine.flush(now=time.monotonic())  # another task's call
+    rig.driver.pump = lambda: None
+    assert rig.call("poll", 60.0) == 0
+    assert rig.state is ProducerState.IN_TRANSACTION
+
+
 def test_a_poll_does_not_raise_what_the_next_verb_will(make: Make) -> None:
     rig, told = make().begun(), []
     rig.produce("a", lambda error, _record: told.append(type(error)))
