@@ -9,6 +9,7 @@ import pytest
 from dualwrite.client.admin.control_plane import TransactionDescription
 from dualwrite.client.admin.log_reader import LogExtent
 from dualwrite.client.encoding.transaction_end import LogSlice
+from dualwrite.client.fate import transaction_fate
 from dualwrite.client.fate.transaction_fate import ended_transaction, ongoing_transaction
 from dualwrite.errors import KafkaRefusedError
 from dualwrite.ids import (
@@ -22,6 +23,7 @@ from dualwrite.ids import (
     TopicPartition,
 )
 from dualwrite.records.control import Marker
+from dualwrite.wire.error_codes import ErrorCode
 from tests.support.client.one_record_log import OneRecordLog
 
 PRODUCER = ProducerIdentity(1, 1)
@@ -197,3 +199,96 @@ def test_another_producers_open_transaction_at_the_anchor_is_not_ours() -> None:
     log = OneRecordLog()
     log.record(ProducerIdentity(PRODUCER.producer_id, PRODUCER.epoch + 1))
     assert ChangingLog(log.read(0), log.read(0), NOTHING_MORE).ending() == EndedTransaction(Ending.LOST)
+
+
+@pytest.mark.parametrize(("timeout", "ending"), [(1.0, Ending.UNKNOWN), (None, Ending.COMMITTED)])
+def test_only_a_search_with_little_time_gives_up_far_behind_the_record(
+    monkeypatch: pytest.MonkeyPatch, timeout: float | None, ending: Ending
+) -> None:
+    monkeypatch.setattr(transaction_fate, "FARTHEST", 1)
+    log = OneRecordLog()
+    log.record(ProducerIdentity(2, 0))  # stays open, and hides the marker from readers of committed records
+    log.record(PRODUCER)
+    log.marker(Marker.COMMIT, PRODUCER)
+    control: Any = ChangingLog(log.read(1, 2), log.read(1, 2), log.read(2), None)
+    state = PreparedTxnState(PRODUCER, first_record=Anchor.of(HERE, 1))
+    assert ended_transaction(control, state, timeout).ending is ending
+
+
+class NoLog:
+    """A control plane that has no such topic, or whose leader refuses to read.
+
+    :param error: the code of the refusal.
+    """
+
+    def __init__(self, partition: TopicPartition | None, error: ErrorCode) -> None:
+        self._partition = partition
+        self._error = error
+
+    def logs(self, timeout: float | None) -> "NoLog":
+        return self
+
+    def partition_of(self, anchor: Anchor) -> TopicPartition | None:
+        return self._partition
+
+    def read(self, partition: TopicPartition, offset: int, *, committed: bool, most: int) -> LogSlice:
+        raise KafkaRefusedError("Fetch", self._error, self._error.name)
+
+
+@pytest.mark.parametrize(
+    ("partition", "code", "unread"),
+    [
+        (None, ErrorCode.NONE, ""),
+        (HERE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ""),
+        (HERE, ErrorCode.TOPIC_AUTHORIZATION_FAILED, "here"),
+    ],
+    ids=["a topic that is gone", "a topic that goes", "a topic that may not be read"],
+)
+def test_a_log_that_cannot_be_read_leaves_the_ending_unknown(
+    partition: TopicPartition | None, code: ErrorCode, unread: str
+) -> None:
+    control: Any = NoLog(partition, code)
+    state = PreparedTxnState(PRODUCER, first_record=Anchor.of(HERE, 0))
+    assert ended_transaction(control, state) == EndedTransaction(Ending.UNKNOWN, unread=unread)
+
+
+@pytest.mark.parametrize("state", [PreparedTxnState(), PreparedTxnState(PRODUCER)], ids=["empty", "no record"])
+def test_a_state_that_names_no_record_has_an_unknown_ending_and_asks_nothing(state: PreparedTxnState) -> None:
+    control: Any = None
+    assert ended_transaction(control, state) == EndedTransaction(Ending.UNKNOWN)
+
+
+class ShownLog(ChangingLog):
+    """A control plane whose leader shows readers of committed records nothing behind the last stable offset."""
+
+    def __init__(self, log: OneRecordLog) -> None:
+        super().__init__(extent=(0, log.end))
+        self._log = log
+
+    def read(self, partition: TopicPartition, offset: int, *, committed: bool, most: int) -> LogSlice | None:
+        whole = self._log.read(offset)
+        return self._log.read(offset, whole.last_stable_offset) if committed else whole
+
+
+@pytest.mark.parametrize(("kind", "was_overtaken"), [(Marker.COMMIT, True), (Marker.ABORT, False)])
+def test_a_later_commit_behind_another_producers_open_transaction_has_overtaken(
+    kind: Marker, was_overtaken: bool
+) -> None:
+    log = OneRecordLog()
+    log.record(PRODUCER)
+    log.marker(Marker.COMMIT, PRODUCER)
+    log.record(ProducerIdentity(2, 0))
+    log.record(PRODUCER)
+    log.marker(kind, PRODUCER)
+    assert ShownLog(log).ending() == EndedTransaction(Ending.COMMITTED, was_overtaken)
+
+
+@pytest.mark.parametrize(("kind", "ending"), [(Marker.COMMIT, Ending.COMMITTED), (Marker.ABORT, Ending.ABORTED)])
+def test_an_older_open_transaction_does_not_hide_the_ending(kind: Marker, ending: Ending) -> None:
+    log = OneRecordLog()
+    log.record(ProducerIdentity(2, 0))
+    log.record(PRODUCER)
+    log.marker(kind, PRODUCER)
+    control: Any = ShownLog(log)
+    state = PreparedTxnState(PRODUCER, first_record=Anchor.of(HERE, 1))
+    assert ended_transaction(control, state) == EndedTransaction(ending)
