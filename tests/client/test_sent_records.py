@@ -40,7 +40,7 @@ def test_a_record_is_in_the_log_before_it_is_prepared(broker: EmbeddedBroker, pr
     producer.produce(TOPIC, b"early")
     producer.send_records()
     with RawClient(broker.bootstrap_servers) as client:
-        assert eventually(lambda: read_all(client, TOPIC, committed=False), lambda values: b"early" in values)
+        assert eventually(lambda: b"early" in read_all(client, TOPIC, committed=False))
         assert read_all(client, TOPIC) == [b"first"]
     producer.produce(TOPIC, b"later")
     producer.prepare_transaction()
