@@ -157,6 +157,15 @@ def test_the_text_of_a_state_commits_what_it_names(make: Make) -> None:
     assert rig.committed == [b"a"]
 
 
+def test_the_state_of_another_producers_session_aborts_what_was_prepared(make: Make) -> None:
+    rig = make().begun()
+    rig.produce("a")
+    rig.call("prepare_transaction")
+    librdkafkas = PreparedTxnState(ProducerIdentity(9, 9), Anchor("t", 0, 0))
+    assert rig.call("complete_transaction", librdkafkas) is TransactionResult.ABORTED
+    assert (rig.state, rig.committed) == (ProducerState.READY, [])
+
+
 def test_a_timeout_given_to_init_transactions_is_refused(make: Make) -> None:
     rig = make()
     with pytest.raises(TypeError, match="keep_prepared_txn 30 of type int"):

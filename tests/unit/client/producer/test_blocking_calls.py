@@ -1,13 +1,14 @@
-"""TwoPhaseProducer.produce_at_once: when it adds nothing, and what an interrupt costs."""
+"""The calls that only the blocking producer has: when they do nothing, and what an interrupt costs."""
 
 import time
 
 import pytest
 
 from dualwrite.client.engine.accumulator import RecordAccumulator
+from dualwrite.client.engine.transaction_state import TransactionResult
 from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
 from dualwrite.client.terms.verbs import ProducerState
-from dualwrite.errors import PrepareFailedError
+from dualwrite.errors import InvalidTransactionStateError, PrepareFailedError
 from dualwrite.records.outgoing import OutgoingRecord
 from tests.support.client.producer_rig import ProducerRig
 
@@ -62,3 +63,55 @@ def test_an_interrupt_while_a_record_is_added_at_once_leaves_only_abort(
         rig.call("commit_transaction")
     rig.call("abort_transaction")
     assert rig.committed == [b"known"]
+
+
+def test_an_interrupt_while_records_are_sent_early_leaves_only_abort(
+    rig: ProducerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.produce("a")
+    original = RecordAccumulator.send_early
+
+    def interrupted(self: RecordAccumulator) -> None:
+        original(self)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RecordAccumulator, "send_early", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            rig.face.send_records()
+    assert rig.state is ProducerState.ABORTABLE
+    with pytest.raises(PrepareFailedError, match=r"send_records\(\) raised KeyboardInterrupt"):
+        rig.call("prepare_transaction")
+
+
+def test_records_that_are_sent_early_during_another_call_harm_nothing(rig: ProducerRig) -> None:
+    rig.produce("a")
+    other = rig.engine.flush(now=time.monotonic())
+    with pytest.raises(InvalidTransactionStateError, match=r"send_records\(\): another call"):
+        rig.face.send_records()
+    assert rig.state is ProducerState.IN_TRANSACTION
+    rig.driver.wait(other)
+    assert rig.call("commit_transaction") is TransactionResult.COMMITTED
+
+
+def test_the_commit_of_a_prepared_transaction_with_delivery_callbacks_is_sent(rig: ProducerRig) -> None:
+    rig.produce("a", lambda _error, _record: None)
+    rig.call("prepare_transaction")
+    rig.face.send_commit()
+    assert rig.face.collect_commit(wait=True)
+    assert rig.committed == [b"known", b"a"]
+
+
+def test_an_interrupt_while_a_commit_is_sent_leaves_its_outcome_unknown_and_no_answer_to_collect(
+    rig: ProducerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.produce("a")
+    rig.call("prepare_transaction")
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(rig.driver, "pump", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        rig.face.send_commit()
+    assert (rig.face.is_committing, rig.state) == (False, ProducerState.FAILED)
