@@ -278,6 +278,28 @@ def test_a_statement_of_the_session_from_before_dooms_the_unit(
     scoped.remove()
 
 
+@pytest.mark.postgresql
+def test_units_of_two_dual_writes_have_the_session_in_turn(make_dual_write: Make, postgresql_url: str) -> None:
+    """The outer unit's rows are not committed yet, and the inner one's begin does not refuse them."""
+    engine = ready_engine(postgresql_url)
+    scoped, orders, payments = scoped_session(sessionmaker(engine)), FakeKafka(), FakeKafka()
+    outer = make_dual_write(engine, session_factory=scoped, participant=orders.participant)
+    inner = make_dual_write(engine, "payments", session_factory=scoped, participant=payments.participant)
+    with outer.transaction() as tx:
+        put(scoped, "an order")
+        scoped.flush()
+        tx.produce("events", value="an order")
+        with inner.transaction() as within:
+            assert scoped() is within.session
+            put(scoped, "a payment")
+            within.produce("events", value="a payment")
+        assert scoped() is tx.session
+        assert stored_values(engine) == payments.committed == ["a payment"]
+    assert sorted(stored_values(engine)) == ["a payment", "an order"]
+    assert orders.committed == ["an order"]
+    engine.dispose()
+
+
 def test_other_scopes_keep_their_sessions(dual_write: DualWrite, scoped: scoped_session[Session]) -> None:
     seen: list[Session] = []
 
@@ -293,10 +315,10 @@ def test_other_scopes_keep_their_sessions(dual_write: DualWrite, scoped: scoped_
         assert type(seen[0]) is not type(tx.session)
 
 
-def test_a_block_that_is_never_left_does_not_keep_the_scope(
-    dual_write: DualWrite, scoped: scoped_session[Session], sqlite_engine: Engine, kafka: FakeKafka
+def end_in_another_thread(
+    dual_write: DualWrite, before: Callable[[], object], after: Callable[[], object] = lambda: None
 ) -> None:
-    """The heartbeat has ended it; the scope still has its session, which is over."""
+    """A unit whose block is never left here: another thread ends it, as the heartbeat does."""
 
     def abandon(blocks: list[Any]) -> None:
         block = dual_write.transaction()
@@ -304,14 +326,24 @@ def test_a_block_that_is_never_left_does_not_keep_the_scope(
         blocks.append(block)
 
     def end(blocks: list[Any]) -> None:
+        before()
         blocks.clear()
         manager_of(dual_write).process.pool.beat()
+        after()
 
     blocks: list[Any] = []
     abandon(blocks)
     thread = threading.Thread(target=end, args=[blocks])
     thread.start()
     thread.join()
+
+
+def test_a_block_that_is_never_left_does_not_keep_the_scope(
+    dual_write: DualWrite, scoped: scoped_session[Session], sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    """The heartbeat has ended it; the scope still has its session, which is over."""
+
+    end_in_another_thread(dual_write, lambda: None)
     assert scoped.registry.has()
     with dual_write.transaction() as tx:
         assert scoped() is tx.session
@@ -319,6 +351,26 @@ def test_a_block_that_is_never_left_does_not_keep_the_scope(
         tx.produce("events", value="one")
     assert not scoped.registry.has()
     assert in_both(sqlite_engine, kafka, "one")
+
+
+def test_the_thread_that_ends_the_unit_of_another_scope_keeps_its_session(
+    dual_write: DualWrite, scoped: scoped_session[Session]
+) -> None:
+    sessions: list[Session] = []
+    pending: list[EventModel] = []
+
+    def use() -> None:
+        put(scoped, "its own")
+        sessions.append(scoped())
+
+    def look() -> None:
+        sessions.append(scoped())
+        pending.extend(scoped.new)
+        scoped.remove()
+
+    end_in_another_thread(dual_write, use, look)
+    assert sessions[0] is sessions[1]
+    assert [each.value for each in pending] == ["its own"]
 
 
 def test_flask_sqlalchemys_session_joins(sqlite_url: str, make_dual_write: Make, kafka: FakeKafka) -> None:
@@ -347,4 +399,27 @@ def test_flask_sqlalchemys_session_joins(sqlite_url: str, make_dual_write: Make,
     assert in_both(engine, kafka, "one")
     with app.app_context():
         db.engine.dispose()
+    engine.dispose()
+
+
+def test_a_unit_that_is_ended_outside_of_its_application_context_lets_go_of_everything(
+    sqlite_url: str, make_dual_write: Make, kafka: FakeKafka
+) -> None:
+    app, db = Flask(__name__), SQLAlchemy()
+    app.config["SQLALCHEMY_DATABASE_URI"] = sqlite_url
+    db.init_app(app)
+    engine = ready_engine(sqlite_url)
+    with app.app_context():
+        dual_write = make_dual_write(db.engine, session_factory=db.session)
+        block = dual_write.transaction()
+        block.__enter__().produce("events", value="lost")
+    del block  # outside of the context the scope is not known any more
+    manager_of(dual_write).process.pool.beat()
+    assert (dual_write.usage.used, dual_write.counters.rolled_back) == (0, 1)
+    with app.app_context():
+        with dual_write.transaction() as tx:
+            tx.execute(insert(events).values(value="one"))
+            tx.produce("events", value="one")
+        db.engine.dispose()
+    assert in_both(engine, kafka, "one")
     engine.dispose()
