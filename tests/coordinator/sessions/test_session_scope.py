@@ -126,7 +126,15 @@ def release(scoped: scoped_session[Session]) -> None:
         flush_one(scoped)
 
 
-@pytest.mark.parametrize("write", [flush_one, change_one, delete_one, insert_one, update_one, erase_one, release])
+def go_on_in_a_savepoint(scoped: scoped_session[Session]) -> None:
+    flush_one(scoped)
+    scoped.begin_nested()
+
+
+@pytest.mark.parametrize(
+    "write",
+    [flush_one, change_one, delete_one, insert_one, update_one, erase_one, release, go_on_in_a_savepoint],
+)
 def test_a_scope_with_rows_that_are_not_committed_is_refused(
     dual_write: DualWrite,
     scoped: scoped_session[Session],
@@ -191,6 +199,7 @@ def test_rows_of_a_savepoint_that_was_rolled_back_are_no_uncommitted_writes(
     dual_write: DualWrite, scoped: scoped_session[Session], sqlite_engine: Engine
 ) -> None:
     with scoped.begin_nested() as outer:
+        erase_one(scoped)
         with scoped.begin_nested():
             flush_one(scoped)
         assert has_uncommitted_writes(scoped(), sqlite_engine)
