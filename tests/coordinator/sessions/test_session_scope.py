@@ -131,10 +131,15 @@ def go_on_in_a_savepoint(scoped: scoped_session[Session]) -> None:
     scoped.begin_nested()
 
 
-@pytest.mark.parametrize(
-    "write",
-    [flush_one, change_one, delete_one, insert_one, update_one, erase_one, release, go_on_in_a_savepoint],
-)
+def insert_by_an_engine_with_options(scoped: scoped_session[Session]) -> None:
+    same: Any = scoped.get_bind().engine.execution_options(logging_token="another engine for the same database")
+    scoped.execute(insert(events).values(value="before"), bind_arguments={"bind": same})
+
+
+WRITES = [flush_one, change_one, delete_one, insert_one, update_one, erase_one, release, go_on_in_a_savepoint]
+
+
+@pytest.mark.parametrize("write", [*WRITES, insert_by_an_engine_with_options])
 def test_a_scope_with_rows_that_are_not_committed_is_refused(
     dual_write: DualWrite,
     scoped: scoped_session[Session],
