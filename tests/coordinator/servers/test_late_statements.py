@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.errors import InvalidTransactionStateError
-from tests.support.coordinator.event_table import events, ready_engine
+from tests.support.coordinator.event_table import events, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
 from tests.support.coordinator.usual_unit import in_both, write, write_unit
 
@@ -120,3 +120,16 @@ def test_the_row_says_what_an_error_before_the_commit_has_rolled_back(
     with suppress(InvalidTransactionStateError):
         run(dual_write, "two")
     assert in_both(sqlite_engine, kafka, "one", *kept)
+
+
+def test_a_unit_without_records_has_no_row_to_read(
+    make_dual_write: Make, sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    dual_write = make_dual_write(sqlite_engine)
+    write_unit(dual_write, "one")
+    before_commits(sqlite_engine, execute_in_vain)
+    with dual_write.transaction() as tx:
+        tx.execute(insert(events).values(value="two"))
+        tx.connection.info["is_in_unit"] = True
+    assert (stored_values(sqlite_engine), kafka.committed) == (["one", "two"], ["one"])
+    assert dual_write.counters.committed == 2
