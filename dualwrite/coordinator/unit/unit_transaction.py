@@ -209,7 +209,7 @@ def _after_error(context: ExceptionContext) -> None:
         return
     assert connection is not None
     transaction.is_lost = transaction.is_lost or context.is_disconnect
-    if transaction.is_committing and context.statement is not None and transaction.late_error is None:
+    if transaction.is_committing and transaction.late_error is None:
         transaction.late_error = context.original_exception
     if transaction.rolled_back_by is None and database_of(context.dialect).rolls_back(
         connection, context.original_exception
