@@ -351,3 +351,24 @@ def test_objects_stay_stored_if_the_answer_to_the_commit_was_lost(
     assert inspect(one).detached
     assert dual_write.wait_idle()
     assert in_both(sqlite_engine, kafka, "one")
+
+
+def test_an_object_that_was_flushed_after_a_rollback_inside_the_block_is_written_by_the_next_unit(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    one, sessions = EventModel(value="one"), []
+
+    def roll_back_and_go_on() -> None:
+        with dual_write.transaction() as tx:
+            tx.connection.rollback()
+            sessions.append(Session(tx.connection))
+            sessions[0].add(one)
+            sessions[0].flush()
+
+    with pytest.raises(InvalidTransactionStateError, match="inside its block rolled this unit of work back"):
+        roll_back_and_go_on()
+    sessions[0].close()
+    with dual_write.transaction() as tx:
+        tx.session.add(one)
+        tx.produce("events", value="one")
+    assert in_both(sqlite_engine, kafka, "one")
