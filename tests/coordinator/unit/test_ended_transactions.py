@@ -203,6 +203,13 @@ def test_a_commit_past_sqlalchemy_is_on_record_although_kafka_cannot_abort(place
     assert on_record(place) == expected(place, True, "4711:1:events:0:0")
 
 
+def test_a_commit_past_sqlalchemy_is_on_record_although_the_block_closes_the_connection(place: EndedPlace) -> None:
+    with pytest.raises(InvalidTransactionStateError, match="inside its block"):
+        run(place, lambda tx: write(tx, "one"), by_cursor("COMMIT"), lambda tx: tx.connection.close())
+    assert stored_values(place.seen) == ["one"]
+    assert on_record(place) == expected(place, True, "4711:1:events:0:0")
+
+
 def test_a_time_limit_that_strikes_as_the_connection_is_dropped_hides_nothing(place: EndedPlace) -> None:
     limits = [LimitError()]
 
