@@ -266,16 +266,19 @@ def test_a_block_that_is_never_left_hides_nothing(place: EndedPlace) -> None:
 
 @pytest.mark.postgresql
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+@pytest.mark.parametrize("no_parameters", [False, True])
 def test_a_commit_as_a_second_statement_of_one_text_is_refused(
-    postgresql_url: str, kafka: FakeKafka, driver: str
+    postgresql_url: str, kafka: FakeKafka, driver: str, no_parameters: bool
 ) -> None:
     seen = ready_engine(postgresql_url)
     engine = create_engine(make_url(postgresql_url).set(drivername=f"postgresql+{driver}"))
     with DualWrite(engine, CONFIG, application="orders", participant=kafka.participant, pool_size=1) as dual_write:
-        place = EndedPlace(driver, engine, seen, kafka, dual_write)
-        with pytest.raises(InvalidTransactionStateError, match="'SELECT 1; COMMIT' is refused"):
-            run(place, lambda tx: write(tx, "one"), lambda tx: tx.connection.exec_driver_sql("SELECT 1; COMMIT"))
-        assert on_record(place) == []
+        options = {"no_parameters": no_parameters}
+        refused = pytest.raises(InvalidTransactionStateError, match="'SELECT 1; COMMIT' is refused")
+        with refused, dual_write.transaction() as tx:
+            write(tx, "one")
+            tx.connection.exec_driver_sql("SELECT 1; COMMIT", execution_options=options)
+        assert dual_write.outcomes() == []
     assert (stored_values(seen), kafka.committed) == ([], [])
     engine.dispose()
     seen.dispose()

@@ -180,3 +180,18 @@ def test_a_participant_that_prepares_a_transaction_without_a_name_rolls_the_unit
     with pytest.raises(PrepareFailedError, match="without an identity"):
         write_unit(make_dual_write(), "one")
     assert in_both(sqlite_engine, kafka)
+
+
+def test_the_first_statement_that_was_refused_is_the_one_that_the_unit_names(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    def go_on() -> None:
+        with dual_write.transaction() as tx:
+            write(tx, "one")
+            for statement in ("COMMIT", "BEGIN"):
+                with pytest.raises(InvalidTransactionStateError, match=statement):
+                    tx.execute(text(statement))
+
+    with pytest.raises(InvalidTransactionStateError, match="'COMMIT' is refused inside a unit of work"):
+        go_on()
+    assert in_both(sqlite_engine, kafka)
