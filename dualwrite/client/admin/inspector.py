@@ -1,6 +1,7 @@
-"""Requests for diagnosis only: how brokers are configured, and how far consumers of a partition can read.
+"""Requests for diagnosis: how brokers are configured, and how far consumers of a partition can read.
 
-``dualwrite doctor`` and ``dualwrite transactions describe`` use them; a dual write never does.
+``dualwrite doctor`` and ``dualwrite transactions describe`` use them. A dual write asks for nothing but the log
+directories, by which it recognises a cluster.
 """
 
 from collections.abc import Collection, Iterable
@@ -67,7 +68,9 @@ class Inspector(ControlPlane):
             directories = []
             for node, endpoint in sorted(self._cluster.nodes(deadline).items()):
                 call = describe_log_dirs(node)
-                for entry in self._cluster.ask(endpoint, call, deadline).results:
+                answer = self._cluster.ask(endpoint, call, deadline)
+                raise_for(call.api_key, call.operation, answer.error_code)
+                for entry in answer.results:
                     raise_for(call.api_key, call.operation, entry.error_code)
                     directories.append(LogDirectory(endpoint.host, str(entry.log_dir)))
             return directories
