@@ -1,10 +1,11 @@
 """Reading a log through the control plane: what is asked of whom, and what each answer means."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from dualwrite.client.admin.log_reader import LogExtent
+from dualwrite.client.admin.log_reader import LogExtent, LogReader
 from dualwrite.client.encoding.transaction_end import LogSlice
 from dualwrite.errors import KafkaRefusedError, KafkaUnavailableError
 from dualwrite.ids import Anchor, TopicPartition
@@ -15,6 +16,7 @@ from tests.support.client.scripted_control import ScriptedControl
 
 T1 = TopicPartition("t", 1)
 FETCHED, LISTED = APIS[ApiKey.FETCH].response, APIS[ApiKey.LIST_OFFSETS].response
+METADATA = APIS[ApiKey.METADATA].response
 
 
 def fetched(
@@ -122,3 +124,38 @@ def test_a_topic_with_a_short_name_is_not_looked_for() -> None:
     with scripted() as broker, ScriptedControl(broker) as control:
         assert control.logs().partition_of(Anchor("t", 1, 5)) == T1
         assert broker.seen == []
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_topic_whose_name_was_shortened_is_looked_for_among_all(is_there: bool) -> None:
+    long = TopicPartition("l" * 249, 1)
+    topic = METADATA.MetadataResponseTopic
+    names = ["t", *([long.topic] if is_there else [])]
+    topics = [topic(error_code=0, name=name, is_internal=False, partitions=[]) for name in names]
+    with scripted() as broker, ScriptedControl(broker) as control:
+        broker.answer(
+            ApiKey.METADATA, METADATA(throttle_time_ms=0, brokers=[], cluster_id="c", controller_id=1, topics=topics)
+        )
+        assert control.logs().partition_of(Anchor.of(long, 5)) == (long if is_there else None)
+
+
+def test_a_broker_without_topic_ids_tells_none() -> None:
+    with scripted() as broker, ScriptedControl(broker) as control:
+        assert control.logs().topic_id("t") == ""
+        assert control.logs().topic_id("gone") == ""
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda logs: logs.partition_of(Anchor.of(TopicPartition("l" * 249, 1), 5)),
+        lambda logs: logs.topic_id("t"),
+        lambda logs: logs.extent(T1),
+    ],
+    ids=["a shortened name", "a topic's id", "a log's extent"],
+)
+def test_a_question_is_given_up_at_the_timeout_of_the_reader(ask: Callable[[LogReader], object]) -> None:
+    with scripted() as broker, ScriptedControl(broker) as control:
+        broker.answer(ApiKey.METADATA, HANG_UP)
+        with pytest.raises(KafkaUnavailableError, match="gave up after 3 s"):
+            ask(control.logs(3))

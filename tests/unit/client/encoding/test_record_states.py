@@ -134,3 +134,27 @@ def test_only_batches_that_begin_before_the_end_are_kept() -> None:
 
 def test_read_committed_consumers_see_committed_and_plain_records() -> None:
     assert [state for state in RecordState if state.may_be_read] == [RecordState.PLAIN, RecordState.COMMITTED]
+
+
+def test_a_repeated_commit_marker_does_not_make_the_next_transaction_a_committed_one() -> None:
+    """A coordinator that was restarted may write a marker again."""
+    log = OneRecordLog()
+    log.record(ONE)
+    log.marker(Marker.COMMIT, ONE)
+    first = log.record(ONE)
+    log.marker(Marker.COMMIT, ONE)
+    log.started[ONE.producer_id] = first  # it goes on
+    log.record(ONE)
+    log.marker(Marker.ABORT, ONE)
+    states = [stated.state for stated in stable_records(log.read(first), first)]
+    marker = RecordState.COMMIT_MARKER
+    assert states == [RecordState.ABORTED, marker, RecordState.ABORTED, RecordState.ABORT_MARKER]
+
+
+def test_a_record_whose_key_is_that_of_a_marker_ends_no_transaction() -> None:
+    commit = Record(b"\x00\x00\x00\x01", b"\x00" * 6, 0)
+    records = place_records(0, [commit, commit], BatchFields(ONE, base_sequence=0, transactional=True))[1]
+    later = place_records(2, [commit], BatchFields(ONE, base_sequence=2, transactional=True))[1]
+    markers = LaterMarkers()
+    markers.add(records + later)
+    assert {stated.state for stated in markers.records(records, 0)} == {RecordState.OPEN}

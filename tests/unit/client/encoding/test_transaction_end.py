@@ -69,6 +69,7 @@ def test_another_record_at_the_transactions_place_means_that_it_is_lost() -> Non
     log.marker(Marker.COMMIT, ME)
     for producer, offset in ((OTHER, 0), (ME._replace(epoch=4), 0), (ME, 1)):
         assert mismatch_at(log.read(offset).records, producer, offset) is Ending.LOST
+        assert ending_in(log.read(offset), producer, offset) == EndedTransaction(Ending.LOST)
 
 
 def test_deleted_and_compacted_records_leave_the_ending_unknown() -> None:
@@ -77,6 +78,7 @@ def test_deleted_and_compacted_records_leave_the_ending_unknown() -> None:
     log.record(ME)
     assert mismatch_at(b"", ME, 0) is Ending.UNKNOWN
     assert mismatch_at(log.read(1).records, ME, 0) is Ending.UNKNOWN, "what follows is there"
+    assert ending_in(log.read(1), ME, 0) == EndedTransaction(Ending.UNKNOWN)
     kept = rebuild_batch(emptied(peek_header(log.content[0][1])), b"")
     assert mismatch_at(kept, ME, 0) is Ending.UNKNOWN, "compaction keeps empty batches"
     assert mismatch_at(log.read(0).records, ME, 0) is None
@@ -100,6 +102,13 @@ def test_markers_of_a_kind_that_came_later_and_empty_ones_are_passed_over() -> N
     commit = place_marker(2, Marker.COMMIT, ME, 0, 0)[1]
     assert first_marker_in(unknown + empty, ME.producer_id) is None
     assert first_marker_in(unknown + empty + commit, ME.producer_id) is COMMITTED
+
+
+def test_a_record_whose_key_and_value_are_those_of_a_marker_ends_nothing() -> None:
+    commit = Record(b"\x00\x00\x00\x01", b"\x00" * 6, 0)
+    record = place_records(0, [commit], BatchFields(ME, base_sequence=0, transactional=True))[1]
+    assert first_marker_in(record, ME.producer_id) is None
+    assert first_marker_in(record + place_marker(1, Marker.ABORT, ME, 0, 0)[1], ME.producer_id) is ABORTED
 
 
 @given(st.integers(1, 400))
