@@ -109,7 +109,6 @@ class TransactionManager:
     def initialized(self, identity: ProducerIdentity, ongoing: ProducerIdentity) -> None:
         """Take the answer to InitProducerId."""
         self.identity, self.ongoing = identity, ongoing
-        self._forget()
 
     def ended(self, following: ProducerIdentity) -> None:
         """The transaction has ended; ``following`` is the identity of the next one."""
@@ -143,7 +142,7 @@ class TransactionManager:
         it. Only the partition leaders can tell, so the caller must have asked them.
         """
         if before is ProducerState.KEPT:
-            return bool(self.ongoing) and PreparedTxnState(state.producer).identifies(OngoingTransaction(self.ongoing))
+            return PreparedTxnState(state.producer).identifies(OngoingTransaction(self.ongoing))
         return state == self.prepared
 
     def _forget(self) -> None:
