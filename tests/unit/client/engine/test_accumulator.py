@@ -187,9 +187,11 @@ def test_the_accumulator_wakes_for_the_partition_whose_pause_ends_first() -> Non
 
 def test_the_first_batch_that_is_missing_is_not_merely_out_of_order() -> None:
     accumulator = make(SMALL)
-    queue = add(accumulator, b"x" * 50)
+    queue = add(accumulator, *[b"x" * 50] * 4)
     accumulator.flush(0.0)
-    assert not accumulator.is_out_of_order(take(accumulator, queue), ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    sent = [take(accumulator, queue) for _ in range(3)]
+    misses = [accumulator.is_out_of_order(batch, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER) for batch in sent]
+    assert misses == [False, True, True]
 
 
 def test_a_batch_has_its_time_from_when_it_is_to_be_sent() -> None:

@@ -3,13 +3,15 @@
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from dualwrite.client.librdkafka.errors import is_fenced, is_permanent, translating
+from dualwrite.client.librdkafka.errors import as_kafka_error, is_fenced, is_permanent, is_purged, translating
 from dualwrite.client.terms.error_classes import REFUSES_THE_RECORD, error_for
 from dualwrite.errors import (
     DualWriteError,
     FencedError,
+    InvalidTransactionStateError,
     KafkaRefusedError,
     KafkaUnavailableError,
+    PrepareFailedError,
     TwoPhaseCommitUnavailableError,
 )
 from dualwrite.wire.apis import ApiKey
@@ -44,6 +46,48 @@ def test_an_error_becomes_the_exception_that_says_what_to_do(error: KafkaError, 
     assert type(caught.value) is expected
     assert isinstance(caught.value.__cause__, KafkaException)
     assert is_fenced(error) == (expected is FencedError)
+
+
+@pytest.mark.parametrize(
+    ("code", "two_phase", "expected"),
+    [
+        (KafkaError.INVALID_TRANSACTION_TIMEOUT, False, KafkaRefusedError),
+        (KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, False, KafkaRefusedError),
+        (KafkaError.UNSUPPORTED_VERSION, True, KafkaRefusedError),
+    ],
+    ids=["a timeout that is too long", "no right to the id", "a version that librdkafka needs"],
+)
+def test_only_a_refusal_of_two_phase_commit_reads_as_one(
+    code: int, two_phase: bool, expected: type[DualWriteError]
+) -> None:
+    with pytest.raises(DualWriteError) as caught, translating("init", two_phase=two_phase):
+        raise KafkaException(KafkaError(code, fatal=True))
+    assert type(caught.value) is expected
+
+
+def test_records_out_of_order_ask_for_another_attempt() -> None:
+    with pytest.raises(PrepareFailedError, match="OUT_OF_ORDER_SEQUENCE_NUMBER"):
+        translate(KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER))
+
+
+@pytest.mark.parametrize("code", [KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT])
+def test_a_record_that_was_dropped_for_another_reason_says_nothing_of_its_own(code: int) -> None:
+    assert is_purged(KafkaError(code))
+    assert not is_purged(KafkaError(KafkaError._MSG_TIMED_OUT))
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (KafkaRefusedError("1 record", KafkaError.MSG_SIZE_TOO_LARGE, "MESSAGE_TOO_LARGE"), 10),
+        (FencedError("taken over"), KafkaError._FENCED),
+        (KafkaUnavailableError("no answer"), KafkaError._MSG_TIMED_OUT),
+        (InvalidTransactionStateError("closed"), KafkaError._PURGE_QUEUE),
+    ],
+)
+def test_a_delivery_callback_gets_confluent_kafkas_error_of_the_same_meaning(error: DualWriteError, code: int) -> None:
+    given = as_kafka_error(error)
+    assert (given.code(), given.str()) == (code, str(error))
 
 
 def test_a_refusal_keeps_kafkas_code_and_name() -> None:
