@@ -73,7 +73,23 @@ def listen(host: str, port: int) -> socket.socket:
             listener.close()
             raise
     except OSError as error:
-        raise ConfigurationError(
-            f"cannot listen on {host_and_port(host, port)}: {bind_refusal(error, '--listen')}"
-        ) from None
+        raise _refused(host, port, error) from None
     return listener
+
+
+def take_connections(listener: socket.socket, backlog: int) -> None:
+    """Let the system take connections for the bound socket ``listener``, until the broker accepts them.
+
+    Two processes may bind a port as long as neither of them listens on it, and uvloop hides the failure of the second.
+
+    :raises ConfigurationError: if another process listens there by now.
+    """
+    try:
+        listener.listen(backlog)
+    except OSError as error:
+        host, port = listener.getsockname()[:2]
+        raise _refused(host, port, error) from None
+
+
+def _refused(host: str, port: int, error: OSError) -> ConfigurationError:
+    return ConfigurationError(f"cannot listen on {host_and_port(host, port)}: {bind_refusal(error, '--listen')}")

@@ -13,7 +13,7 @@ from dualwrite.broker.api.context import BrokerContext
 from dualwrite.broker.authentication import Authentication
 from dualwrite.broker.clients.connection_limits import ConnectionLimits, expired, to_make_room
 from dualwrite.broker.connection import KINDS_OF_PRINCIPAL, Connection
-from dualwrite.broker.listening import BoundListener
+from dualwrite.broker.listening import BoundListener, take_connections
 from dualwrite.broker.net.frame_stream import FrameStream
 from dualwrite.broker.runtime.limited_log import LimitedLog
 from dualwrite.broker.settings.cluster_settings import BACKLOG
@@ -57,7 +57,10 @@ class Server:
         broker.meters.connections = self._count_connections
 
     async def start(self, bound: Sequence[BoundListener]) -> None:
-        """Accept connections from now on."""
+        """Accept connections from now on.
+
+        :raises ConfigurationError: if another process listens on one of the addresses by now.
+        """
         for one in bound:
             self._servers.append(await self._start_one(one))
 
@@ -80,9 +83,9 @@ class Server:
             stream = FrameStream(most_bytes, accept, memory)
             return stream if tls is None else tls.transport(stream)
 
-        return await asyncio.get_running_loop().create_server(
-            protocol, sock=sock, backlog=broker.options.number(BACKLOG)
-        )
+        backlog = broker.options.number(BACKLOG)
+        take_connections(sock, backlog)
+        return await asyncio.get_running_loop().create_server(protocol, sock=sock, backlog=backlog)
 
     async def close(self, grace_seconds: float) -> None:
         """Accept no more connections, answer the requests in progress (waiting ones at once), and close every
