@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -356,14 +356,21 @@ def journal_of(files: MemoryFiles) -> Journal:
     return Journal.open(files, DATA_DIR / "__transaction_state-0", lambda record: None)
 
 
-def test_a_producer_id_whose_reservation_was_lost_is_not_given_out_again() -> None:
+NEW = TransactionRecorded(TXN_ID, ProducerIdentity(1500, 0), TransactionStatus.EMPTY, 60_000, 1)
+OPEN = NEW._replace(
+    producer=ProducerIdentity(3, 32_766), status=TransactionStatus.ONGOING, partitions=names(0), started_ms=1
+)
+KEPT = OPEN._replace(next_producer=ProducerIdentity(1500, 0))
+
+
+@pytest.mark.parametrize("facts", [(NEW,), (OPEN, KEPT)], ids=["a new client", "a successor of a kept transaction"])
+def test_a_producer_id_whose_reservation_was_lost_is_not_given_out_again(facts: Sequence[TransactionRecorded]) -> None:
     """Both were appended at once; a power cut kept the transaction's fact, and not the reservation."""
 
     async def main() -> None:
         files = MemoryFiles()
-        fact = TransactionRecorded(TXN_ID, ProducerIdentity(1500, 0), TransactionStatus.EMPTY, 60_000, 1)
         journal = journal_of(files)
-        journal.append([Record(*encode_fact(fact))])
+        journal.append([Record(*encode_fact(fact)) for fact in facts])
         rooms = await Rooms(files).with_topic()
         other = await rooms.coordinator.execute(init("app-1"))
         assert other.producer.producer_id == 1501

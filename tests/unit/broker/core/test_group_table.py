@@ -245,6 +245,12 @@ def test_offsets_are_deleted_but_for_topics_that_are_read() -> None:
     assert connect.table.decide_offset_deletion(GROUP, (P0,)) == (ErrorCode.NON_EMPTY_GROUP, {}, ())
 
 
+def test_a_pending_offset_is_deleted_too() -> None:
+    table = GroupTable()
+    table.apply(at(P0, 1), 1, producer_id=7)
+    assert table.decide_offset_deletion(GROUP, (P0, P1)) == (NONE, {P0: NONE, P1: NONE}, (OffsetForgotten(GROUP, P0),))
+
+
 def test_offsets_of_partitions_that_are_no_more_are_forgotten() -> None:
     table = GroupTable()
     table.apply(at(P0, 1))

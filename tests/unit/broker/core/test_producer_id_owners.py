@@ -2,9 +2,19 @@
 
 import pytest
 
+from dualwrite.broker.core.commands import EndTransaction
+from dualwrite.broker.core.transaction_rules import Moment, TransactionSettings, decide
 from dualwrite.broker.core.transactions import TransactionTable
-from dualwrite.broker.facts.transactions import NO_TIMEOUT, TransactionForgotten, TransactionRecorded, TransactionStatus
+from dualwrite.broker.facts.transactions import (
+    NO_TIMEOUT,
+    TransactionForgotten,
+    TransactionRecorded,
+    TransactionStatus,
+    TransactionVersion,
+)
 from dualwrite.ids import NO_PRODUCER_ID, ProducerIdentity, TopicPartition
+from dualwrite.records.control import Marker
+from dualwrite.wire.error_codes import ErrorCode
 
 P0 = TopicPartition("t", 0)
 FIRST, HEIR = ProducerIdentity(7, 0), ProducerIdentity(8, 0)
@@ -28,6 +38,14 @@ def test_a_producer_id_belongs_to_the_transactional_id_that_it_was_given_to() ->
 def test_both_identities_of_a_kept_transaction_have_its_owner() -> None:
     kept = table(EMPTY, ONGOING, KEPT)
     assert (kept.owner_of(7), kept.owner_of(8)) == (KEPT, KEPT)
+
+
+def test_the_first_client_of_a_kept_transaction_is_fenced_and_not_unknown() -> None:
+    """A client that is unknown may go on with another identity, and a fenced client may not."""
+    late = EndTransaction("a", FIRST, Marker.COMMIT, TransactionVersion.TV2)
+    reply = decide(table(EMPTY, ONGOING, KEPT), late, Moment(2, 9), TransactionSettings()).reply
+    assert reply is not None
+    assert reply.error is ErrorCode.PRODUCER_FENCED
 
 
 def test_a_producer_id_that_is_not_used_any_more_has_no_owner() -> None:

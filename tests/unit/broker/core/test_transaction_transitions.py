@@ -91,6 +91,7 @@ def test_a_journal_may_begin_anywhere(status: TransactionStatus) -> None:
 WRONG_ALONE: list[tuple[str, TransactionStatus, dict[str, Any]]] = [
     ("a status that is never stored", TransactionStatus.DEAD, {}),
     ("no producer id", EMPTY, {"producer": NO_PRODUCER}),
+    ("a negative producer id", EMPTY, {"producer": who(-1, 0)}),
     ("a negative epoch", EMPTY, {"producer": who(42, -1)}),
     ("an epoch past 16 bits", EMPTY, {"producer": who(42, MAX + 1)}),
     ("a next epoch past 16 bits", ONGOING, {"next_producer": who(42, MAX + 1)}),

@@ -91,6 +91,21 @@ def test_a_pending_offset_keeps_an_empty_group() -> None:
     assert GROUP in world.table.consumers
 
 
+@pytest.mark.parametrize(
+    ("producer_ids", "exists"), [((), False), ((-1,), True), ((7,), True)], ids=["none", "committed", "pending"]
+)
+def test_the_name_of_a_group_that_ended_is_known_for_as_long_as_it_has_offsets(
+    producer_ids: tuple[int, ...], exists: bool
+) -> None:
+    world = ConsumerWorld({"t": 4})
+    world.ask(join("m1", "t"))
+    world.beat("m1", -1)
+    for producer_id in producer_ids:
+        world.table.apply(committed(T0), 9, producer_id)
+    world.apply(*world.group.end())
+    assert world.table.group(GROUP) == (Group(GROUP) if exists else None)
+
+
 # --- commits
 
 

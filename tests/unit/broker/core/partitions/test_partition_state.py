@@ -249,6 +249,13 @@ def test_a_producer_that_was_idle_long_enough_is_forgotten(state: PartitionState
     assert offer(state, batch(A, 7)).appends, "and begins anew, with any sequence"
 
 
+def test_a_producer_is_as_old_as_its_last_batch_also_if_an_earlier_one_says_a_later_time(state: PartitionState) -> None:
+    for sequence, moment_ms in enumerate((200, 100)):
+        header = batch(A, sequence)
+        state.apply(header._replace(base_offset=state.end_offset, max_timestamp=moment_ms), None)
+    assert state.expire_producers(100) == 1
+
+
 def test_a_producer_with_an_open_transaction_is_never_forgotten(state: PartitionState) -> None:
     written_at(state, A, 100, transactional=True)
     assert state.expire_producers(10**9) == 0
