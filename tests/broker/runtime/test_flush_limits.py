@@ -68,6 +68,19 @@ def test_a_record_is_synced_once_its_time_has_come() -> None:
     asyncio.run(main())
 
 
+def test_the_time_of_a_record_counts_also_after_an_fsync_for_the_number_of_records() -> None:
+    async def main() -> None:
+        log = CountedLog()
+        limits = FlushLimits(log, 2, 1, log.sync)
+        for _ in range(3):
+            log.end_offset += 1
+            limits.appended()
+        assert log.syncs == [2]
+        await asyncio.wait_for(until(lambda: log.synced_offset == 3), PATIENCE_SECONDS)
+
+    asyncio.run(main())
+
+
 def test_what_another_fsync_has_synced_needs_no_other() -> None:
     async def main() -> None:
         log = CountedLog()

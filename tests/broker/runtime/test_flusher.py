@@ -344,6 +344,25 @@ def test_appends_without_a_waiter_are_synced_before_the_flusher_closes() -> None
     run(main())
 
 
+def test_a_flusher_closes_after_the_round_that_another_one_has_asked_for() -> None:
+    """Or its failure would pass unnoticed: the system reports a failed fsync once."""
+
+    async def test(flusher: Flusher) -> None:
+        target = NumberLog(flusher)
+        target.append()
+
+        def append_once() -> None:
+            target.during_sync = lambda: None
+            target.append()
+            flusher.hurry()
+
+        target.during_sync = append_once
+        await flusher.close()
+        assert target.shown == 2
+
+    flushing(test)
+
+
 def test_each_target_is_synced_once_a_round() -> None:
     async def test(flusher: Flusher) -> None:
         one, other = NumberLog(flusher), NumberLog(flusher)
@@ -398,6 +417,13 @@ def test_a_failure_in_a_critical_section_stops_the_process() -> None:
     with pytest.raises(StoppedError), flusher.critical():
         raise reason
     assert stop.reasons == [reason]
+
+
+def test_a_cancellation_in_a_critical_section_is_no_failure() -> None:
+    stop = RecordedStop()
+    with pytest.raises(asyncio.CancelledError), Flusher(durable=True, on_failure=stop).critical():
+        raise asyncio.CancelledError
+    assert stop.reasons == []
 
 
 def test_stop_process_exits_at_once_and_logs_the_reason(

@@ -2,9 +2,11 @@
 
 import pytest
 
+from dualwrite.broker.core.group_table import GroupTable
 from dualwrite.broker.core.groups import Group
 from dualwrite.broker.core.offsets import CommitOffsets, CommittedPosition, decide_commit, fetch_error
-from dualwrite.broker.facts.consumer_groups import MemberAssigned, MemberState
+from dualwrite.broker.facts.consumer_groups import ConsumerGroupPartForgotten, MemberAssigned, MemberState, RecordType
+from dualwrite.broker.facts.groups import GroupForgotten
 from dualwrite.broker.facts.offsets import OffsetCommitted
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.error_codes import ErrorCode
@@ -89,6 +91,37 @@ def test_a_pending_offset_keeps_an_empty_group() -> None:
     assert len(facts) == 2
     world.apply(*facts)
     assert GROUP in world.table.consumers
+
+
+def test_groups_may_end_while_others_expire() -> None:
+    world = with_offsets("m1")
+    expiring = world.table.expired(HOUR_MS, HOUR_MS)
+    assert [fact.partition for fact in next(expiring)] == [U0]  # type: ignore[union-attr]
+    world.beat("m1", -1)
+    world.apply(*world.table.decide_deletion(GROUP)[1])
+    assert list(expiring) == []
+
+
+def test_a_consumer_group_has_the_name_for_itself_also_if_offsets_had_it_before() -> None:
+    """As a group without members it would lose the offsets that its members read. Compaction has removed the tombstone
+    of the group that had the name."""
+    world = ConsumerWorld({"t": 4})
+    world.apply(committed(T0))
+    world.ask(join("m1", "t"))
+    replayed = GroupTable()
+    for fact in world.facts:
+        if not isinstance(fact, GroupForgotten):
+            replayed.apply(fact)
+    for table in (world.table, replayed):
+        assert (table.groups, set(table.consumers)) == ({}, {GROUP})
+        assert list(table.expired(HOUR_MS, HOUR_MS)) == []
+
+
+@pytest.mark.parametrize("record_type", RecordType)
+def test_a_tombstone_that_outlived_its_group_is_ignored(record_type: RecordType) -> None:
+    world = ConsumerWorld({"t": 4})
+    world.apply(ConsumerGroupPartForgotten(GROUP, record_type, "m1"))
+    assert (world.table.groups, world.table.consumers) == ({}, {})
 
 
 @pytest.mark.parametrize(
