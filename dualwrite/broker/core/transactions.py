@@ -116,8 +116,7 @@ class TransactionTable:
         entry = self.owner_of(producer_id)
         if entry is None or entry.producer.producer_id != producer_id or name not in entry.partitions:
             return False
-        is_unfinished = entry.status is _ONGOING or entry.is_ended
-        return is_unfinished and (entry.timeout_ms == NO_TIMEOUT or entry.is_kept)
+        return entry.timeout_ms == NO_TIMEOUT or entry.is_kept  # only an unfinished transaction has partitions
 
     def unfinished(self) -> Iterator[TransactionRecorded]:
         """Decided transactions whose markers may be missing. A restart completes them."""
