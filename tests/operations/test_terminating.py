@@ -11,7 +11,7 @@ from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.protocol.requests import InitializedProducer
 from dualwrite.coordinator.rules.lease import Lease, LeaseLostError
 from dualwrite.coordinator.rules.recovery_decision import Outcome
-from dualwrite.coordinator.rules.slot_rules import ENDED, Candidate
+from dualwrite.coordinator.rules.slot_rules import ENDED, Candidate, SlotStatus
 from dualwrite.coordinator.slots.lease_registry import LeaseRegistry
 from dualwrite.coordinator.sql.outcome_store import outcomes
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
@@ -62,6 +62,13 @@ def test_terminating_a_committed_transaction_is_a_heuristic_abort(any_place: Ope
     any_place.write("two")  # the slot is free and usable
     assert any_place.visible() == ["two"]
     assert len(any_place.outcomes()) == 1, "recovery has found it as well"
+
+
+def test_the_slot_of_a_terminated_transaction_is_given_back(site: OperationsSite) -> None:
+    """A slot that is only expired would be left behind: recovery would look for its transaction."""
+    site.leave("one")
+    terminate(site.engine, site.broker.client_config, site.slot())
+    assert state_rows(site.engine)[site.slot()].status is SlotStatus.FREE
 
 
 def test_the_operators_name_is_in_the_record(site: OperationsSite) -> None:
