@@ -48,8 +48,8 @@ ENOUGH_SEEDS = {
 """For each safeguard as many seeds as notice that it is missing, and some more."""
 FROM = {
     "plain-init-of-a-session": 650,
+    "token-not-read-again": 325,
     "late-offsets-taken": 210,
-    "token-not-read-again": 180,
     "producer-used-again": 135,
     "compaction-without-fsync": 105,
     "lost-marker-not-repeated": 90,
@@ -134,6 +134,14 @@ def test_a_process_whose_lease_was_forgotten_leaves_the_row_of_the_next_owner_al
     assert (result.anomaly, len(result.struck)) == ("", 4)
     with ABLATIONS["tokens-one-by-one"].applied():
         assert name_of(run_seed(70, faults).anomaly) == "lost write"
+
+
+def test_a_commit_in_doubt_that_another_process_completed_and_the_database_forgot_is_on_record() -> None:
+    result = run_seed(32_050_391)
+    assert result.anomaly == ""
+    assert result.seen["a forgotten COMMIT is on record"] == 1
+    with ABLATIONS["doubt-not-looked-up"].applied():
+        assert name_of(run_seed(32_050_391).anomaly) == "aborted read"
 
 
 @pytest.mark.parametrize(

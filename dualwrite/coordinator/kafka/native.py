@@ -97,6 +97,10 @@ class NativeProducer:
         """Name the transaction that was left open; see NamesLeftTransaction."""
         return PreparedTxnState() if self._left is None else self._left.name()
 
+    def has_committed(self, state: PreparedTxnState) -> bool:
+        """True if Kafka has committed the transaction of ``state``; see LooksUpCommits."""
+        return self._left is not None and self._left.has_committed(state)
+
     def begin_transaction(self) -> None:
         """Begin a transaction, without a request; see KafkaParticipant. Waits for the answer to a commit that was
         sent."""

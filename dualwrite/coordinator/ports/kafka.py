@@ -158,3 +158,17 @@ class NamesLeftTransaction(Protocol):
 def name_of_left_transaction(participant: object) -> PreparedTxnState:
     """The state that names the transaction that ``participant`` found open; the empty state if that is not known."""
     return participant.name_left_transaction() if isinstance(participant, NamesLeftTransaction) else PreparedTxnState()
+
+
+@runtime_checkable
+class LooksUpCommits(Protocol):
+    """Recovers a transactional id, and can look up whether an earlier transaction of it was committed."""
+
+    def has_committed(self, state: PreparedTxnState) -> bool:
+        """After ``init_transactions(keep_prepared_txn=True)``, before the open transaction is ended: True if Kafka has
+        committed the transaction of ``state``, as far as its log tells."""
+
+
+def has_committed(participant: object, state: PreparedTxnState) -> bool:
+    """True if Kafka has committed the transaction of ``state``, as far as ``participant`` can tell."""
+    return isinstance(participant, LooksUpCommits) and participant.has_committed(state)

@@ -26,6 +26,12 @@ class PredecessorTransaction(Protocol):
     def name(self) -> PreparedTxnState:
         """The state that names it, for the record; the empty state if there is none, or it is ending."""
 
+    def has_committed(self, state: PreparedTxnState) -> bool:
+        """True if the transaction of ``state`` was committed before, as far as the log tells.
+
+        :raises KafkaUnavailableError: if Kafka does not answer.
+        """
+
     def end(self, decided: RecoveryDecision) -> Outcome:
         """Commit or abort it, without comparing."""
 

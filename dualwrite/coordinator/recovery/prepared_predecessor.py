@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dualwrite.client.fate.transaction_fate import ended_transaction, ongoing_transaction, open_transaction
 from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision, end_of, outcome_in_log, verdict
 from dualwrite.errors import KafkaUnavailableError
-from dualwrite.ids import EndedTransaction, OngoingTransaction, PreparedTxnState, ProducerIdentity
+from dualwrite.ids import EndedTransaction, Ending, OngoingTransaction, PreparedTxnState, ProducerIdentity
 
 if TYPE_CHECKING:
     from dualwrite.client.admin.control_plane import ControlPlane
@@ -55,6 +55,13 @@ class PreparedPredecessor:
         if self._initialized.ongoing is None:
             return PreparedTxnState()
         return open_transaction(self._control, self._transactional_id, self._initialized.ongoing)
+
+    def has_committed(self, state: PreparedTxnState) -> bool:
+        """True if the transaction of ``state`` was committed before, as far as the log tells; see
+        PredecessorTransaction."""
+        if self._initialized.ongoing == state.producer:  # then it is the open one
+            return False
+        return ended_transaction(self._control, state).ending is Ending.COMMITTED
 
     def end(self, decided: RecoveryDecision) -> Outcome:
         """Commit or abort it, without comparing."""

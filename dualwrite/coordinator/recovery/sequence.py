@@ -11,9 +11,9 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Generic, Protocol, TypeVar
 
 from dualwrite.coordinator.ports.database import DecisionStore, LockedStateRow
-from dualwrite.coordinator.ports.kafka import KafkaParticipant, name_of_left_transaction
+from dualwrite.coordinator.ports.kafka import KafkaParticipant, has_committed, name_of_left_transaction
 from dualwrite.coordinator.rules.lease import Lease, LeaseLostError
-from dualwrite.coordinator.rules.recovery_decision import Outcome
+from dualwrite.coordinator.rules.recovery_decision import DETAILS, Outcome
 from dualwrite.ids import PreparedTxnState
 
 ParticipantFactory = Callable[[], KafkaParticipant]
@@ -73,6 +73,9 @@ class Recovery(Generic[R]):
         self.unclaimed: dict[Lease, PreparedTxnState] = {}
         """By the lease of a new row: the transaction found open under it, which stays open until it is on record; the
         empty state if only the row's own state is to be put on record."""
+        self.forgotten: dict[Lease, PreparedTxnState] = {}
+        """By lease: the transaction of a unit of work of this process that Kafka has committed, and that the database
+        does not know. What is open stays open until it is on record."""
         self._store = store
         self._make = make
         self._runner = runner
@@ -122,14 +125,22 @@ class Recovery(Generic[R]):
             yield held
 
     def _complete(self, lease: Lease, state: PreparedTxnState) -> None:
-        """End the predecessor's transaction, unless the row is new and something must go on record first.
+        """End the predecessor's transaction, unless something must go on record first.
+
+        - A unit of work whose COMMIT was in doubt, and that Kafka has committed although the row does not know it.
+
+        If the row is new:
 
         - The open transaction: no unit of work of this row began it. Another row may have decided to commit it, in
           another database or schema, or one that was deleted.
         - The row's own state: its transaction was in another cluster. This one's log is not asked, because it may have
           a transaction of the same producer id, epoch and offset: each cluster counts them from the beginning.
         """
-        participant = self.participants[lease]
+        participant, doubtful = self.participants[lease], lease.memory.doubtful
+        if doubtful and has_committed(participant, doubtful):
+            self.forgotten[lease] = doubtful
+            self.outcomes[lease] = Outcome.HEURISTIC_COMMIT
+            return
         if lease.memory.is_new:
             unclaimed = name_of_left_transaction(participant)
             if unclaimed or state:
@@ -142,10 +153,14 @@ class Recovery(Generic[R]):
     def record(self, lease: Lease) -> None:
         """Put the heuristic outcome of ``lease`` on record, after its row's lock was released."""
         self._observe("RECOVER_RECORD")
-        if lease in self.unclaimed:
+        outcome = self.outcomes[lease]
+        if lease in self.forgotten:
+            self._store.note_outcome(lease.transactional_id, self.forgotten[lease], outcome, DETAILS[outcome])
+            lease.memory.doubtful = None
+        elif lease in self.unclaimed:
             self._store.mark_recovered(lease, self.unclaimed[lease])
         else:
-            self._store.record(lease, self.outcomes[lease])
+            self._store.record(lease, outcome)
 
 
 def recover(

@@ -19,14 +19,14 @@ from collections.abc import Callable
 from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
-from dualwrite.client.fate.transaction_fate import ongoing_transaction, open_transaction
+from dualwrite.client.fate.transaction_fate import ended_transaction, ongoing_transaction, open_transaction
 from dualwrite.client.terms.transaction_states import ENDING, ONGOING
 from dualwrite.client.terms.versions import TV2
 from dualwrite.coordinator.ports.runtime import Runtime
 from dualwrite.coordinator.recovery.prepared_predecessor import EndingCheck
 from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision, end_of, identity_after, verdict
 from dualwrite.errors import FencedError, KafkaRefusedError, KafkaUnavailableError
-from dualwrite.ids import NO_PRODUCER, OngoingTransaction, PreparedTxnState, ProducerIdentity
+from dualwrite.ids import NO_PRODUCER, Ending, OngoingTransaction, PreparedTxnState, ProducerIdentity
 from dualwrite.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -74,6 +74,11 @@ class UnpreparedPredecessor:
         if described is None or described.state != ONGOING:
             return PreparedTxnState()
         return open_transaction(self._control, self._transactional_id, described.producer)
+
+    def has_committed(self, state: PreparedTxnState) -> bool:
+        """True if the transaction of ``state`` was committed before, as far as the log tells; see
+        PredecessorTransaction."""
+        return ended_transaction(self._control, state).ending is Ending.COMMITTED
 
     def end(self, decided: RecoveryDecision) -> Outcome:
         """Commit or abort it, without comparing."""

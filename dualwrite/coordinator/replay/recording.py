@@ -12,6 +12,7 @@ from sqlalchemy import Row
 
 from dualwrite.coordinator.ports.kafka import (
     KafkaParticipant,
+    has_committed,
     name_of_left_transaction,
     name_of_open_transaction,
 )
@@ -122,6 +123,10 @@ class RecordingParticipant:
     def name_left_transaction(self) -> PreparedTxnState:
         """Name the transaction that was left open; see NamesLeftTransaction."""
         return name_of_left_transaction(self._inner)
+
+    def has_committed(self, state: PreparedTxnState) -> bool:
+        """True if Kafka has committed the transaction of ``state``; see LooksUpCommits."""
+        return has_committed(self._inner, state)
 
     def begin_transaction(self) -> None:
         """Begin a transaction, without a request; see KafkaParticipant."""

@@ -59,6 +59,9 @@ class LeaseMemory:
 
     :param state: the state in the row when this process last read or wrote it; None before the first read.
     :param pending: a state written in a transaction whose end is not known yet.
+    :param doubtful: a state whose COMMIT may have been sent, and that the locked row did not hold afterwards. Recovery
+        has yet to find out whether Kafka has committed it all the same: a successor may have read it in the row before
+        the database forgot both.
     :param uncompleted: a state that is decided, and not yet known to be committed in Kafka.
     :param versions: the lease's version, and the one that a renewal in progress is about to write.
     :param is_new: True if the row is new in its cluster, and was not recovered since (``tables.UNRECOVERED``): it was
@@ -69,6 +72,7 @@ class LeaseMemory:
 
     state: PreparedTxnState | None = None
     pending: PreparedTxnState | None = None
+    doubtful: PreparedTxnState | None = None
     uncompleted: PreparedTxnState | None = None
     versions: tuple[int, ...] = ()
     is_new: bool = False
@@ -85,7 +89,7 @@ class LeaseMemory:
 
     def writes(self, state: PreparedTxnState) -> None:
         """Note that a transaction is about to write ``state``. Until it has ended, the row may hold either state."""
-        self.pending = state
+        self.pending, self.doubtful = state, None
 
     def committed(self) -> None:
         """Note that the transaction that wrote the pending state was committed."""
@@ -100,6 +104,10 @@ class LeaseMemory:
     def rolled_back(self) -> None:
         """Note that the transaction that wrote the pending state was rolled back."""
         self.pending = None
+
+    def not_committed(self) -> None:
+        """Note that the locked row does not hold the pending state, whose COMMIT may have been sent."""
+        self.doubtful, self.pending = self.pending, None
 
     def renews(self, now: int, version: int) -> None:
         """Note that the lease, whose locked row has the version ``now``, is about to be renewed as ``version``. Until

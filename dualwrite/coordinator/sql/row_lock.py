@@ -40,8 +40,11 @@ def expected_state(lease: Lease, row: Row[Any] | None) -> PreparedTxnState:
         memory.renewed(observed.lease_version or 0)
     if memory.state is None:
         memory.read(observed.state)
-    elif memory.pending is not None and memory.pending.is_same_as(observed.state):
-        memory.committed()
+    elif memory.pending is not None:
+        if memory.pending.is_same_as(observed.state):
+            memory.committed()
+        else:
+            memory.not_committed()
     return observed.state
 
 

@@ -14,7 +14,7 @@ from dualwrite.coordinator.slots.pool import Pool
 from dualwrite.errors import InDoubtError, InvalidTransactionStateError, KafkaUnavailableError, NoFreeSlotError
 from tests.support.coordinator.event_table import events, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka, Fault
-from tests.support.coordinator.usual_unit import fail_at, in_both, recovered, write, write_unit
+from tests.support.coordinator.usual_unit import break_commit, fail_at, in_both, recovered, write, write_unit
 from tests.support.waiting import eventually
 
 Make = Callable[..., DualWrite]
@@ -63,19 +63,6 @@ def test_the_next_unit_waits_until_the_earlier_one_is_finished(
 
 
 # The commit whose outcome is unknown.
-
-
-def break_commit(engine: Engine, monkeypatch: pytest.MonkeyPatch, *, after_effect: bool, error: BaseException) -> None:
-    """Let the next COMMIT fail, before or after its effect."""
-    plain = engine.dialect.do_commit
-
-    def fail(connection: Any) -> None:
-        monkeypatch.setattr(engine.dialect, "do_commit", plain)
-        if after_effect:
-            plain(connection)
-        raise error
-
-    monkeypatch.setattr(engine.dialect, "do_commit", fail)
 
 
 def test_an_unknown_commit_that_happened_is_a_success(

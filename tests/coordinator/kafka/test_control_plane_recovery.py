@@ -10,7 +10,7 @@ from dualwrite.coordinator.recovery.prepared_predecessor import EndingNotChecked
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import ForeignClusterError, KafkaUnavailableError
 from dualwrite.ids import Anchor, PreparedTxnState
-from tests.support.coordinator.fake_control_plane import CONFIG, SESSION, T0, FakeControl
+from tests.support.coordinator.librdkafka.fake_control_plane import CONFIG, SESSION, T0, FakeControl
 
 DECIDED = PreparedTxnState(SESSION, Anchor.of(T0, 1))
 

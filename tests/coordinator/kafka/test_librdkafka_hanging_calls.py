@@ -12,8 +12,8 @@ from dualwrite.client.librdkafka.record_queue import RECORDS_PER_POLL
 from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.errors import InvalidTransactionStateError, KafkaUnavailableError
 from dualwrite.records.outgoing import OutgoingRecord
-from tests.support.coordinator.fake_control_plane import T0
-from tests.support.coordinator.librdkafka_rig import MEMBER, POSITIONS, FakeMessage, LibrdkafkaRig
+from tests.support.coordinator.librdkafka.fake_control_plane import T0
+from tests.support.coordinator.librdkafka.librdkafka_rig import MEMBER, POSITIONS, FakeMessage, LibrdkafkaRig
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from dualwrite.client.terms.verbs import ProducerState
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import InvalidTransactionStateError, KafkaRefusedError, KafkaUnavailableError, PrepareFailedError
 from dualwrite.ids import Anchor, PreparedTxnState
-from tests.support.coordinator.fake_control_plane import SESSION, T0
-from tests.support.coordinator.librdkafka_rig import MEMBER, OFFSETS, POSITIONS, LibrdkafkaRig, kafka_error
+from tests.support.coordinator.librdkafka.fake_control_plane import SESSION, T0
+from tests.support.coordinator.librdkafka.librdkafka_rig import MEMBER, OFFSETS, POSITIONS, LibrdkafkaRig, kafka_error
 
 
 def test_offsets_are_part_of_what_is_prepared() -> None:

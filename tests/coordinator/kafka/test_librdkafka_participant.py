@@ -30,8 +30,8 @@ from dualwrite.errors import (
 )
 from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity
 from dualwrite.records.outgoing import OutgoingRecord
-from tests.support.coordinator.fake_control_plane import CONFIG, SESSION, T0, T1, FakeControl
-from tests.support.coordinator.librdkafka_rig import FakeMessage, LibrdkafkaRig, kafka_error
+from tests.support.coordinator.librdkafka.fake_control_plane import CONFIG, SESSION, T0, T1, FakeControl
+from tests.support.coordinator.librdkafka.librdkafka_rig import FakeMessage, LibrdkafkaRig, kafka_error
 
 
 def test_a_configuration_that_librdkafka_refuses_is_a_configuration_error() -> None:

@@ -10,8 +10,8 @@ from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import InvalidTransactionStateError, KafkaUnavailableError, PrepareFailedError
 from dualwrite.ids import Anchor, EndedTransaction, Ending, PreparedTxnState, ProducerIdentity, TopicPartition
 from dualwrite.records.outgoing import OutgoingRecord
-from tests.support.coordinator.fake_control_plane import SESSION, T0, T1
-from tests.support.coordinator.librdkafka_rig import LibrdkafkaRig
+from tests.support.coordinator.librdkafka.fake_control_plane import SESSION, T0, T1
+from tests.support.coordinator.librdkafka.librdkafka_rig import LibrdkafkaRig
 
 
 def test_a_kept_transaction_that_began_at_the_anchor_is_committed_under_the_new_identity() -> None:

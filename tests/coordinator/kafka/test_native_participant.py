@@ -25,7 +25,7 @@ from dualwrite.errors import (
 )
 from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity, TopicPartition
 from dualwrite.records.outgoing import OutgoingRecord
-from tests.support.coordinator.fake_control_plane import CONFIG, SESSION, T0, T1, FakeControl
+from tests.support.coordinator.librdkafka.fake_control_plane import CONFIG, SESSION, T0, T1, FakeControl
 
 HEIR = ProducerIdentity(7, 1)
 

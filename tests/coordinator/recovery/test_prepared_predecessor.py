@@ -14,7 +14,7 @@ from dualwrite.errors import KafkaRefusedError, KafkaUnavailableError
 from dualwrite.ids import NO_PRODUCER, Anchor, PreparedTxnState, ProducerIdentity, TopicPartition
 from dualwrite.records.batch import Record, build_batch
 from dualwrite.records.header import BatchFields
-from tests.support.coordinator.fake_control_plane import CONFIG, SESSION, T0, FakeControl
+from tests.support.coordinator.librdkafka.fake_control_plane import CONFIG, SESSION, T0, FakeControl
 
 FIRST = Anchor.of(T0, 0)
 NATIVE = PreparedTxnState(SESSION, first_record=FIRST)
@@ -61,6 +61,30 @@ def test_a_transaction_that_is_not_open_is_looked_up_in_the_log(
     control.log.slice = found
     assert transaction.complete(state) is outcome
     assert control.ended == []
+
+
+@pytest.mark.parametrize("state", [NATIVE, LIBRDKAFKAS], ids=["native", "librdkafka"])
+@pytest.mark.parametrize(
+    ("found", "is_committed"),
+    [(log(), True), (ABORTED, False), (log(content=records(NOW)), False), (None, False)],
+    ids=["committed", "aborted", "not there", "no topic"],
+)
+def test_the_log_tells_whether_an_earlier_transaction_was_committed(
+    state: PreparedTxnState, found: LogSlice | None, is_committed: bool
+) -> None:
+    transaction, control = kept()
+    control.log.slice = found
+    assert transaction.has_committed(state) is is_committed
+
+
+def test_an_open_transaction_was_not_committed_and_no_log_is_read_for_it() -> None:
+    transaction, control = kept(KEPT)
+    control.log.slice = log()
+    assert not transaction.has_committed(NATIVE)
+    assert control.log.timeouts == []
+    later, control = kept(InitializedProducer(ProducerIdentity(7, 9), ProducerIdentity(7, 8)))
+    control.log.slice = log()
+    assert later.has_committed(NATIVE)
 
 
 def test_the_stored_transaction_is_looked_up_after_another_one_was_aborted() -> None:

@@ -16,7 +16,7 @@ from dualwrite.records.batch import Record, build_batch
 from dualwrite.records.control import Marker, build_marker
 from dualwrite.records.header import BatchFields, place_batch
 from dualwrite.wire.error_codes import ErrorCode
-from tests.support.coordinator.fake_control_plane import CONFIG, T0, FakeControl
+from tests.support.coordinator.librdkafka.fake_control_plane import CONFIG, T0, FakeControl
 
 SESSION, NEXT = ProducerIdentity(7, 0), ProducerIdentity(7, 1)
 NATIVE = PreparedTxnState(SESSION, first_record=Anchor.of(T0, 5))

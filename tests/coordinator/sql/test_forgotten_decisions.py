@@ -5,7 +5,7 @@ shows them, and the application goes on with its warm slot.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,13 +20,11 @@ from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import DatabaseBusyError, DecisionLostError
 from dualwrite.ids import PreparedTxnState
+from tests.support.coordinator.database_copies import ID, copied, set_back, state_now
 from tests.support.coordinator.event_table import TakingStore, events, slot_rows, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka, Fault
 
 pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
-
-Rows = Mapping[str, Sequence[Mapping[str, Any]]]
-ID = "orders-0"
 
 
 @pytest.fixture
@@ -42,25 +40,6 @@ def write(dual_write: DualWrite, value: str) -> None:
 
 def states(dual_write: DualWrite) -> list[tuple[str, Outcome]]:
     return [(outcome.state, outcome.outcome) for outcome in dual_write.outcomes()]
-
-
-def copied(engine: Engine) -> Rows:
-    with engine.connect() as connection:
-        return {each.name: [dict(row._mapping) for row in connection.execute(select(each))] for each in (table, events)}
-
-
-def set_back(engine: Engine, rows: Rows) -> None:
-    """The tables are again what they were when ``rows`` were read; leases and their versions included."""
-    with engine.begin() as connection:
-        for each in (table, events):
-            connection.execute(delete(each))
-            for row in rows[each.name]:
-                connection.execute(insert(each).values(**row))
-
-
-def state_now(engine: Engine) -> str:
-    row = slot_rows(engine)[ID]
-    return f"{row.prepared_txn_state}:{row.anchor}" if row.anchor else str(row.prepared_txn_state)
 
 
 def test_a_decision_that_the_database_forgot_is_on_record_before_the_next_unit_of_work(

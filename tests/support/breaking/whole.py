@@ -21,7 +21,7 @@ from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.engine.contract import Operation
 from dualwrite.client.engine.engine import Engine
 from dualwrite.client.engine.transaction_requests import TransactionRequests
-from dualwrite.coordinator.recovery import prepared_predecessor
+from dualwrite.coordinator.recovery import prepared_predecessor, sequence
 from dualwrite.coordinator.recovery.sequence import Recovery
 from dualwrite.coordinator.rules.lease import Lease, LeaseLostError
 from dualwrite.coordinator.rules.machine import Event
@@ -61,6 +61,7 @@ STORING = Breakable(memory_database, "storing")
 NEXT_TOKEN = Breakable(MemoryDatabase, "next_token")
 REQUIRE_RENEWED_ROW = Breakable(slot_leases, "require_row")
 STATUS = Breakable(SlotObserver, "status")
+HAS_COMMITTED = Breakable(sequence, "has_committed")
 COMPLETE = Breakable(Recovery, "_complete")
 ROUTES = Breakable(connection, "ROUTES")
 

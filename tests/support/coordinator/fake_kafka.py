@@ -191,6 +191,9 @@ class FakeParticipant:
         left = self.kafka.ongoing
         return PreparedTxnState(left.producer, Anchor.of(PARTITION, left.start_offset)) if left else PreparedTxnState()
 
+    def has_committed(self, state: PreparedTxnState) -> bool:
+        return self.kafka.ending_of(state).ending is Ending.COMMITTED
+
     @property
     def open_transaction(self) -> PreparedTxnState:
         return PreparedTxnState(self.identity, self.anchor) if self.anchor else PreparedTxnState()

@@ -1,7 +1,9 @@
 """The unit of work that most tests write: a row and a record with the same value."""
 
 from collections.abc import Callable
+from typing import Any
 
+import pytest
 from sqlalchemy import Engine, insert
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -71,3 +73,16 @@ def recovered(dual_write: DualWrite) -> bool:
 
 def in_both(engine: Engine, kafka: FakeKafka, *values: str) -> bool:
     return stored_values(engine) == kafka.committed == list(values) and kafka.ongoing is None
+
+
+def break_commit(engine: Engine, monkeypatch: pytest.MonkeyPatch, *, after_effect: bool, error: BaseException) -> None:
+    """Let the next COMMIT fail, before or after its effect."""
+    plain = engine.dialect.do_commit
+
+    def fail(connection: Any) -> None:
+        monkeypatch.setattr(engine.dialect, "do_commit", plain)
+        if after_effect:
+            plain(connection)
+        raise error
+
+    monkeypatch.setattr(engine.dialect, "do_commit", fail)

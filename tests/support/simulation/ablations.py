@@ -253,6 +253,11 @@ ABLATIONS = {
             ((whole.STORING, whole.storing_the_state_alone),),
         ),
         Ablation(
+            "doubt-not-looked-up",
+            "the transaction of a COMMIT in doubt that the row does not know is looked for in Kafka's log",
+            ((whole.HAS_COMMITTED, whole.never),),
+        ),
+        Ablation(
             "database-forgets",
             "the database keeps what it has committed",
             ((whole.COMMIT, whole.remembering_commit), (whole.RESTART, whole.forgetful_restart)),

@@ -104,6 +104,9 @@ class OlderProducer(KafkaParticipant):
         """Name the transaction that was left open; see NamesLeftTransaction."""
         return PreparedTxnState() if self._left is None else self._left.name()
 
+    def has_committed(self, state: PreparedTxnState) -> bool:
+        return self._left is not None and self._left.has_committed(state)
+
     def begin_transaction(self) -> None:
         self._begin()
 

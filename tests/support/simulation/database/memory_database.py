@@ -208,8 +208,11 @@ class MemoryTransaction:
         memory = lease.memory
         if memory.state is None:
             memory.read(row.state)
-        elif memory.pending is not None and memory.pending.is_same_as(row.state):
-            memory.committed()
+        elif memory.pending is not None:
+            if memory.pending.is_same_as(row.state):
+                memory.committed()
+            else:
+                memory.not_committed()
         return row.state
 
     def store(self, lease: Lease, state: PreparedTxnState) -> None:

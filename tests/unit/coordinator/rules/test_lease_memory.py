@@ -79,6 +79,18 @@ def test_a_transaction_whose_end_is_unknown_may_have_either_state() -> None:
     assert memory.finding(row(state(3)), TOKEN) is RowFinding.COPIED
 
 
+def test_a_state_that_the_locked_row_does_not_hold_is_doubtful_until_the_next_one_is_written() -> None:
+    memory = memory_of(state(1), state(2))
+    memory.writes(state(3))
+    memory.not_committed()
+    assert (memory.pending, memory.doubtful) == (None, state(3))
+    assert memory.finding(row(state(3)), TOKEN) is RowFinding.COPIED
+    memory.rolled_back()
+    assert memory.doubtful == state(3), "the end in the database says nothing about Kafka"
+    memory.writes(state(4))
+    assert memory.doubtful is None
+
+
 def test_a_renewal_whose_end_is_unknown_may_have_either_version() -> None:
     memory = memory_of(state(1), version=100)
     memory.renews(100, 101)

@@ -11,7 +11,7 @@ from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
 from dualwrite.ids import ProducerIdentity, TopicPartition
 from dualwrite.records.outgoing import OutgoingRecord
 from tests.support.coordinator.fake_consumer import Position
-from tests.support.coordinator.fake_control_plane import CONFIG, T0, T1, FakeControl
+from tests.support.coordinator.librdkafka.fake_control_plane import CONFIG, T0, T1, FakeControl
 
 OFFSETS = TopicPartition("__consumer_offsets", 3)
 MEMBER = GroupMember("group", 1, "member")
