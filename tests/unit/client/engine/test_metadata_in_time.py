@@ -10,6 +10,7 @@ from dualwrite.errors import KafkaRefusedError
 from dualwrite.ids import TopicPartition
 from dualwrite.wire.apis import ApiKey
 from dualwrite.wire.error_codes import ErrorCode
+from tests.support.client.simulated_cluster import SimulatedCluster, SimulatedDriver
 from tests.support.client.simulated_engine import committed, ready, refuse
 
 
@@ -171,3 +172,38 @@ def test_an_invalid_topic_name_is_refused_at_once_and_affects_no_other_topic(top
     driver.produce(b"b", topic="u")
     driver.commit()
     assert driver.cluster.logs[TopicPartition("u", 0)].committed() == [b"b"]
+
+
+def test_a_partition_that_had_no_leader_when_its_topic_was_learnt_is_asked_for_when_it_is_written_to() -> None:
+    driver = SimulatedDriver(SimulatedCluster())
+    driver.cluster.has_leaders = False
+    driver.init()
+    driver.begin(b"a")
+    flush = driver.engine.flush(driver.now)
+    while not driver.engine.metadata.topics:
+        driver.turn(flush)
+    driver.engine.abandon()
+    driver.abort()
+    while driver.turn():
+        """The engine takes in what is known of the topic, and has nothing left to ask for."""
+    driver.cluster.has_leaders = True
+    driver.begin(b"b")
+    assert driver.commit() is TransactionResult.COMMITTED
+    assert driver.cluster.logs[TopicPartition("t", 0)].committed() == [b"b"]
+
+
+def test_the_pauses_between_questions_begin_anew_when_a_leader_was_found() -> None:
+    driver, questions = ready(), []
+    driver.cluster.gives_hints = False
+    for value in (b"a", b"b"):
+        driver.cluster.has_leaders, driver.cluster.leader = False, 1 - driver.cluster.leader
+        driver.begin(value)
+        commit, began = driver.engine.commit_transaction(driver.now), driver.now
+        while driver.now < began + 3.0:
+            driver.turn(commit)
+        questions.append(driver.cluster.requests.count(ApiKey.METADATA))
+        driver.cluster.has_leaders = True
+        driver.run(commit)
+        driver.cluster.requests.clear()
+    assert questions[0] == questions[1]
+    assert committed(driver) == [b"a", b"b"]
