@@ -2,6 +2,7 @@
 
 import gc
 import queue
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -32,6 +33,23 @@ def test_all_calls_are_made_in_one_thread_that_ends_when_it_is_closed() -> None:
     calls.close()
     thread.join(20)
     assert not thread.is_alive()
+    calls.close()
+
+
+def test_a_call_after_a_close_is_made_in_another_thread() -> None:
+    calls = DeadlineCalls(grace=20)
+    first = calls.call("x", 1, threading.current_thread)
+    calls.close()
+    first.join(20)
+    assert calls.call("x", 1, threading.current_thread) is not first
+    calls.close()
+
+
+def test_an_exit_that_a_users_function_asks_for_in_a_call_is_the_callers() -> None:
+    calls = DeadlineCalls(grace=20)
+    with pytest.raises(SystemExit, match="stop"):
+        calls.call("send", 1, lambda: sys.exit("stop"))
+    assert calls.call("abort", 1, lambda: 7) == 7
     calls.close()
 
 

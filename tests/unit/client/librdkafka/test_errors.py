@@ -26,6 +26,8 @@ TABLE = [
     (KafkaError(KafkaError._ALL_BROKERS_DOWN), KafkaUnavailableError),
     (KafkaError(KafkaError._MSG_TIMED_OUT), KafkaUnavailableError),
     (KafkaError(KafkaError.NOT_COORDINATOR, retriable=True), KafkaUnavailableError),
+    (KafkaError(KafkaError._STATE, retriable=True), KafkaUnavailableError),
+    (KafkaError(KafkaError._STATE), KafkaRefusedError),
     (KafkaError(KafkaError.INVALID_TRANSACTION_TIMEOUT, fatal=True), TwoPhaseCommitUnavailableError),
     (KafkaError(KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, fatal=True), TwoPhaseCommitUnavailableError),
     (KafkaError(KafkaError.INVALID_TXN_STATE, txn_requires_abort=True), KafkaRefusedError),
@@ -63,6 +65,7 @@ def test_only_a_refusal_of_two_phase_commit_reads_as_one(
     with pytest.raises(DualWriteError) as caught, translating("init", two_phase=two_phase):
         raise KafkaException(KafkaError(code, fatal=True))
     assert type(caught.value) is expected
+    assert getattr(caught.value, "code", None) == code
 
 
 def test_records_out_of_order_ask_for_another_attempt() -> None:
@@ -94,6 +97,11 @@ def test_a_refusal_keeps_kafkas_code_and_name() -> None:
     with pytest.raises(KafkaRefusedError) as caught:
         translate(KafkaError(KafkaError.INVALID_TXN_STATE))
     assert (caught.value.code, caught.value.name) == (48, "INVALID_TXN_STATE")
+
+
+@pytest.mark.parametrize("code", [KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC])
+def test_a_record_for_what_librdkafka_does_not_know_is_refused_for_good(code: int) -> None:
+    assert is_permanent(KafkaError(code))
 
 
 @pytest.mark.parametrize("code", sorted(REFUSES_THE_RECORD))
