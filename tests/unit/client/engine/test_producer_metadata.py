@@ -113,3 +113,30 @@ def test_a_topic_that_waiting_will_not_bring_is_refused(directory: ProducerMetad
     code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert directory.learn(metadata(1, 5, code), 1.0) == {"t": code}
     assert not directory.is_stale
+
+
+def test_a_partition_that_the_topic_has_no_more_has_no_leader(directory: ProducerMetadata) -> None:
+    assert directory.leader("t", 1) is None
+
+
+def test_partitions_are_known_by_their_index_whatever_the_answer_leaves_out(directory: ProducerMetadata) -> None:
+    answer = metadata(leader=2, epoch=6)
+    answer.topics[0].partitions[0].partition_index = 2
+    directory.learn(answer, 1.0)
+    assert [directory.leader("t", partition) for partition in range(4)] == [None, None, TWO, None]
+
+
+def test_a_topic_without_partitions_is_not_there_yet(directory: ProducerMetadata) -> None:
+    directory.want("u")
+    answer = metadata(leader=1, epoch=5)
+    answer.topics[0].name, answer.topics[0].partitions = "u", []
+    assert directory.learn(answer, 1.0) == {}
+    assert directory.is_stale
+    assert "u" not in directory.topics
+
+
+def test_a_topic_that_was_missing_and_has_come_is_not_forgotten(directory: ProducerMetadata) -> None:
+    directory.learn(metadata(1, 5, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), 1.0)
+    directory.learn(metadata(1, 5), 2.0)
+    directory.forget_unused()
+    assert directory.leader("t", 0) == ONE
