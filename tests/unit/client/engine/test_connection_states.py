@@ -57,11 +57,15 @@ def refused(peers: ConnectionStates, now: float) -> float:
 def test_a_broker_that_refuses_is_tried_again_after_growing_pauses_until_it_was_open_once() -> None:
     settings = ProducerSettings(ClientSettings((CURRENT,)), "app-0", reconnect_backoff=0.5, reconnect_backoff_max=1.5)
     peers = ConnectionStates(settings)
+    peers.open_connection(RETIRED, -5.0)
+    peers.lost(RETIRED, KafkaUnavailableError("gone"), -5.0)  # its pause is over
+    peers.take_commands()
     assert [refused(peers, now) for now in (0.0, 10.0, 20.0, 30.0)] == [0.5, 1.0, 1.5, 1.5]
     peers.open_connection(CURRENT, 40.0)
     peers.opened(CURRENT, NO_VERSIONS, 40.0)
-    assert peers.why_not() == [], "an old error explains nothing"
+    assert peers.why_not() == ["gone"], "an old error explains nothing"
     peers.lost(CURRENT, KafkaUnavailableError("reset"), 50.0)
+    peers.take_commands()
     assert [refused(peers, now) for now in (50.0, 60.0)] == [0.5, 1.0]
 
 
@@ -93,5 +97,9 @@ def test_only_a_connection_that_was_not_used_for_long_and_waits_for_nothing_is_c
     (tag,) = used.asked
     assert peers.open_connection(CURRENT, 24.0) is used, "an answer is due"
     peers.answered(CURRENT, tag)
+    peers.expire(23.9)
+    assert peers.take_commands() == [], "it was used less than ten seconds ago"
+    peers.open_connection(RETIRED, 14.0)
+    peers.take_commands()
     peers.expire(25.0)
-    assert peers.take_commands() == [Close(CURRENT)]
+    assert peers.take_commands() == [Close(CURRENT)], "the other is not open yet"

@@ -136,3 +136,11 @@ def test_the_first_refused_partition_decides_about_offsets() -> None:
     assert code_in(ApiKey.TXN_OFFSET_COMMIT, answer) == (ErrorCode.ILLEGAL_GENERATION, "t-1")
     partitions[1:] = []
     assert code_in(ApiKey.TXN_OFFSET_COMMIT, answer) == (ErrorCode.NONE, "")
+
+
+@pytest.mark.parametrize("repeatable", [True, False])
+@pytest.mark.parametrize("bumps_epoch", [True, False])
+def test_the_end_of_a_transaction_is_repeated_only_if_its_caller_allows_it(bumps_epoch: bool, repeatable: bool) -> None:
+    """A late copy could end a later transaction of the same identity."""
+    call = end_txn(ID, PRODUCER, True, bumps_epoch=bumps_epoch, repeatable=repeatable)
+    assert call.repeatable is repeatable
