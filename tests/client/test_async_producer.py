@@ -158,6 +158,27 @@ def test_a_transaction_that_librdkafka_prepared_is_completed_by_its_anchor(
     assert seen(broker, topic) == [b"first"]
 
 
+def test_an_older_state_of_librdkafka_does_not_commit_a_later_transaction(
+    broker: EmbeddedBroker, config: dict[str, Any], topic: str
+) -> None:
+    other = LibrdkafkaProducer(config)
+    other.init_transactions()
+    states = []
+    for value in ("first", "second"):
+        other.begin_transaction()
+        other.produce(OutgoingRecord(topic, value))
+        states.append(other.prepare_transaction())
+        if value == "first":
+            other.commit_transaction()
+    other.close()
+
+    async def test(producer: AsyncTwoPhaseProducer) -> None:
+        assert await producer.complete_transaction(states[0]) is TransactionResult.ABORTED
+
+    run(config, test, keep=True)
+    assert seen(broker, topic) == [b"first"]
+
+
 def test_a_full_buffer_makes_produce_wait_and_loses_nothing(
     broker: EmbeddedBroker, config: dict[str, Any], topic: str
 ) -> None:

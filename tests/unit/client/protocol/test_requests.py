@@ -138,6 +138,12 @@ def test_the_first_refused_partition_decides_about_offsets() -> None:
     assert code_in(ApiKey.TXN_OFFSET_COMMIT, answer) == (ErrorCode.NONE, "")
 
 
+def test_offsets_that_must_join_a_transaction_are_sent_in_the_version_that_does_or_not_at_all() -> None:
+    assert txn_offset_commit(ID, PRODUCER, OFFSETS, GroupMember("g"))[3:5] == (5, 5)
+    assert txn_offset_commit(ID, PRODUCER, OFFSETS, GroupMember("g"), joins=False)[3:5] == (3, 4)
+    assert add_offsets_to_txn(ID, PRODUCER, "g").cap == 4
+
+
 @pytest.mark.parametrize("repeatable", [True, False])
 @pytest.mark.parametrize("bumps_epoch", [True, False])
 def test_the_end_of_a_transaction_is_repeated_only_if_its_caller_allows_it(bumps_epoch: bool, repeatable: bool) -> None:
