@@ -182,3 +182,11 @@ def test_librdkafka_still_refuses_a_socket_timeout_beside_the_longest_transactio
 
 def quiet(librdkafka: dict[str, Any]) -> dict[str, Any]:
     return librdkafka | {"log_level": 0}
+
+
+def test_librdkafka_always_tells_of_lost_connections() -> None:
+    """Its log is the only place; and a request that it repeats may come late, and end a later transaction."""
+    quiet = {"bootstrap.servers": "a:1", "transactional.id": "app", "log.connection.close": False, "log_level": 3}
+    made = LibrdkafkaSettings.of(quiet).librdkafka
+    assert (made["log.connection.close"], made["log_level"]) == (True, 6)
+    assert LibrdkafkaSettings.of(quiet | {"log_level": 7}).librdkafka["log_level"] == 7

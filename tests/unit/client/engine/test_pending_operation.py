@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from dualwrite.client.engine.contract import Operation
 from dualwrite.client.engine.engine import Engine
-from dualwrite.errors import InvalidTransactionStateError
+from dualwrite.errors import InvalidTransactionStateError, PrepareFailedError
 from tests.support.client.simulated_cluster import SimulatedCluster, SimulatedDriver
 
 _LATER = 10.0
@@ -62,3 +63,21 @@ def test_a_wait_for_a_callback_ends_when_none_can_come(driver: SimulatedDriver) 
     driver.run(driver.engine.await_report(began, began + _LATER))
     assert driver.engine.unacknowledged == 0
     assert driver.now == began, "it waited for its last moment"
+
+
+def test_an_interrupt_before_a_call_has_its_result_ends_its_wait(
+    driver: SimulatedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def struck(_operation: Operation, _result: object = None) -> None:
+        raise KeyboardInterrupt
+
+    driver.produce(b"a")
+    operation = driver.engine.flush(driver.now)
+    with monkeypatch.context() as patched:
+        patched.setattr(Operation, "succeed", struck)
+        with pytest.raises(KeyboardInterrupt):
+            driver.run(operation)
+    driver.engine.interrupted()
+    assert operation.is_done, "a task would wait for it for ever"
+    with pytest.raises(PrepareFailedError, match="interrupted"):
+        operation.outcome()
