@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from sqlalchemy import delete
 
 from dualwrite.client.admin.cluster_client import DEFAULT_TIMEOUT
 from dualwrite.console import looks
@@ -15,7 +16,9 @@ from dualwrite.console.acting import ActionDesk
 from dualwrite.console.commands import MOST_TARGETS, Commands
 from dualwrite.console.looks import Place
 from dualwrite.coordinator.sql.outcome_store import outcomes
+from dualwrite.coordinator.sql.tables import kafka_transaction_outcome as outcome_table
 from dualwrite.errors import InputError, InvalidTransactionStateError, KafkaUnavailableError
+from dualwrite.operations.terminating import terminate
 from tests.support.console.asgi import basic
 from tests.support.console.served import ConsoleProcess, confirm, console_of, form_of, hidden_fields
 from tests.support.operations.places import OperationsSite, command
@@ -83,6 +86,37 @@ def test_the_command_that_is_shown_does_the_same(site: OperationsSite, console: 
     line = html.unescape(re.findall(r"<code>dualwrite (.*?)</code>", planned.body)[0])
     done = command(*line.split())
     assert (done.code, done.out.startswith(f"{site.slot()}: aborted ")) == (0, True)
+
+
+def test_a_target_that_is_named_twice_is_one(site: OperationsSite, desk: ActionDesk) -> None:
+    site.leave("one")
+    planned = desk.plan("resolve", [site.slot(), site.slot()])
+    assert (planned.targets, len(planned.lines)) == ((site.slot(),), 1)
+
+
+def test_nothing_is_resolved_under_what_is_no_name(site: OperationsSite, desk: ActionDesk) -> None:
+    site.leave("one")
+    planned = desk.plan("resolve", [site.slot()])
+    before = site.rows(), site.described()
+    for by in ("", "a\nb"):
+        with pytest.raises(InputError, match="resolve by"):
+            desk.run(planned, by)
+    assert (site.rows(), site.described()) == before
+
+
+def test_what_was_acknowledged_before_an_error_is_said(site: OperationsSite, desk: ActionDesk) -> None:
+    for value in ("one", "two"):
+        site.leave(value)
+        terminate(site.engine, site.broker.client_config, site.slot())
+    first, second = (outcome.id for outcome in outcomes(site.engine))
+    planned = desk.plan("acknowledge", [str(first), str(second)])
+    with site.engine.begin() as connection:
+        connection.execute(delete(outcome_table).where(outcome_table.c.id == second))
+    result = desk.run(planned, "Ann")
+    assert result.is_bad
+    done, missed = result.lines
+    assert "acknowledged by Ann" in done
+    assert missed.startswith(f"{second}: not acknowledged: ")
 
 
 def test_without_actions_there_is_no_form_and_no_endpoint(site: OperationsSite) -> None:
