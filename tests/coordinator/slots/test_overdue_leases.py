@@ -14,10 +14,10 @@ LEASE_TIMEOUT = 30.0
 class OneProcess:
     """A process with one warm slot, and the time that passes for it and for the database."""
 
-    def __init__(self, world: PoolWorld) -> None:
+    def __init__(self, world: PoolWorld, *, one_writer: bool = False) -> None:
         self.world = world
         self.runtime = ClockedRuntime()
-        self.pool: Pool = world.pool(runtime=self.runtime)
+        self.pool: Pool = world.pool(runtime=self.runtime, one_writer=one_writer)
         assert used(self.pool, world) == "a-0"
 
     def pass_time(self, seconds: float) -> None:
@@ -69,7 +69,10 @@ def test_a_lease_that_the_heartbeat_has_passed_over_is_overdue(process: OneProce
     assert takes_at_once(process.pool)
 
 
-def test_a_unit_that_finds_its_slot_taken_gets_another_one(process: OneProcess) -> None:
+@pytest.mark.parametrize("one_writer", [False, True])
+def test_a_unit_that_finds_its_slot_taken_gets_another_one(world: PoolWorld, one_writer: bool) -> None:
+    """Also where only one slot may be in use at a time: the one that is lost is not."""
+    process = OneProcess(world, one_writer=one_writer)
     process.pass_time(2 * LEASE_TIMEOUT)
     taker = process.world.pool("taker", size=1)
     assert used(taker, process.world) == "a-0"
