@@ -18,7 +18,7 @@ from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import FencedError, InvalidTransactionStateError
 from dualwrite.records.outgoing import OutgoingRecord
 from tests.support.coordinator.fake_kafka import FakeKafka
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS, eventually
 
 Repair = Callable[[Slot], Outcome | None]
 
@@ -192,6 +192,28 @@ def test_a_lost_slot_is_not_recovered_in_the_background(make_slot: Callable[[Rep
     slot.fence(FencedError("another process has it"))
     slot.finish_later()
     assert not slot.is_busy
+
+
+def test_an_answer_to_a_commit_that_comes_after_the_close_leaves_no_participant_open(
+    make_slot: Callable[[Repair], Slot], kafka: FakeKafka
+) -> None:
+    slot = make_slot(nothing_to_repair)
+    slot.recover()
+    kafka.is_slow = lambda: True
+    participant = slot.lend()
+    participant.begin_transaction()
+    participant.produce(OutgoingRecord("events", b"one"))
+    kafka.participants[-1].send_commit()
+    slot.give_back(participant)
+
+    def close_before(request: str) -> None:
+        if request == "collect":
+            slot.close(0)
+
+    kafka.before_effect = close_before
+    slot.complete_later()
+    assert not eventually(lambda: slot.is_busy, lambda is_busy: not is_busy)
+    assert (kafka.open_participants(), kafka.committed, slot.is_unfinished) == (0, ["one"], True)
 
 
 def test_a_slot_that_was_lost_before_its_commit_was_answered_counts_as_unfinished(
