@@ -51,3 +51,14 @@ def test_a_slot_that_was_lost_and_leased_again_stays_leased_when_the_loss_is_not
     mine.forget([first])  # the heartbeat has noticed, too, and comes later
     assert mine.held == [second]
     assert mine.slots_to_recover() == []
+
+
+def test_a_closing_pool_gives_back_no_slot_that_is_lost(world: PoolWorld) -> None:
+    """Another copy of the process may use it, under the same lease."""
+    pool = world.pool(size=1)
+    slot = pool.acquire(object())
+    slot.fence(FencedError("another copy of this process has written the row"))
+    before = world.leases.row("a-0")
+    pool.close(0)
+    assert world.leases.row("a-0") == before
+    assert world.leases.owners() == {"a-0": "me"}
