@@ -182,10 +182,15 @@ def test_a_lost_lease_that_is_forgotten_late_leaves_the_next_lease_of_its_slot_a
     assert own.held == [second]
 
 
-def test_a_lease_that_is_not_noted_yet_is_not_thought_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sweeper looks while a unit of work in another thread has its lease in the database, and no answer yet."""
-    leases = MemoryLeases()
+@pytest.mark.parametrize("is_swept", [False, True])
+def test_a_lease_that_is_not_noted_yet_is_not_thought_abandoned(
+    leases: MemoryLeases, monkeypatch: pytest.MonkeyPatch, is_swept: bool
+) -> None:
+    """The sweeper looks while another thread has a lease in the database, and no answer yet: a unit of work, or an
+    operator's sweep of slots that were given back."""
     made, take = registry(leases), leases.take
+    former = registry(leases, "former")
+    former.give_back(lease(former), finished=True)
     looks: list[Future[Any]] = []
 
     def slow_take(*arguments: Any, **options: Any) -> list[Lease]:
@@ -196,6 +201,6 @@ def test_a_lease_that_is_not_noted_yet_is_not_thought_abandoned(monkeypatch: pyt
 
     monkeypatch.setattr(leases, "take", slow_take)
     with ThreadPoolExecutor(1) as threads:
-        held = lease(made)
+        held = made.take(made.slots_to_recover(free_too=True)) if is_swept else lease(made)
         assert looks[0].result() == []
     assert names(held) == ["a-0"]

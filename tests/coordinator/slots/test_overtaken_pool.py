@@ -37,22 +37,6 @@ def test_a_unit_that_is_given_up_while_it_leases_leaves_the_slot_to_the_next(
     assert pool.acquire(object()) is leased
 
 
-def test_a_slot_that_was_lost_and_leased_again_stays_leased_when_the_loss_is_noticed_again(world: PoolWorld) -> None:
-    mine, taker = (world.pool(owner, size=1).registry for owner in ("me", "taker"))
-    first = mine.lease_one(1, lambda step: None)
-    assert first is not None
-    world.leases.now += 2 * 30.0
-    taken = taker.lease_one(1, lambda step: None)
-    assert taken is not None
-    taker.give_back([taken], finished=True)
-    mine.forget([first])  # a unit of work has noticed
-    second = mine.lease_one(1, lambda step: None)
-    assert second is not None
-    mine.forget([first])  # the heartbeat has noticed, too, and comes later
-    assert mine.held == [second]
-    assert mine.slots_to_recover() == []
-
-
 def test_a_closing_pool_gives_back_no_slot_that_is_lost(world: PoolWorld) -> None:
     """Another copy of the process may use it, under the same lease."""
     pool = world.pool(size=1)
