@@ -1,5 +1,6 @@
 """confluent-kafka's arguments, as the native producer's engine takes them."""
 
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -55,3 +56,11 @@ def test_a_groups_name_alone_is_enough() -> None:
 def test_invalid_group_metadata_is_refused(given: Any) -> None:
     with pytest.raises(TypeError, match="consumer_group_metadata"):
         member_of(given)
+
+
+def test_what_a_position_does_not_have_is_left_to_the_broker_and_offset_zero_is_an_offset() -> None:
+    positions = [
+        SimpleNamespace(topic="t", partition=0, offset=0, leader_epoch=0, metadata="m"),
+        SimpleNamespace(topic="t", partition=1, offset=5, leader_epoch=None, metadata=None),
+    ]
+    assert offsets_of(positions) == [CommittedOffset("t", 0, 0, 0, "m"), CommittedOffset("t", 1, 5, -1, "")]
