@@ -346,9 +346,13 @@ class Cluster:
     # --- producer ids
 
     def reserve_producer_ids(self) -> None:
-        """Reserve ``next_producer_id``. It is reserved on disk once the flusher's barrier is passed."""
+        """Reserve ``next_producer_id``. It is reserved on disk once the flusher's barrier is passed, also with
+        ``durability=os``: if a power cut took the reservation, a new producer could get the id of one whose records the
+        logs have, and its own would pass for those."""
         if self.next_producer_id >= self.state.reserved_before:
             self.record(ProducerIdsReserved(self.next_producer_id + PRODUCER_ID_BLOCK))
+            if not self._flusher.is_durable:
+                self._flusher.sync(self._journal)
 
     def skip_producer_ids(self, before: int) -> None:
         """Never allocate a producer id below ``before``, even if it is reserved."""

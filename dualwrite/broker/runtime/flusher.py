@@ -5,8 +5,8 @@ markers are durable. They go with the next round, because a separate round would
 
 ``durability=fsync``: the broker acknowledges nothing, and shows nothing to readers, before it is on disk.
 ``durability=os``: bytes count as durable once the operating system has them, as by Kafka's default. They survive a
-killed process but not a power cut. flush.messages and flush.ms of a topic begin rounds of fsyncs, too; requests wait
-for a round in progress.
+killed process but not a power cut. flush.messages and flush.ms of a topic begin rounds of fsyncs, too, and so does a
+reservation of producer ids; requests wait for a round in progress.
 
 A failed append or fsync leaves files in an unknown state. So the process stops, and a restart recovers from the disk.
 Thus there are no undo paths.

@@ -12,13 +12,14 @@ from dualwrite.broker.core.offsets import CommitOffsets, CommittedPosition
 from dualwrite.broker.facts.cluster import ClusterCreated, ProducerIdsReserved, TopicCreated, encode_fact
 from dualwrite.broker.log.journal import Journal
 from dualwrite.broker.runtime.cluster import JOURNAL_DIRECTORY
+from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.errors import CorruptLogError
 from dualwrite.ids import TopicPartition
 from dualwrite.records.batch import Record, build_batch
 from dualwrite.testing.files import MemoryFiles
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.broker.logs import opened as open_log
-from tests.support.broker.simulated import DATA_DIR, Rooms, append, read_log, run
+from tests.support.broker.simulated import DATA_DIR, Rooms, append, never, read_log, run
 
 
 async def opened(files: MemoryFiles, seed: int = 1) -> Rooms:
@@ -182,11 +183,13 @@ def test_a_topic_that_is_refused_or_only_validated_is_not_made() -> None:
     run(main())
 
 
-def test_no_producer_id_is_given_out_twice_over_any_number_of_restarts() -> None:
+@pytest.mark.parametrize("durable", [True, False], ids=["fsync", "os"])
+def test_no_producer_id_is_given_out_twice_over_any_number_of_power_cuts(durable: bool) -> None:
     async def main() -> None:
         files, given = MemoryFiles(), []
         for seed in range(6):
-            rooms = await opened(files)
+            rooms = Rooms(files, flusher=Flusher(durable, never), rng=random.Random(1))
+            await rooms.flusher.barrier()
             for _ in range(PRODUCER_ID_BLOCK // 2 + 1):
                 given.append(rooms.cluster.take_producer_id())
             await rooms.flusher.barrier()
