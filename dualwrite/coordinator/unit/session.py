@@ -153,6 +153,7 @@ class UnitSession(Session):
     def _flush_in_block(self) -> None:
         unit = unit_on(self.unit_connection)
         if unit is not None and unit.is_active:
+            refuse_lost_savepoint(self, unit)
             flush_all(lambda: [self])
 
 
@@ -166,6 +167,25 @@ def require_rolled_back(unit: UnitTransaction) -> None:
                 "rolled back; to try something, use a savepoint of the session (session.begin_nested())"
             )
         )
+
+
+def lost_savepoint(session: Session) -> InvalidTransactionStateError | None:
+    """The error of a session in which a failed flush has rolled a savepoint back that the application has not ended:
+    SQLAlchemy's own commit() would refuse, too."""
+    transaction = session.get_nested_transaction() or session.get_transaction()
+    if transaction is None or transaction.is_active:
+        return None
+    return InvalidTransactionStateError(
+        "a flush of a session of this unit of work failed inside a savepoint, and the error was caught, but the "
+        "savepoint was not ended: its rows are lost, so all of the unit is rolled back; use `with "
+        "session.begin_nested():` inside the `try`, or call the savepoint's rollback()"
+    )
+
+
+def refuse_lost_savepoint(session: Session, unit: UnitTransaction) -> None:
+    """Let ``unit`` fail if ``session`` is to be closed after what :func:`lost_savepoint` finds."""
+    if (error := lost_savepoint(session)) is not None:
+        unit.refuse(error)
 
 
 def flush_all(sessions: Callable[[], Iterable[Session]]) -> None:

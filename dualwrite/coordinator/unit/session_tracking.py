@@ -13,7 +13,13 @@ from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session, SessionTransaction, object_mapper
 
 from dualwrite.coordinator.unit.flushed_objects import FlushedObjects, require_usable
-from dualwrite.coordinator.unit.session import UnitSession, flush_all, is_pending, require_rolled_back
+from dualwrite.coordinator.unit.session import (
+    UnitSession,
+    flush_all,
+    is_pending,
+    refuse_lost_savepoint,
+    require_rolled_back,
+)
 from dualwrite.coordinator.unit.unit_transaction import SessionInUnit, UnitTransaction, unit_on
 from dualwrite.errors import InvalidTransactionStateError
 
@@ -77,6 +83,8 @@ class TrackedSession:
     def _close(self, plain: Callable[[], None]) -> None:
         """Close the session without losing pending objects."""
         unit, session = self._unit, self.session
+        if unit.in_user_code:
+            refuse_lost_savepoint(session, unit)
         if unit.in_user_code and is_pending(session):
             error = sys.exc_info()[1]
             error = None if error is self._handled else error

@@ -19,7 +19,7 @@ from dualwrite.coordinator.sql.engine.database_errors import connected
 from dualwrite.coordinator.sql.engine.engine_checks import discard, require_idle
 from dualwrite.coordinator.steps.driver import UnitDriver
 from dualwrite.coordinator.unit.beginning import begin_transaction
-from dualwrite.coordinator.unit.session import UnitSession, flush_all, is_pending
+from dualwrite.coordinator.unit.session import UnitSession, flush_all, is_pending, lost_savepoint
 from dualwrite.coordinator.unit.session_factory import UnitSessions
 from dualwrite.coordinator.unit.session_scope import SessionScope
 from dualwrite.coordinator.unit.unit_fate import UnitFate
@@ -145,7 +145,7 @@ class SqlUnit:
             transaction = self._transaction
             is_over = transaction is not None and (transaction.refused is not None or transaction.is_lost)
             if not is_over and self._used_sessions():
-                flush_all(self._used_sessions)
+                self._flush()
             if transaction is None:
                 return InvalidTransactionStateError(f"this unit of work has no database transaction: {LEAVE_TO_END}")
             if not self._transaction_is_ours():
@@ -164,12 +164,22 @@ class SqlUnit:
             self.limit.rest()
         return None
 
+    def _flush(self) -> None:
+        """Write what the sessions have not written yet.
+
+        :raises InvalidTransactionStateError: if a session has lost what it had written; see lost_savepoint.
+        """
+        flush_all(self._used_sessions)
+        for session in self._used_sessions():
+            if (error := lost_savepoint(session)) is not None:
+                raise error
+
     @within_limit
     def store(self, state: PreparedTxnState) -> None:
         """Write ``state`` into the row of the lease; see UnitDatabase."""
         assert self._connection is not None
         assert self._transaction is not None
-        flush_all(self._used_sessions)  # objects of delivery callbacks, which came as Kafka was prepared
+        self._flush()  # objects of delivery callbacks, which came as Kafka was prepared
         self._fate.require_open(self._transaction, storing=True)
         with self._fate.noted(self._transaction):
             self._store.store(self._connection, self._lease, state)
