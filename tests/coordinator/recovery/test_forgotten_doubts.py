@@ -73,6 +73,35 @@ def test_a_forgotten_commit_in_doubt_is_on_record_before_the_next_unit_of_work(
     assert dual_write.counters.heuristic == 1
 
 
+@pytest.mark.parametrize("is_recorded", [True, False])
+@pytest.mark.slow_cases("mariadb", "postgresql")
+def test_a_forgotten_commit_that_the_database_does_not_take_at_first_is_on_record_once(
+    engine: Engine, make_dual_write: Make, kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch, is_recorded: bool
+) -> None:
+    def recover() -> None:
+        with make_dual_write(engine) as heir:
+            assert list(heir.recover().values()) == [Outcome.COMMITTED]
+
+    def refuse_record(step: str) -> None:
+        database.observe(step)
+        if step == "RECOVER_RECORD" and not refused:
+            refused.append(step)
+            break_commit(engine, monkeypatch, after_effect=is_recorded, error=ConnectionError("lost"))
+
+    refused: list[str] = []
+    database = ForgetfulDatabase(engine, "orders-0", recover, is_looked_up=True)
+    dual_write = make_dual_write(engine, lease_timeout=3600, on_step=refuse_record)
+    dual_write.recover()
+    break_commit(engine, monkeypatch, after_effect=True, error=ConnectionError("lost"))
+    with pytest.raises(ConnectionError):
+        write_unit(dual_write, "one")
+    assert dual_write.wait_idle(timeout=30)
+    write_unit(dual_write, "two")
+    found = [(outcome.state, outcome.outcome) for outcome in dual_write.outcomes()]
+    assert found == [(database.forgotten, Outcome.HEURISTIC_COMMIT)]
+    assert (stored_values(engine), kafka.committed, refused) == (["two"], ["one", "two"], ["RECOVER_RECORD"])
+
+
 @pytest.mark.parametrize("two_phase", ["keep-prepared", "resume"])
 @pytest.mark.parametrize("producer", ["native", "librdkafka"])
 def test_the_log_of_a_broker_shows_that_a_forgotten_commit_reached_kafka(
