@@ -15,7 +15,7 @@ from dualwrite.wire.apis import ApiKey, ApiVersionsRequest, HeartbeatRequest, In
 from dualwrite.wire.codec import read_response_correlation, write_request
 from dualwrite.wire.frames import with_size
 from tests.support.broker.in_process import InProcessBroker, ScriptedClient
-from tests.support.broker.simulated import Rooms, never, run
+from tests.support.broker.simulated import Rooms, never, reserved, run
 
 
 def waits() -> Waits:
@@ -162,6 +162,7 @@ async def connected(durable: bool) -> tuple[InProcessBroker, ScriptedClient]:
 def test_a_request_that_need_not_wait_is_answered_as_it_arrives() -> None:
     async def main() -> None:
         broker, client = await connected(durable=False)
+        await reserved(broker.rooms)
         for number in range(3):
             client.send(producer_id(number))
             assert client.answers, "it is answered within the same call"

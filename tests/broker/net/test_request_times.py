@@ -22,7 +22,7 @@ from dualwrite.wire.apis import ApiKey, HeartbeatRequest, InitProducerIdRequest,
 from dualwrite.wire.codec import read_response_correlation, write_request
 from dualwrite.wire.frames import with_size
 from tests.support.broker.in_process import InProcessBroker
-from tests.support.broker.simulated import Rooms, never, run
+from tests.support.broker.simulated import Rooms, never, reserved, run
 
 PARTS = ("queue", "local", "fsync", "wait", "response")
 
@@ -196,6 +196,8 @@ def framed(correlation: int, key: ApiKey, version: int, request: Message) -> byt
 def test_only_requests_that_wait_for_the_disk_have_a_time_for_it(durable: bool) -> None:
     async def main() -> None:
         rooms = await Rooms(MemoryFiles(), Flusher(durable, on_failure=never)).with_topic()
+        if not durable:
+            await reserved(rooms)
         broker = InProcessBroker(rooms)
         client = broker.connect("127.0.0.1")
         await asyncio.sleep(0)

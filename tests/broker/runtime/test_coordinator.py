@@ -30,7 +30,17 @@ from dualwrite.records.batch import Record
 from dualwrite.records.control import Marker
 from dualwrite.testing.files import MemoryFiles
 from dualwrite.wire.error_codes import ErrorCode
-from tests.support.broker.simulated import DATA_DIR, TOPIC, Rooms, SimulatedClock, append, never, read_log, run
+from tests.support.broker.simulated import (
+    DATA_DIR,
+    TOPIC,
+    Rooms,
+    SimulatedClock,
+    append,
+    never,
+    read_log,
+    reserved,
+    run,
+)
 
 TXN_ID = "app-0"
 SEEDS = range(8)
@@ -240,8 +250,7 @@ def test_house_keeping_leaves_a_transaction_of_two_phase_commit_alone_for_ever()
 
 def test_with_durability_os_a_killed_process_loses_nothing() -> None:
     async def test(rooms: Rooms, files: MemoryFiles) -> None:
-        rooms.cluster.reserve_producer_ids()
-        await rooms.flusher.barrier()
+        await reserved(rooms)
         before = files.syncs.count
         producer = await begun(rooms, 0)
         await rooms.coordinator.execute(end(producer))

@@ -292,3 +292,9 @@ def read_log(partition: Partition) -> list[Logged]:
                     entries.append(Logged(record.offset, header.producer, record.value, None))
             offset = header.next_offset
     return entries
+
+
+async def reserved(rooms: Rooms) -> None:
+    """Reserve producer ids: that reservation alone is synced with ``durability=os``, too."""
+    rooms.cluster.reserve_producer_ids()
+    await rooms.flusher.barrier()
