@@ -105,9 +105,15 @@ class LeaseMemory:
         """Note that the transaction that wrote the pending state was rolled back."""
         self.pending = None
 
-    def not_committed(self) -> None:
-        """Note that the locked row does not hold the pending state, whose COMMIT may have been sent."""
-        self.doubtful, self.pending = self.pending, None
+    def found(self, state: PreparedTxnState) -> None:
+        """Note that the locked row holds ``state``: no transaction that has written it is open any more."""
+        if self.state is None:
+            self.read(state)
+        elif self.pending is not None:
+            if self.pending.is_same_as(state):
+                self.committed()
+            else:
+                self.doubtful, self.pending = self.pending, None
 
     def renews(self, now: int, version: int) -> None:
         """Note that the lease, whose locked row has the version ``now``, is about to be renewed as ``version``. Until

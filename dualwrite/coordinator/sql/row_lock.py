@@ -38,13 +38,7 @@ def expected_state(lease: Lease, row: Row[Any] | None) -> PreparedTxnState:
     memory = lease.memory
     if not memory.versions:
         memory.renewed(observed.lease_version or 0)
-    if memory.state is None:
-        memory.read(observed.state)
-    elif memory.pending is not None:
-        if memory.pending.is_same_as(observed.state):
-            memory.committed()
-        else:
-            memory.not_committed()
+    memory.found(observed.state)
     return observed.state
 
 

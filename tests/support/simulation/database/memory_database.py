@@ -205,14 +205,7 @@ class MemoryTransaction:
         row = self.read(lease.transactional_id)
         require_row(lease, None if row is None else row.seen)
         assert row is not None
-        memory = lease.memory
-        if memory.state is None:
-            memory.read(row.state)
-        elif memory.pending is not None:
-            if memory.pending.is_same_as(row.state):
-                memory.committed()
-            else:
-                memory.not_committed()
+        lease.memory.found(row.state)
         return row.state
 
     def store(self, lease: Lease, state: PreparedTxnState) -> None:

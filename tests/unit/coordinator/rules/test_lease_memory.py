@@ -82,7 +82,7 @@ def test_a_transaction_whose_end_is_unknown_may_have_either_state() -> None:
 def test_a_state_that_the_locked_row_does_not_hold_is_doubtful_until_the_next_one_is_written() -> None:
     memory = memory_of(state(1), state(2))
     memory.writes(state(3))
-    memory.not_committed()
+    memory.found(state(2))
     assert (memory.pending, memory.doubtful) == (None, state(3))
     assert memory.finding(row(state(3)), TOKEN) is RowFinding.COPIED
     memory.rolled_back()
