@@ -58,7 +58,8 @@ class NativeProducer:
         self._order = VerbOrder()
         """The state of a predecessor's transaction, unknown to the producer; UNINITIALIZED if there is none."""
         self._left: PredecessorTransaction | None = None
-        self._has_ended_predecessor = False
+        self._ended: PredecessorTransaction | None = None
+        """The same, once this participant has ended it."""
         self._left_transaction = predecessor_transactions(config, runtime)
         patience = step_timeout(made.delivery_timeout) if timeout is None else timeout
         self._control = make_control(config, timeout=patience)
@@ -78,7 +79,7 @@ class NativeProducer:
         :raises ConfigurationError: if the cluster does not speak transaction version 2.
         """
         if init_verb(keep_prepared_txn) is Verb.INIT:
-            self._ready(Verb.INIT).init_transactions(refuse_open=self._has_ended_predecessor)
+            self._ready(Verb.INIT).init_transactions(refuse_open=self._ended is not None)
             return
         if self._producer.state is not ProducerState.UNINITIALIZED:
             self._producer.init_transactions(keep_prepared_txn=True)  # refuses, and says what is allowed
@@ -99,7 +100,7 @@ class NativeProducer:
 
     def has_committed(self, state: PreparedTxnState) -> bool:
         """True if Kafka has committed the transaction of ``state``; see LooksUpCommits."""
-        return self._left is not None and self._left.has_committed(state)
+        return self._ended is not None and self._ended.has_committed(state)
 
     def begin_transaction(self) -> None:
         """Begin a transaction, without a request; see KafkaParticipant. Waits for the answer to a commit that was
@@ -197,8 +198,7 @@ class NativeProducer:
         assert self._left is not None
         with self._of_predecessor(verb):
             outcome = end(self._left)
-            self._left = None
-            self._has_ended_predecessor = True
+            self._left, self._ended = None, self._left
             return outcome
 
     @contextmanager

@@ -165,8 +165,8 @@ class LooksUpCommits(Protocol):
     """Recovers a transactional id, and can look up whether an earlier transaction of it was committed."""
 
     def has_committed(self, state: PreparedTxnState) -> bool:
-        """After ``init_transactions(keep_prepared_txn=True)``, before the open transaction is ended: True if Kafka has
-        committed the transaction of ``state``, as far as its log tells."""
+        """After ``complete_transaction``: True if Kafka has committed the transaction of ``state``, as far as its log
+        tells."""
 
 
 def has_committed(participant: object, state: PreparedTxnState) -> bool:

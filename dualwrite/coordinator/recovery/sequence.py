@@ -75,7 +75,7 @@ class Recovery(Generic[R]):
         empty state if only the row's own state is to be put on record."""
         self.forgotten: dict[Lease, PreparedTxnState] = {}
         """By lease: the transaction of a unit of work of this process that Kafka has committed, and that the database
-        does not know. What is open stays open until it is on record."""
+        does not know."""
         self._store = store
         self._make = make
         self._runner = runner
@@ -125,22 +125,17 @@ class Recovery(Generic[R]):
             yield held
 
     def _complete(self, lease: Lease, state: PreparedTxnState) -> None:
-        """End the predecessor's transaction, unless something must go on record first.
-
-        - A unit of work whose COMMIT was in doubt, and that Kafka has committed although the row does not know it.
-
-        If the row is new:
+        """End the predecessor's transaction, unless the row is new and something must go on record first:
 
         - The open transaction: no unit of work of this row began it. Another row may have decided to commit it, in
           another database or schema, or one that was deleted.
         - The row's own state: its transaction was in another cluster. This one's log is not asked, because it may have
           a transaction of the same producer id, epoch and offset: each cluster counts them from the beginning.
+
+        Then look for a unit of work whose COMMIT was in doubt, and that Kafka has committed although the row does not
+        know it. Not before: today's Apache Kafka fences a process that is about to commit it only with the end.
         """
         participant, doubtful = self.participants[lease], lease.memory.doubtful
-        if doubtful and has_committed(participant, doubtful):
-            self.forgotten[lease] = doubtful
-            self.outcomes[lease] = Outcome.HEURISTIC_COMMIT
-            return
         if lease.memory.is_new:
             unclaimed = name_of_left_transaction(participant)
             if unclaimed or state:
@@ -148,7 +143,11 @@ class Recovery(Generic[R]):
                 self.outcomes[lease] = Outcome.HEURISTIC_HAZARD
                 return
         self._observe("RECOVER_COMPLETE")
-        self.outcomes[lease] = participant.complete_transaction(state)
+        outcome = participant.complete_transaction(state)
+        if doubtful and not outcome.is_heuristic and has_committed(participant, doubtful):
+            self.forgotten[lease] = doubtful
+            outcome = Outcome.HEURISTIC_COMMIT
+        self.outcomes[lease] = outcome
 
     def record(self, lease: Lease) -> None:
         """Put the heuristic outcome of ``lease`` on record, after its row's lock was released."""

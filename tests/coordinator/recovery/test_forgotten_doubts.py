@@ -6,6 +6,7 @@ knows better.
 """
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import InDoubtError
+from dualwrite.ids import PreparedTxnState, ProducerIdentity
 from tests.support.coordinator.broker_application import ApplicationPlace
 from tests.support.coordinator.database_copies import Rows, copied, set_back, state_now
 from tests.support.coordinator.event_table import events, expire_leases, stored_values
@@ -49,6 +51,12 @@ class ForgetfulDatabase:
             set_back(self._engine, self._before)
             if not self._is_looked_up:
                 raise ConnectionError("lost again")
+
+
+def write(place: ApplicationPlace, dual_write: DualWrite, value: str) -> None:
+    with dual_write.transaction() as tx:
+        tx.execute(insert(events).values(value=value))
+        tx.produce(place.topic, value, partition=0)
 
 
 @pytest.mark.parametrize("is_looked_up", [True, False], ids=["rolled back", "in doubt"])
@@ -119,23 +127,48 @@ def test_the_log_of_a_broker_shows_that_a_forgotten_commit_reached_kafka(
         with place.dual_write() as heir:
             assert list(heir.recover().values()) == [Outcome.COMMITTED]
 
-    def write(dual_write: DualWrite, value: str) -> None:
-        with dual_write.transaction() as tx:
-            tx.execute(insert(events).values(value=value))
-            tx.produce(place.topic, value, partition=0)
-
     database = ForgetfulDatabase(sqlite_engine, f"{place.application}-0", recover, is_looked_up=True)
     with place.dual_write(on_step=database.observe) as dual_write:
         dual_write.recover()
         break_commit(sqlite_engine, monkeypatch, after_effect=True, error=ConnectionError("lost"))
         with pytest.raises(ConnectionError):
-            write(dual_write, "one")
-        write(dual_write, "two")
+            write(place, dual_write, "one")
+        write(place, dual_write, "two")
         (found,) = dual_write.outcomes()
     assert found.outcome is Outcome.HEURISTIC_COMMIT
     assert found.state.startswith(database.forgotten), "it may say besides where the transaction began"
     assert stored_values(sqlite_engine) == ["two"]
     assert place.visible() == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("producer", ["native", "librdkafka"])
+def test_a_forgotten_commit_that_reaches_an_apache_kafka_as_late_as_it_can_is_on_record(
+    sqlite_engine: Engine, broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, producer: str
+) -> None:
+    """Without KIP-939, recovery's InitProducerId would abort the transaction; so it fences nobody until the end."""
+    place = ApplicationPlace(sqlite_engine, broker, producer)
+    place.options = {"two_phase": "resume", "lease_timeout": 3600}
+    name = f"{place.application}-0"
+
+    def observe(step: str) -> None:
+        database.observe(step)
+        if step == "ABORT_KAFKA":
+            raise ConnectionError("left to recovery")
+        if step == "RECOVER_COMPLETE" and database.forgotten and not late:
+            late.append(PreparedTxnState(database.forgotten).producer)
+            with closing(place.control()) as heir:
+                heir.end_txn(name, late[0], committed=True, bumps_epoch=True)
+
+    late: list[ProducerIdentity] = []
+    database = ForgetfulDatabase(sqlite_engine, name, lambda: None, is_looked_up=True)
+    with place.dual_write(on_step=observe) as dual_write:
+        dual_write.recover()
+        break_commit(sqlite_engine, monkeypatch, after_effect=True, error=ConnectionError("lost"))
+        with pytest.raises(ConnectionError):
+            write(place, dual_write, "one")
+        write(place, dual_write, "two")
+        assert [outcome.outcome for outcome in dual_write.outcomes()] == [Outcome.HEURISTIC_COMMIT]
+    assert (place.visible(), stored_values(sqlite_engine)) == ([b"one", b"two"], ["two"])
 
 
 @pytest.mark.parametrize("producer", ["native", "librdkafka"])
