@@ -34,6 +34,7 @@ from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecis
 from dualwrite.errors import (
     ConfigurationError,
     InvalidTransactionStateError,
+    KafkaUnavailableError,
     PrepareFailedError,
     TwoPhaseCommitUnavailableError,
 )
@@ -133,11 +134,10 @@ class LibrdkafkaProducer:
     @property
     def is_reusable(self) -> bool:
         """See KafkaParticipant. False once librdkafka has lost a connection, got no answer about offsets, or has not
-        returned from a call: its requests may still be in flight. Also once the cluster was found restored, or an abort
-        has left the transaction open."""
+        returned from a call: its requests may still be in flight. Also once the cluster was found restored."""
         if self._deadline_calls.is_wedged or self._offsets.may_be_in_flight:
             return False
-        if self._before.is_lost or self._session.is_open:
+        if self._before.is_lost:
             return False
         if self._producer is not None and self._process == os.getpid():
             self._producer.poll(0)  # serve librdkafka's log and delivery reports
@@ -272,7 +272,10 @@ class LibrdkafkaProducer:
                 self._commit()
 
     def abort_transaction(self) -> None:
-        """Abort the transaction; see KafkaParticipant."""
+        """Abort the transaction; see KafkaParticipant.
+
+        :raises KafkaUnavailableError: also if librdkafka reports success and has left the transaction open.
+        """
         with self._calling(Verb.ABORT) as before:
             if before is ProducerState.KEPT:
                 self._predecessors().end(RecoveryDecision.ABORT)
@@ -334,7 +337,11 @@ class LibrdkafkaProducer:
         self._call(Verb.ABORT, self._producer.abort_transaction)
         # librdkafka bumps its epoch in the abort if it had lost track of a sequence. And if the answer to the first
         # AddPartitionsToTxn comes after the abort has begun, it leaves the transaction open, and reports success.
-        self._session.look_up()
+        if self._session.look_up():
+            raise KafkaUnavailableError(
+                f"{Verb.ABORT.value} of {self._transactional_id}: librdkafka has left the transaction open, and "
+                "recovery ends it"
+            )
 
 
 def require_valid_settings(config: Mapping[str, Any]) -> None:

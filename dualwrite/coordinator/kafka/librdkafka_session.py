@@ -20,16 +20,14 @@ class LibrdkafkaSession:
 
     def __init__(self, control: ControlPlane, transactional_id: str) -> None:
         self.identity: ProducerIdentity | None = None
-        self.is_open = False
-        """True if a transaction was open at the last :meth:`look_up`."""
         self._control = control
         self._transactional_id = transactional_id
 
-    def look_up(self) -> None:
-        """Ask the coordinator for the session's identity, and whether a transaction is open."""
+    def look_up(self) -> bool:
+        """Ask the coordinator for the session's identity; True if a transaction is open."""
         described = self._control.describe_transaction(self._transactional_id)
         self.identity = None if described is None else described.producer
-        self.is_open = described is not None and described.state == ONGOING
+        return described is not None and described.state == ONGOING
 
     def require_delivered(self, sent: Deliveries) -> None:
         """Refuse to prepare unless every record was acknowledged.

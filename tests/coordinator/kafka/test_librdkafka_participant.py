@@ -265,15 +265,21 @@ def test_an_epoch_that_an_abort_bumped_is_the_sessions_from_then_on() -> None:
     assert rig.participant.prepare_transaction().producer == ProducerIdentity(7, 1)
 
 
-@pytest.mark.parametrize(("state", "is_reusable"), [("CompleteAbort", True), ("Empty", True), ("Ongoing", False)])
-def test_a_transaction_that_librdkafka_leaves_open_in_its_abort_is_left_to_recovery(
-    state: str, is_reusable: bool
-) -> None:
+def test_an_abort_that_leaves_the_transaction_open_raises_although_librdkafka_reports_success() -> None:
     """librdkafka sends no EndTxn if the answer to the first AddPartitionsToTxn comes after the abort has begun."""
+    rig = LibrdkafkaRig().begun(T0)
+    rig.producer.meanwhile = lambda: setattr(rig.control, "state", "Ongoing")
+    with pytest.raises(KafkaUnavailableError, match=r"abort_transaction\(\) of app-0: librdkafka has left the .* open"):
+        rig.participant.abort_transaction()
+    assert rig.state is ProducerState.FAILED
+
+
+@pytest.mark.parametrize("state", ["CompleteAbort", "Empty"])
+def test_an_abort_that_leaves_nothing_open_keeps_the_producer(state: str) -> None:
     rig = LibrdkafkaRig().begun(T0)
     rig.producer.meanwhile = lambda: setattr(rig.control, "state", state)
     rig.participant.abort_transaction()
-    assert rig.participant.is_reusable is is_reusable
+    assert rig.participant.is_reusable
 
 
 def test_records_are_produced_as_confluent_kafka_produces_them() -> None:

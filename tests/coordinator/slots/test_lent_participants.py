@@ -1,12 +1,17 @@
 """What becomes of a participant that a unit of work or a branch has borrowed, if it cannot be trusted afterwards."""
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
+from confluent_kafka import Producer
 from sqlalchemy import Engine
 
+from dualwrite.broker.embedded import EmbeddedBroker
+from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.coordinator.branch import Branch, Branches
 from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
 from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.rules.lease import Lease, LeaseLostError
 from dualwrite.coordinator.rules.recovery_decision import Outcome
@@ -20,7 +25,7 @@ from dualwrite.records.outgoing import OutgoingRecord
 from tests.support.coordinator.event_table import slot_rows, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka, FakeParticipant
 from tests.support.coordinator.searches.unit_search import MappedEvent
-from tests.support.coordinator.usual_unit import fail_at, in_both, recovered, run_unit, write_unit
+from tests.support.coordinator.usual_unit import fail_at, in_both, recovered, run_unit, write, write_unit
 
 Make = Callable[..., DualWrite]
 
@@ -60,6 +65,14 @@ class LateParticipant(FakeParticipant):
             raise KeyboardInterrupt
 
 
+class LateAnswer(Producer):
+    """librdkafka, if the answer to its first AddPartitionsToTxn comes after the abort has begun: it reports success,
+    and leaves the transaction open."""
+
+    def abort_transaction(self, timeout: float) -> None:
+        self.flush(timeout)  # until the answers are here: the transaction is open, and no EndTxn follows
+
+
 def made_as(kind: type[FakeParticipant], kafka: FakeKafka) -> Callable[[object], FakeParticipant]:
     def make(config: object) -> FakeParticipant:
         kafka.participants.append(kind(kafka))
@@ -74,6 +87,13 @@ def write_branch(dual_write: DualWrite, finish: Callable[[Branch], object] = lam
         prepared = branch.prepare()
         finish(branch)
         return prepared
+
+
+def write_and_raise(dual_write: DualWrite) -> None:
+    """A unit of work that changes its mind."""
+    with suppress(KeyError), dual_write.transaction() as tx:
+        write(tx, "one")
+        raise KeyError
 
 
 def raising(error: BaseException) -> Callable[[Branch], None]:
@@ -109,6 +129,27 @@ def test_a_participant_that_is_not_reusable_serves_one_branch(make_dual_write: M
     dual_write = make_dual_write(participant=made_as(SpentParticipant, kafka))
     write_branch(dual_write)
     assert (kafka.aborted, kafka.open_participants()) == (["branch"], 0)
+
+
+@pytest.mark.parametrize("writes", [write_and_raise, write_branch])
+def test_no_slot_is_given_back_with_a_transaction_that_librdkafka_has_left_open(
+    make_dual_write: Make, sqlite_engine: Engine, broker: EmbeddedBroker, writes: Callable[[DualWrite], object]
+) -> None:
+    """Neither another unit of work nor the next start has to come before it is ended."""
+    control = ControlPlane({"bootstrap.servers": broker.bootstrap_servers})
+    dual_write = make_dual_write(
+        application=f"late-{writes.__name__}",
+        participant=lambda config: LibrdkafkaProducer(
+            {**config, "bootstrap.servers": broker.bootstrap_servers}, make_producer=LateAnswer
+        ),
+    )
+    writes(dual_write)
+    dual_write.close(timeout=60)
+    ((name, row),) = slot_rows(sqlite_engine).items()
+    described = control.describe_transaction(name)
+    control.close()
+    assert described is not None
+    assert (row.owner, described.state) == ("", "Empty")
 
 
 def test_a_participant_that_was_found_fenced_in_a_branch_is_not_used_again(
