@@ -90,8 +90,12 @@ class LogRecovery:
         self._files.sync_directory(self._directory)
 
     def _remove_leftovers(self, bases: Sequence[int]) -> None:
-        """Remove segments below the log's start that a crash left, and indexes without a segment."""
+        """Remove segments below the log's start that a crash left, indexes without a segment, and the snapshots of
+        records that were cut off: other records will have their offsets."""
         names = self._files.list(self._directory)
+        for offset in offsets_of(names, SNAPSHOT):
+            if offset > self.segments[-1].next_offset:
+                self._files.remove(self._directory / name_at(offset, SNAPSHOT))
         for suffix in (*BESIDE_SEGMENT, LOG):
             for leftover in set(offsets_of(names, suffix)).difference(bases):
                 self._files.remove(self._directory / name_at(leftover, suffix))

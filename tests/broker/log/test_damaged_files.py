@@ -178,6 +178,60 @@ def test_an_index_that_is_truncated_under_a_running_broker_is_named(  # a start 
         log.read(3, 1, log.end_offset)
 
 
+def test_a_flipped_bit_in_an_index_under_a_running_broker_hides_no_record_from_a_reader() -> None:
+    """No checksum is read again then. A position behind the record would be one of records that a reader skips."""
+    files, settings = MemoryFiles(), LogSettings(segment_bytes=1200, index_interval_bytes=1)
+    log = opened_with_state(files, settings)[0]
+    add_each(log, range(1000, 1020))
+    log.plan_recovery_point([], lambda _: [])
+    log.write_recovery_points()
+    first = log.sealed_segments()[0]
+    assert first.is_stored
+    expected = [log.read(offset, 1 << 20, first.next_offset) for offset in range(first.next_offset)]
+    index = content_of(files, SEGMENT.with_suffix(OFFSET_INDEX))
+    for bit in range(len(index) * 8):
+        rewrite(files, SEGMENT.with_suffix(OFFSET_INDEX), flipped(index, bit))
+        read = [log.read(offset, 1 << 20, first.next_offset) for offset in range(first.next_offset)]
+        assert read == expected, f"bit {bit}"
+
+
+@pytest.mark.parametrize("is_sealed", [True, False], ids=["sealed", "active"])
+@pytest.mark.parametrize("suffix", [OFFSET_INDEX, TIME_INDEX])
+def test_an_older_index_with_its_checksum_is_made_anew(suffix: str, is_sealed: bool) -> None:
+    """An operator has restored it from a copy."""
+    files, settings = MemoryFiles(), LogSettings(segment_bytes=1200, index_interval_bytes=100)
+    log = opened_with_state(files, settings)[0]
+    add_each(log, range(1000, 1030))
+    log.plan_recovery_point([], lambda _: [])
+    log.write_recovery_points()
+    segment = DIRECTORY / name_at(offsets_of(files.list(DIRECTORY), LOG)[0 if is_sealed else -1], LOG)
+    index, entry = content_of(files, segment.with_suffix(suffix)), 8 if suffix == OFFSET_INDEX else 12
+    older = index[: -3 * entry]
+    assert older
+    rewrite(files, segment.with_suffix(suffix), older)
+    sums = {**read_sums(files, segment), suffix: IndexSum().extended(older)}
+    rewrite(files, segment.with_suffix(CHECKSUMS), encode_sums(sums))
+    again = opened_with_state(files, settings)[0]
+    assert again.repairs
+    assert again.has_unplanned, "a clean stop stores the index anew"
+    assert [again.offset_for_timestamp(1000 + offset, 30) for offset in range(30)] == [
+        (1000 + offset, offset) for offset in range(30)
+    ]
+
+
+def test_the_transaction_index_of_another_segment_is_not_used() -> None:
+    files = MemoryFiles()
+    expected = known(with_aborted(files).state)
+    first, second = (DIRECTORY / name_at(base, LOG) for base in offsets_of(files.list(DIRECTORY), LOG)[:2])
+    index = content_of(files, first.with_suffix(TRANSACTION_INDEX))
+    rewrite(files, second.with_suffix(TRANSACTION_INDEX), index)
+    sums = {**read_sums(files, second), TRANSACTION_INDEX: IndexSum().extended(index)}
+    rewrite(files, second.with_suffix(CHECKSUMS), encode_sums(sums))
+    log, state = opened_with_state(files)
+    assert any("belongs to another segment" in repair for repair in log.repairs)
+    assert known(state) == expected
+
+
 # --- batches below the ends of old segments
 
 
@@ -307,6 +361,22 @@ def test_a_reader_behind_a_batch_of_a_wrong_length_is_refused_and_does_not_wait(
     log, _ = opened_with_state(files)
     with pytest.raises(MalformedBatchError, match=f"^{SEGMENT}: "):
         log.read(5, 1, log.end_offset)
+
+
+@pytest.mark.parametrize("field", [7, 15, 34, 42, 60])
+def test_no_search_for_a_time_is_answered_from_a_damaged_batch(field: int) -> None:
+    files, settings = MemoryFiles(), LogSettings(index_interval_bytes=150)
+    log = opened_with_state(files, settings)[0]
+    add_each(log, range(1000, 1012))
+    log.plan_recovery_point([], lambda _: [])
+    log.write_recovery_points()
+    whole = content_of(files, SEGMENT)
+    rewrite(files, SEGMENT, flipped(whole, (4 * len(whole) // 12 + field) * 8))
+    log, _ = opened_with_state(files, settings)
+    assert not log.repairs
+    for search in (lambda: log.offset_for_timestamp(1005, 12), lambda: log.max_timestamp(6)):
+        with pytest.raises(MalformedBatchError, match=f"^{SEGMENT}: "):
+            search()
 
 
 def moved(batch: bytes, base_offset: int, leader_epoch: int = 0) -> bytes:

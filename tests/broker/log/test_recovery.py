@@ -14,7 +14,7 @@ from dualwrite.ids import ProducerIdentity
 from dualwrite.ports import Files
 from dualwrite.records.batch import Record
 from dualwrite.records.control import Marker, build_marker
-from dualwrite.records.header import BatchHeader, place_batch
+from dualwrite.records.header import BatchHeader, MalformedBatchError, place_batch
 from dualwrite.testing.files import MemoryFiles
 from tests.support.broker.logs import DIRECTORY, Reported, add, opened, whole
 
@@ -140,6 +140,17 @@ def test_any_damaged_byte_of_the_last_batch_is_noticed() -> None:
         reported = Reported()
         on_image(bytes(damaged), reported)
         assert reported.offsets == ([0, 2, 3] if position in UNCHECKED else [0, 2]), f"byte {position}"
+
+
+def test_a_wrong_leader_epoch_in_the_recovered_part_is_not_served() -> None:
+    batches, data = three_batches()
+    for position in UNCHECKED:
+        damaged = bytearray(data)
+        damaged[len(batches[0]) + position] ^= 0x10
+        log = on_image(bytes(damaged))
+        assert (log.end_offset, log.read(0, 1, 6)) == (6, batches[0])
+        with pytest.raises(MalformedBatchError, match=r"leader epoch -?\d+ at offset 2"):
+            log.read(2, 1, 6)
 
 
 def test_a_sector_lost_in_the_middle_cuts_the_tail_from_there() -> None:

@@ -11,6 +11,7 @@ from dualwrite.broker.log.layout import (
     SNAPSHOT,
     UNFINISHED,
     name_at,
+    offsets_of,
     read_recovery_point,
     write_mark,
 )
@@ -18,8 +19,10 @@ from dualwrite.broker.log.partition_log import PartitionLog
 from dualwrite.broker.log.settings import LogSettings
 from dualwrite.broker.process.disk import DiskFiles
 from dualwrite.errors import ConfigurationError, CorruptLogError
+from dualwrite.ids import ProducerIdentity
 from dualwrite.records.batch import Record
 from dualwrite.testing.files import MemoryFiles
+from tests.support.broker.log_histories import LogHistory, known, opened_with_state, replayed
 from tests.support.broker.logs import DIRECTORY, Reported, add, opened
 from tests.support.forked import ForkedBroker
 from tests.support.requests.calls import batch, new_topic, produce, read_all
@@ -172,6 +175,26 @@ def test_no_snapshot_of_before_the_first_segment_is_used() -> None:
     PartitionLog.open(files, DIRECTORY, LogSettings(160), reported, lambda offset, *_: restored.append(offset))
     assert restored == []
     assert reported.offsets == [8, 9]
+
+
+def test_no_snapshot_of_records_that_were_cut_off_is_used() -> None:
+    """An operator has removed the recovery point, to lose what followed the damage. Other records came in its place."""
+    files = MemoryFiles()
+    history = LogHistory(files, random.Random(1))
+    for lost in (ProducerIdentity(1, 0), ProducerIdentity(2, 0)):
+        history.write(lost)
+        history.take_point()
+    segment = files.open(SEGMENT)
+    segment.truncate(1)
+    files.remove(DIRECTORY / RECOVERY_POINT)
+    again = LogHistory(files.power_cut(random.Random(1)), random.Random(1))
+    assert (again.log.end_offset, offsets_of(again.files.list(DIRECTORY), SNAPSHOT)) == (0, [])
+    for _ in range(3):
+        again.write(ProducerIdentity(3, 0))
+    again.take_point()
+    again.files.remove(DIRECTORY / name_at(3, SNAPSHOT))
+    log, state = opened_with_state(again.files)
+    assert known(state) == known(again.state) == known(replayed(log))
 
 
 def test_what_a_crash_left_of_an_unfinished_note_is_no_part_of_the_next_one() -> None:

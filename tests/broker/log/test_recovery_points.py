@@ -357,6 +357,17 @@ def test_a_producer_whose_records_are_deleted_is_known_after_a_crash() -> None:
     assert state.aborted == []
 
 
+def test_a_restart_knows_no_aborted_transaction_below_the_start_of_the_log() -> None:
+    files = MemoryFiles()
+    history = LogHistory(files, random.Random(1), LogSettings())
+    for _ in range(3):
+        history.write(A, transactional=True)
+        history.end(A, Marker.ABORT)
+    history.take_point()
+    history.log.truncate_before(2)
+    assert [ended.last_offset for ended in opened_with_state(files, LogSettings())[1].aborted] == [3, 5]
+
+
 def test_points_are_due_after_a_roll_and_after_many_bytes() -> None:
     history = LogHistory(MemoryFiles(), random.Random(1), LogSettings(segment_bytes=2000))
     assert not history.log.has_unplanned

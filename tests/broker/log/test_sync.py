@@ -1,11 +1,16 @@
 """What is durable, and when: sync beside appends, rolled segments, disks that refuse, and disks that lie."""
 
 import random
+import sys
 import threading
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
+from dualwrite.broker.log.partition_log import PartitionLog
 from dualwrite.broker.process.disk import DiskFiles
 from dualwrite.ports import File
 from dualwrite.testing.files import MemoryFile, MemoryFiles
@@ -128,6 +133,24 @@ def test_a_sync_covers_appends_before_it_and_not_those_during_it() -> None:
     assert not log.unsynced
 
 
+def test_a_sync_that_ends_after_a_later_one_takes_nothing_of_it_back() -> None:
+    files = GatedFiles()
+    log = opened(files)
+    add(log)
+    GatedFile.gate = gate = Gate()
+    try:
+        worker = threading.Thread(target=log.sync)
+        worker.start()
+        assert gate.reached.wait(10)
+        add(log)
+        log.sync()
+        gate.opened.set()
+        worker.join(10)
+    finally:
+        GatedFile.gate = None
+    assert log.synced_offset == 2
+
+
 def test_a_roll_during_a_sync_leaves_nothing_behind() -> None:
     files = GatedFiles()
     log = opened(files, segment_bytes=160)
@@ -147,6 +170,46 @@ def test_a_roll_during_a_sync_leaves_nothing_behind() -> None:
     assert log.unsynced
     log.sync()
     assert all(survivors(files, seed) == [0, 1, 2, 3, 4] for seed in SEEDS)
+
+
+class OwnerAtLine:
+    """Lets ``owner`` run before the ``left``-th next line of PartitionLog.sync. ``has_run`` once it did."""
+
+    def __init__(self, left: int, owner: Callable[[], None]) -> None:
+        self._left = left
+        self._owner = owner
+        self.has_run = False
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> "OwnerAtLine | None":
+        if frame.f_code is not PartitionLog.sync.__code__:
+            return None
+        if event == "line":
+            self._left -= 1
+            if not self._left:
+                self.has_run = True
+                self._owner()
+        return self
+
+
+def test_whenever_the_owner_appends_and_rolls_during_a_sync_nothing_is_called_synced_too_soon() -> None:
+    for line in count(1):
+        files = MemoryFiles()
+        log = opened(files, segment_bytes=160)
+        owner = OwnerAtLine(line, lambda log=log: [add(log) for _ in range(3)])  # type: ignore[misc]
+        for _ in range(2):
+            add(log)
+        before = sys.gettrace()
+        sys.settrace(owner)
+        try:
+            log.sync()
+        finally:
+            sys.settrace(before)
+        assert log.synced_offset >= 2
+        for seed in SEEDS:
+            assert len(survivors(files, seed)) >= log.synced_offset, f"the owner at line {line}"
+        if not owner.has_run:
+            assert line > 3
+            return
 
 
 def test_a_worker_syncs_a_real_disk_while_the_owner_appends(tmp_path: Path) -> None:
