@@ -54,9 +54,18 @@ class OfflineUsers:
         return SetCredential(user, scram, iterations, salt, salted_password(scram, iterations, salt, password))
 
     def _change(self, changes: Sequence[CredentialChange]) -> list[CredentialResult]:
-        """Carry out ``changes``, each as a request of its own: KIP-554 allows one for each user."""
-        results = [result for change in changes for result in self._security.change_credentials([change])]
-        self._journal.log.checkpoint()
+        """Carry out ``changes``, each as a request of its own: KIP-554 allows one for each user.
+
+        :raises ConfigurationError: if the disk fails. The next start has each of them as a whole, or not at all.
+        """
+        try:
+            results = [result for change in changes for result in self._security.change_credentials([change])]
+            self._journal.log.checkpoint()
+        except OSError as error:
+            raise ConfigurationError(
+                f"cannot write {error.filename or self._journal.log.directory}: {error.strerror}; the users may have"
+                f" been changed or not"
+            ) from None
         return results
 
     def _record(self, *facts: ClusterFact) -> None:

@@ -123,8 +123,7 @@ class StoredSnapshots:
         if self._offsets is None:
             self._offsets = set(offsets_of(self._files.list(self._directory), SNAPSHOT))
         self._offsets.add(offset)
-        older = sorted(each for each in self._offsets if each <= offset)
-        for each in older[:-_KEPT_SNAPSHOTS]:
+        for each in sorted(self._offsets)[:-_KEPT_SNAPSHOTS]:
             with suppress(FileNotFoundError):  # an operator has removed it since it was noted
                 self._files.remove(self._directory / name_at(each, SNAPSHOT))
             self._offsets.remove(each)

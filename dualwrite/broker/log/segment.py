@@ -110,8 +110,6 @@ class Segment:
             raise MalformedBatchError(f"batch at byte {first}")
         while self.size < file_size and self.next_offset < bound:
             header = peek_header(*window.view(self.size, HEADER_SIZE))
-            if header.base_offset >= bound:
-                break
             buffer, at = window.view(self.size, header.size)
             has_new_time = self._update_times(header)
             is_indexed = self.size == first and first > 0

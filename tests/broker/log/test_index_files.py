@@ -110,6 +110,8 @@ def test_an_emptied_batch_has_no_time_after_a_restart_either() -> None:
     assert not again.repairs
     assert again.max_timestamp(5) == log.max_timestamp(5) == (1003, 4)
     assert again.expired_before(1002, 5) == log.expired_before(1002, 5) == 3
+    again.truncate_before(1)
+    assert again.max_timestamp(5) == (1003, 4), "also if its header is read"
 
 
 def test_a_producer_is_known_though_the_segments_before_its_own_were_emptied() -> None:
@@ -157,6 +159,22 @@ def test_an_older_snapshot_takes_no_count_of_entries_from_a_newer_one() -> None:
     log, state = opened_with_state(files)
     assert not log.repairs
     assert known(state) == known(history.state)
+
+
+@pytest.mark.parametrize("suffix", [OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX])
+def test_entries_that_a_crash_left_without_a_checksum_are_cut_off_by_the_next_recovery_point(suffix: str) -> None:
+    """Look-ups in a sealed segment would take them for entries of its batches."""
+    files = MemoryFiles()
+    log = opened(files)
+    add_each(log, [1000, 1001])
+    take_point(log)
+    path = DIRECTORY / name_at(0, suffix)
+    index = files.reader(path).read(0, 1000)
+    files.open(path).append(b"\0" * 24)
+    again = opened(files)
+    assert not again.repairs
+    take_point(again)
+    assert files.reader(path).read(0, 1000) == index
 
 
 def test_the_index_of_a_sealed_segment_is_not_kept_in_memory() -> None:

@@ -283,10 +283,11 @@ def test_a_file_that_is_named_like_no_segment_is_refused(place: tuple[Files, Pat
 def test_files_that_are_no_logs_are_left_alone(place: tuple[Files, Path]) -> None:
     files, directory = place
     files.make_directory(directory)
-    for name in ("partition.metadata", "00000000000000000000.index"):
+    for name in ("partition.metadata", "00000000000000000000.index", "00000000000000000007.index"):
         image(files, directory / name, b"something")
     log = opened(files, directory)
     assert log.end_offset == 0
+    assert "00000000000000000007.index" not in files.list(directory), "an index without a segment is of no use"
     assert "partition.metadata" in files.list(directory)
     log.close()
 

@@ -73,6 +73,7 @@ def test_an_emptied_log_continues_at_its_end() -> None:
     files = MemoryFiles()
     log = log_of(files, [1000] * 3)
     log.truncate_before(3)
+    assert not log.removes_segments(3)
     add(log)
     log.sync()
     reported = Reported()

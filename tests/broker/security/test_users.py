@@ -1,5 +1,6 @@
 """Users' credentials in the journal: KIP-554's requests, a crash, a stopped broker, and that no secret gets out."""
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,10 +14,12 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
+from dualwrite.broker import offline_users
 from dualwrite.broker.access.scram_credentials import ScramHash
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.broker.offline_users import open_users
 from dualwrite.errors import ConfigurationError, CorruptLogError
+from dualwrite.testing.files import MemoryFiles
 from dualwrite.wire.apis import (
     AlterUserScramCredentialsRequest,
     DescribeUserScramCredentialsRequest,
@@ -188,6 +191,30 @@ def test_users_of_a_stopped_broker_are_there_when_it_starts(tmp_path: Path) -> N
         assert result.error is ErrorCode.RESOURCE_NOT_FOUND
     with ForkedBroker(tmp_path) as running, RawClient(running.bootstrap_servers) as client:
         assert sorted(describe(client)) == ["ann", "cy"]
+
+
+def test_changed_users_of_a_stopped_broker_survive_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = MemoryFiles()
+    monkeypatch.setattr(offline_users, "DiskFiles", lambda: disk)
+    with open_users(tmp_path, create=True) as users:
+        users.put("ann", list(ScramHash), 4096, b"secret")
+        users.put("bob", list(ScramHash), 4096, b"secret")
+        users.delete("bob", list(ScramHash))
+        cuts = [disk.power_cut(random.Random(seed)) for seed in range(20)]
+    for cut in cuts:
+        monkeypatch.setattr(offline_users, "DiskFiles", lambda cut=cut: cut)
+        with open_users(tmp_path, create=True) as users:
+            assert [user.user for user in users.describe()] == ["ann"]
+
+
+def test_a_disk_that_fails_while_users_are_changed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = MemoryFiles()
+    monkeypatch.setattr(offline_users, "DiskFiles", lambda: disk)
+    with open_users(tmp_path, create=True) as users:
+        for fault in (disk.appends, disk.syncs):
+            fault.fail()
+            with pytest.raises(ConfigurationError, match=r"^cannot write .*__cluster_metadata-0: .*injected.*or not$"):
+                users.put("ann", list(ScramHash), 4096, b"secret")
 
 
 def test_the_users_of_a_running_broker_are_locked(broker: EmbeddedBroker) -> None:
