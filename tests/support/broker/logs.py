@@ -72,3 +72,24 @@ def whole(log: PartitionLog) -> bytes:
         *_, (last, _) = iterate_batches(part)
         offset = last.next_offset
     return data
+
+
+def rewrite(files: MemoryFiles, path: Path, content: bytes) -> None:
+    """Make ``content`` the content of the file, durably."""
+    file = files.open(path)
+    file.truncate(0)
+    file.append(content)
+    file.sync()
+
+
+def content_of(files: MemoryFiles, path: Path) -> bytes:
+    """All bytes of the file."""
+    file = files.reader(path)
+    return file.read(0, file.size())
+
+
+def flipped(content: bytes, bit: int) -> bytes:
+    """``content`` with another value of one ``bit``."""
+    damaged = bytearray(content)
+    damaged[bit // 8] ^= 1 << bit % 8
+    return bytes(damaged)
