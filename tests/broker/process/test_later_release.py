@@ -1,6 +1,8 @@
 """A data directory that a later release has written is refused, and is the same afterwards."""
 
 import hashlib
+import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.broker.facts.fields import encode_string
 from dualwrite.broker.log.journal import Journal
-from dualwrite.broker.process.data_dir import FORMAT_FILE, FORMAT_VERSION
+from dualwrite.broker.process.data_dir import FORMAT_FILE, FORMAT_VERSION, write_format
 from dualwrite.broker.process.disk import DiskFiles
 from dualwrite.records.batch import Record
 from tests.support.broker.broker_process import in_directory, refused
@@ -108,6 +110,23 @@ def listed_after_a_start(data_dir: Path) -> list[str]:
     with EmbeddedBroker(data_dir) as broker, RawClient(broker.bootstrap_servers) as client:
         topic = new_topic(client)
         return [entry.name.replace(topic, "the new topic") for entry in metadata(client, topic).topics]
+
+
+def test_the_format_file_is_on_disk_before_it_has_its_name_and_its_name_before_the_start_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[int, int, list[str]]] = []
+
+    def fsync(descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        size = status.st_size if stat.S_ISREG(status.st_mode) else 0
+        synced.append((status.st_ino, size, [path.name for path in tmp_path.iterdir()]))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write_format(tmp_path)
+    file = tmp_path / FORMAT_FILE
+    whole = (file.stat().st_ino, file.stat().st_size, [f"{FORMAT_FILE}.tmp"])
+    assert synced == [whole, (tmp_path.stat().st_ino, 0, [FORMAT_FILE])]
 
 
 def test_a_start_after_a_kill_before_the_format_file_was_renamed_succeeds(tmp_path: Path) -> None:
