@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dualwrite.client.config.native_rules import integer
 from dualwrite.client.config.reading import (
     DELIVERY_KEY,
     TIMEOUT_KEY,
@@ -32,6 +33,7 @@ sent yet, or that is not answered yet, for timed out, closes the connection, and
 before it compares. So the library asks for two-phase commit by 2147483547 (ids.py)."""
 
 _LOG_INFO = 6
+_LOG_LEVEL = integer(0, 7)
 
 DEFAULTS: dict[str, Any] = {
     # Records are sent while the unit of work runs its SQL. Measured on Apache Kafka 4.4.0 with 3 ms of SQL after
@@ -86,7 +88,7 @@ class LibrdkafkaSettings:
                 made[key] = value
         # librdkafka reports a lost connection only in its log (see ConnectionWatch); loggers have levels too.
         made["log.connection.close"] = True
-        made["log_level"] = max(_LOG_INFO, int(made.get("log_level", _LOG_INFO)))
+        made["log_level"] = max(_LOG_INFO, _LOG_LEVEL.checked("log_level", made.get("log_level", _LOG_INFO)))
         made[_SOCKET] = min(milliseconds_in(made, _SOCKET) or _SOCKET_MS, transaction_ms)
         # Set explicitly: librdkafka would derive an endless one from transaction.timeout.ms.
         delivery = _one_name(made, DELIVERY_KEY)

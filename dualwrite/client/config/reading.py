@@ -87,14 +87,14 @@ def milliseconds_in(config: Mapping[str, Any], key: str) -> int | None:
         return None
     try:
         return int(config[name])
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ConfigurationError(f"{name} {config[name]!r}: give milliseconds") from None
 
 
 def servers_in(config: Mapping[str, Any]) -> str:
     """The brokers to begin with.
 
-    :raises ConfigurationError: if they are missing, or not one text.
+    :raises ConfigurationError: if they are missing, or not one text, or if the text names none.
     """
     servers = next((config[name] for name in names_of(BOOTSTRAP_KEY) if config.get(name)), None)
     if servers is None:
@@ -107,6 +107,8 @@ def servers_in(config: Mapping[str, Any]) -> str:
         raise ConfigurationError(
             f'"{BOOTSTRAP_KEY}" is a {type(servers).__name__}: give one text, as "HOST:PORT,HOST:PORT"'
         )
+    if not any(part.strip() for part in servers.split(",")):
+        raise ConfigurationError(f"{BOOTSTRAP_KEY} {servers!r}: name at least one broker as HOST:PORT")
     return servers
 
 

@@ -190,3 +190,9 @@ def test_librdkafka_always_tells_of_lost_connections() -> None:
     made = LibrdkafkaSettings.of(quiet).librdkafka
     assert (made["log.connection.close"], made["log_level"]) == (True, 6)
     assert LibrdkafkaSettings.of(quiet | {"log_level": 7}).librdkafka["log_level"] == 7
+
+
+@pytest.mark.parametrize("level", ["debug", 8, -1, float("inf"), [6]])
+def test_another_log_level_than_librdkafkas_is_refused_by_its_name(level: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"^log_level .*: allowed: whole numbers, 0 to 7$"):
+        LibrdkafkaSettings.of({"bootstrap.servers": "a:1", "transactional.id": "app", "log_level": level})

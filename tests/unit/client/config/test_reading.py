@@ -12,6 +12,7 @@ from dualwrite.client.config.reading import (
     is_two_phase,
     milliseconds_in,
     name_in,
+    servers_in,
     text_in,
     value_in,
 )
@@ -49,6 +50,7 @@ def test_zero_and_false_are_values_and_not_absent() -> None:
     ("read", "config", "message"),
     [
         (milliseconds_in, {TIMEOUT_KEY: "soon"}, r"transaction\.timeout\.ms 'soon': give milliseconds"),
+        (milliseconds_in, {TIMEOUT_KEY: float("inf")}, r"transaction\.timeout\.ms inf: give milliseconds"),
         (flag_in, {"socket.nagle.disable": "maybe"}, r"socket\.nagle\.disable 'maybe': allowed: true, false"),
         (text_in, {"ssl.ca.location": 7}, r"ssl\.ca\.location of type int: give text"),
     ],
@@ -56,3 +58,10 @@ def test_zero_and_false_are_values_and_not_absent() -> None:
 def test_another_value_is_refused_by_the_settings_name(read: Any, config: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         read(config, next(iter(config)))
+
+
+@pytest.mark.parametrize("servers", [",", " , ,"])
+def test_a_text_that_names_no_broker_is_refused(servers: str) -> None:
+    """Every request would wait in vain for an answer of a broker without a name."""
+    with pytest.raises(ConfigurationError, match=r"^bootstrap\.servers ' ?, ?,?': name at least one broker"):
+        servers_in({BOOTSTRAP_KEY: servers})
