@@ -278,13 +278,13 @@ class Sender:
         place = 0
         try:
             self._waiting.pop(topic, None)
-            self._flushed_at.pop(topic, None)
             for place, waiting in enumerate(records):
                 if waiting.record.partition >= len(self._metadata.topics[topic].leaders):
                     self._waiting[topic] = records[place:]
                     self._lacks_partition(waiting, asked_at)
                     return
                 self.append(waiting.record, waiting.timestamp_ms, waiting.since)
+            self._flushed_at.pop(topic, None)  # only now: a verb still waits for records that are left
         except BaseException as error:  # after an interrupt, one of them may be in no batch and would be lost
             self._waiting[topic] = records[place:]
             operation = f"{self._records} not acknowledged: {topic}: {type(error).__name__}"

@@ -1,6 +1,7 @@
 """Records that wait for the metadata of their topic: their order, their time, and what an earlier one leaves behind."""
 
 from collections import deque
+from collections.abc import Callable
 
 import pytest
 
@@ -27,6 +28,17 @@ def committed(driver: SimulatedDriver, topic: str = "t") -> list[bytes | None]:
     return driver.cluster.logs[TopicPartition(topic, 0)].committed()
 
 
+def answer_of_metadata(driver: SimulatedDriver) -> Callable[[], None]:
+    """Let the producer ask for its topic; the answer is on its way, and arrives with a call."""
+    while True:
+        for command in driver.engine.step(driver.now):
+            driver.perform(command)
+        late = driver.events.popleft()
+        if ApiKey.METADATA in driver.cluster.requests:
+            return late
+        late()
+
+
 def lose_a_topic(driver: SimulatedDriver) -> None:
     """A transaction with a record for the topic "u", which does not exist."""
     driver.cluster.topic_errors = deque([ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 1000)
@@ -40,12 +52,7 @@ def lose_a_topic(driver: SimulatedDriver) -> None:
 def test_records_of_a_partition_keep_their_order_while_a_new_partition_is_looked_for(driver: SimulatedDriver) -> None:
     driver.now += 1.0
     driver.produce(b"a")
-    while ApiKey.METADATA not in driver.cluster.requests:
-        for command in driver.engine.step(driver.now):
-            driver.perform(command)
-        late = driver.events.popleft()
-        if ApiKey.METADATA not in driver.cluster.requests:
-            late()
+    late = answer_of_metadata(driver)
     driver.now += 1.0
     driver.produce(b"x", partition=1)  # the answer that is on its way may be older than the partition
     driver.produce(b"b")
@@ -55,6 +62,25 @@ def test_records_of_a_partition_keep_their_order_while_a_new_partition_is_looked
     driver.commit()
     assert committed(driver) == [b"a", b"b", b"c"]
     assert driver.cluster.logs[TopicPartition("t", 1)].committed() == [b"x"]
+
+
+def test_a_verb_does_not_wait_longer_for_a_record_whose_partition_an_answer_lacks() -> None:
+    driver = SimulatedDriver(SimulatedCluster(), delivery_timeout=5.0, topic_propagation=600.0)
+    driver.init()
+    driver.now += 1.0
+    driver.begin(b"a")
+    late, arrive = answer_of_metadata(driver), driver.cluster.arrive
+
+    def silent(endpoint: Endpoint, request: Request) -> Message | None:
+        return None if request.api_key is ApiKey.METADATA else arrive(endpoint, request)
+
+    driver.now += 1.0
+    driver.produce(b"x", partition=1)  # the answer that is on its way may be older than the partition
+    flushed = driver.engine.flush(driver.now)
+    late()
+    driver.cluster.arrive = silent  # type: ignore[method-assign]
+    with pytest.raises(PrepareFailedError, match="not acknowledged in 5 s: t: the topic is not known"):
+        driver.run(flushed)
 
 
 def test_a_topic_that_was_waited_for_in_vain_has_its_whole_time_in_the_next_transaction(
