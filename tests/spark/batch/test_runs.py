@@ -13,7 +13,7 @@ from sqlalchemy.exc import OperationalError
 from dualwrite.coordinator.rules.lease import LeaseLostError
 from dualwrite.coordinator.rules.slot_rules import Candidate, SlotStatus
 from dualwrite.coordinator.sql.tables import spark_run
-from dualwrite.errors import FencedError, InDoubtError
+from dualwrite.errors import DatabaseBusyError, FencedError, InDoubtError
 from dualwrite.spark.batch.known_batches import BatchContent
 from dualwrite.spark.batch.runs import RUN_COLUMN, Run, RunState
 from tests.support.coordinator.event_table import expire_leases
@@ -320,11 +320,23 @@ def test_the_outcome_of_a_commit_whose_answer_was_lost_is_read(jobs: Jobs, effec
     assert jobs.values(things) == ([0] if effect else [])
 
 
-def test_a_commit_whose_outcome_cannot_be_read_is_in_doubt(jobs: Jobs) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError("no route to host"),
+        OperationalError("SELECT", None, ConnectionError("no route to host")),
+        DatabaseBusyError("the row is locked: no route to host"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_commit_whose_outcome_cannot_be_read_is_in_doubt(jobs: Jobs, error: Exception) -> None:
+    """Whatever kept it from being read: an error that says that the batch may be run again would have it written
+    twice."""
+
     def lose(step: str) -> None:
         cut.arm(step)
         if step == "READ_DECISION":
-            raise OSError("no route to host")
+            raise error
 
     driver, cut = jobs.driver(), CutConnection(jobs.engine, effect=True)
     run = jobs.begin(driver, 5)
