@@ -100,7 +100,6 @@ def recover_job(**options: Any) -> dict[str, Any]:
     with first_connection(worker.engine):
         pass  # only to raise this library's error instead of the database driver's
     runs.end_job(job_of(parsed))
-    runs.completable()
     outcomes, errors = manager_of(worker.dual_write).sweep()
     if errors:
         raise errors[0]
