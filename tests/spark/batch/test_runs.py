@@ -1,4 +1,4 @@
-"""Runs: one at a time is open in each job, a decision is one transaction, and a COMMIT that was lost is asked for."""
+"""Runs: one at a time is open in each job, and a decision is one transaction."""
 
 import threading
 from collections.abc import Callable
@@ -7,15 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, event, insert, update
-from sqlalchemy.exc import OperationalError
+from sqlalchemy import Connection, Engine, delete, event, insert, update
 
+from dualwrite.coordinator.process.watchdog import Limit
 from dualwrite.coordinator.rules.lease import LeaseLostError
 from dualwrite.coordinator.rules.slot_rules import Candidate, SlotStatus
-from dualwrite.coordinator.sql.tables import spark_run
-from dualwrite.errors import DatabaseBusyError, FencedError, InDoubtError
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
+from dualwrite.coordinator.sql.tables import spark_batch, spark_run
+from dualwrite.errors import DatabaseNotReadyError, FencedError
 from dualwrite.spark.batch.known_batches import BatchContent
-from dualwrite.spark.batch.runs import RUN_COLUMN, Run, RunState
+from dualwrite.spark.batch.runs import RUN_COLUMN, Owner, Run, Runs, RunState
 from tests.support.coordinator.event_table import expire_leases
 from tests.support.servers.databases import SERVERS
 from tests.support.spark.jobs import LONG, STAGED, Jobs, ignore, staged, things
@@ -152,6 +153,42 @@ def test_a_run_does_not_outlast_its_timeout(jobs: Jobs) -> None:
     assert jobs.values(things) == []
 
 
+def test_a_run_whose_row_the_database_has_lost_is_fenced(jobs: Jobs) -> None:
+    driver = jobs.driver()
+    run, lease = jobs.begin(driver, 5), jobs.lease(0)
+    with jobs.engine.begin() as connection:
+        connection.execute(delete(spark_run))
+    with pytest.raises(FencedError, match="has ended"), jobs.driver("task").writing(run):
+        pytest.fail("a task writes")
+    with pytest.raises(FencedError, match="has ended"):
+        jobs.driver("task").transfer_lease(run, lease)
+    with pytest.raises(FencedError, match="has ended"):
+        jobs.commit(driver, run, [], 5)
+    assert driver.end(run, 5) is RunState.ABORTED
+
+
+class NoTimeLimit(SqlDecisionStore):
+    """A store whose own time limit would come too soon."""
+
+    def limit(self, name: str) -> Limit:
+        raise AssertionError(f"{name} has a time limit")
+
+
+def test_the_time_of_a_run_is_not_that_of_the_librarys_own_transactions(jobs: Jobs) -> None:
+    """A run moves all rows of a batch in one transaction, however many they are."""
+    driver = Runs(jobs.engine, Owner("driver", LONG), NoTimeLimit(jobs.engine))
+    run = jobs.begin(driver, 5)
+    assert jobs.commit(driver, run, [jobs.task(run, 0)], 5) is RunState.COMMITTED
+
+
+def test_a_run_that_lacks_a_table_says_what_makes_it(jobs: Jobs) -> None:
+    driver = jobs.driver()
+    run = jobs.begin(driver, 5)
+    spark_batch.drop(jobs.engine)
+    with pytest.raises(DatabaseNotReadyError, match="dualwrite db upgrade"):
+        jobs.commit(driver, run, [], 5)
+
+
 def test_a_transferred_lease_expires_with_the_run(jobs: Jobs) -> None:
     run = jobs.begin(jobs.driver(), seconds=20)
     jobs.task(run, 0)
@@ -272,120 +309,6 @@ def test_a_failure_before_the_commit_leaves_the_run_open_and_nothing_done(jobs: 
         jobs.commit(driver, run, leases, observe=fail)
     assert (jobs.state(), jobs.values(things), jobs.values(staged)) == ("open", [], [0])
     assert jobs.commit(driver, run, leases) is RunState.COMMITTED
-
-
-class CutConnection:
-    """The connection is lost in the COMMIT of the first transaction that has changed things.
-
-    :param effect: whether the server has got it before that.
-    """
-
-    def __init__(self, engine: Engine, *, effect: bool) -> None:
-        self.engine = engine
-        self.effect = effect
-        self.number = 0
-        self.is_armed = False
-        event.listen(engine, "commit", self.commit)
-
-    def commit(self, connection: Connection) -> None:
-        if not self.is_armed:
-            return
-        self.is_armed = False
-        self.number += 1
-        driver: Any = connection.connection.dbapi_connection
-        if self.effect:
-            driver.commit()
-        else:
-            driver.rollback()
-        raise OperationalError("COMMIT", None, ConnectionError("cut"), connection_invalidated=True)
-
-    def arm(self, step: str) -> None:
-        self.is_armed = self.is_armed or step == "COMMIT_DATABASE"
-
-
-@pytest.mark.parametrize("effect", [True, False])
-def test_the_outcome_of_a_commit_whose_answer_was_lost_is_read(jobs: Jobs, effect: bool) -> None:
-    driver, cut = jobs.driver(), CutConnection(jobs.engine, effect=effect)
-    run = jobs.begin(driver, 5)
-    leases = [jobs.task(run, 0)]
-    if effect:
-        assert jobs.commit(driver, run, leases, 5, observe=cut.arm) is RunState.COMMITTED
-        assert jobs.states() == {"a-0": ("7:3", "driver")}
-    else:
-        with pytest.raises(OperationalError, match="cut"):
-            jobs.commit(driver, run, leases, 5, observe=cut.arm)
-        assert jobs.state() == "aborted", "so that it cannot be committed later"
-        assert jobs.states() == {"a-0": ("", "driver")}
-    assert cut.number == 1
-    assert jobs.values(things) == ([0] if effect else [])
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        OSError("no route to host"),
-        OperationalError("SELECT", None, ConnectionError("no route to host")),
-        DatabaseBusyError("the row is locked: no route to host"),
-    ],
-    ids=lambda error: type(error).__name__,
-)
-def test_a_commit_whose_outcome_cannot_be_read_is_in_doubt(jobs: Jobs, error: Exception) -> None:
-    """Whatever kept it from being read: an error that says that the batch may be run again would have it written
-    twice."""
-
-    def lose(step: str) -> None:
-        cut.arm(step)
-        if step == "READ_DECISION":
-            raise error
-
-    driver, cut = jobs.driver(), CutConnection(jobs.engine, effect=True)
-    run = jobs.begin(driver, 5)
-    with pytest.raises(InDoubtError, match="no route to host"):
-        jobs.commit(driver, run, [jobs.task(run, 0)], 5, observe=lose)
-    assert driver.end(run, 5) is RunState.COMMITTED
-
-
-@pytest.mark.parametrize("effect", [True, False])
-def test_the_batch_shows_a_commits_outcome_after_another_run_has_begun(jobs: Jobs, effect: bool) -> None:
-    def overtake(step: str) -> None:
-        cut.arm(step)
-        if step == "READ_DECISION":
-            jobs.begin(jobs.driver("next"), 6)
-
-    driver, cut = jobs.driver(), CutConnection(jobs.engine, effect=effect)
-    run = jobs.begin(driver, 5)
-    leases = [jobs.task(run, 0)]
-    if effect:
-        assert jobs.commit(driver, run, leases, 5, observe=overtake) is RunState.COMMITTED
-    else:
-        with pytest.raises(OperationalError):
-            jobs.commit(driver, run, leases, 5, observe=overtake)
-
-
-def test_a_batch_that_the_next_run_has_committed_is_not_taken_for_the_work_of_the_run_before(jobs: Jobs) -> None:
-    def overtake(step: str) -> None:
-        cut.arm(step)
-        if step == "READ_DECISION":
-            heir = jobs.driver("next")
-            jobs.commit(heir, jobs.begin(heir, 5), [], 5)
-
-    driver, cut = jobs.driver(), CutConnection(jobs.engine, effect=False)
-    run = jobs.begin(driver, 5)
-    with pytest.raises(OperationalError, match="cut"):
-        jobs.commit(driver, run, [jobs.task(run, 0)], 5, observe=overtake)
-    assert (jobs.batches(), jobs.values(things)) == ([5], [])
-
-
-def test_without_a_batch_id_a_commit_is_in_doubt_after_another_run(jobs: Jobs) -> None:
-    def overtake(step: str) -> None:
-        cut.arm(step)
-        if step == "READ_DECISION":
-            jobs.begin(jobs.driver("next"))
-
-    driver, cut = jobs.driver(), CutConnection(jobs.engine, effect=True)
-    run = jobs.begin(driver)
-    with pytest.raises(InDoubtError, match="was followed by another"):
-        jobs.commit(driver, run, [jobs.task(run, 0)], observe=overtake)
 
 
 ENDS: dict[str, Callable[[Jobs, Run], object]] = {
