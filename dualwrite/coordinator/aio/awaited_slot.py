@@ -89,8 +89,8 @@ class AwaitedParticipant:
         self._at_once = produce_at_once_of(blocking)
         self._commits = commits_in_background(blocking)
         self._in_a_row = 0
-        self._last: Future[Any] | None = None
-        """A cancelled call that may still be in progress."""
+        self._calls: list[Future[Any]] = []
+        """The last call, and cancelled ones that may still be in progress."""
         self._objection: BaseException | None = None
         self._reports: deque[Callable[[], None]] = deque()
 
@@ -174,11 +174,11 @@ class AwaitedParticipant:
         self._tell_quietly()
 
     def _call(self, act: Callable[[], T]) -> T:
-        previous = self._last
+        # All of them: one that was cancelled before it had a thread is done, and has waited for none.
+        previous = [call for call in self._calls if not call.done()]
 
         def run() -> T:
-            if previous is not None:
-                wait_in_thread([previous])
+            wait_in_thread(previous)
             return act()
 
         if not in_greenlet():
@@ -186,7 +186,8 @@ class AwaitedParticipant:
             self._tell()
             return outcome
         self._in_a_row = 0
-        self._last = future = self._threads.submit(run)
+        future = self._threads.submit(run)
+        self._calls = [*previous, future]
         try:
             outcome = wait_for(asyncio.wrap_future(future))
         except BaseException as error:

@@ -1,19 +1,22 @@
 """Calls in threads that go on after their task was cancelled, and calls beside or inside of an open unit of work."""
 
 import asyncio
+import concurrent.futures
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from dualwrite.coordinator.aio import awaited_slot
 from dualwrite.coordinator.aio.awaited_slot import AwaitedParticipant
 from dualwrite.coordinator.aio.transaction import AsyncTransaction
 from dualwrite.coordinator.manager.unit_manager import manager_of
-from dualwrite.coordinator.process.greenlets import greenlet_spawn
+from dualwrite.coordinator.process.greenlets import greenlet_spawn, wait_for
 from dualwrite.errors import InvalidTransactionStateError
+from dualwrite.records.outgoing import OutgoingRecord
 from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run, write, write_unit
-from tests.support.coordinator.fake_kafka import FakeKafka
+from tests.support.coordinator.fake_kafka import FakeKafka, FakeParticipant
 from tests.support.spark.lock_waits import AT_ONCE
 
 PATIENCE = 20.0
@@ -65,6 +68,47 @@ def test_the_abort_of_a_unit_waits_for_its_cancelled_call_which_goes_on_in_a_thr
     run(main())
     assert order[:3] == ["begin", "produce", "abort"]
     assert sqlite_place.in_both()
+
+
+def test_a_call_waits_for_a_cancelled_one_although_another_was_cancelled_before_it_had_a_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As at the end of a loop that cancels all tasks: the abort was cancelled in the line for a thread."""
+    began, go_on, free = threading.Event(), threading.Event(), threading.Event()
+    order: list[str] = []
+
+    def wait(calls: Any) -> None:
+        if any(not call.done() for call in calls):
+            go_on.set()
+        concurrent.futures.wait(calls)
+
+    class Participant(FakeParticipant):
+        def produce(self, record: OutgoingRecord) -> None:
+            began.set()
+            assert go_on.wait(PATIENCE)
+            order.append("produced")
+
+        def close(self) -> None:
+            order.append("closed")
+            go_on.set()
+
+    async def main() -> None:
+        with ThreadPoolExecutor(2) as threads:
+            participant = AwaitedParticipant(Participant(FakeKafka()), threads)
+            producing = asyncio.create_task(greenlet_spawn(participant.produce, OutgoingRecord("events")))
+            await asyncio.to_thread(began.wait, PATIENCE)
+            threads.submit(free.wait, PATIENCE)
+            await cancelled(producing)
+            aborting = asyncio.create_task(greenlet_spawn(participant.abort_transaction))
+            await asyncio.sleep(0)
+            await cancelled(aborting)
+            await asyncio.sleep(0)
+            free.set()
+            await greenlet_spawn(participant.close)
+
+    monkeypatch.setattr(awaited_slot, "wait_in_thread", wait)
+    run(main())
+    assert order == ["produced", "closed"]
 
 
 def test_a_participant_is_not_reused_after_a_cancelled_call() -> None:
@@ -146,6 +190,25 @@ def test_a_close_waits_for_the_unit_of_another_task_and_does_not_end_it(sqlite_p
             may_leave.set()
             await task
             await closing
+
+    run(main())
+    assert sqlite_place.in_both("one")
+
+
+@pytest.mark.parametrize("step", ["PREPARE_KAFKA", "COMMIT_KAFKA"])
+def test_a_unit_that_a_close_did_not_wait_for_goes_on_as_one_of_a_blocking_dual_write_does(
+    sqlite_place: AsyncPlace, step: str
+) -> None:
+    async def main() -> None:
+        def on_step(name: str) -> None:
+            if name == step:
+                closing.append(asyncio.ensure_future(dual_write.close(0)))
+                wait_for(closing[0])
+
+        closing: list[asyncio.Future[None]] = []
+        async with sqlite_place.dual_write(on_step=on_step) as dual_write:
+            await write_unit(dual_write, "one")
+        assert closing
 
     run(main())
     assert sqlite_place.in_both("one")

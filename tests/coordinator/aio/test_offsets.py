@@ -232,6 +232,20 @@ def test_a_callback_that_puts_it_where_its_group_is_in_kafka(sqlite_place: Async
     assert stored_offsets(sqlite_place) == {}
 
 
+@kinds
+def test_a_consumer_can_be_positioned_after_a_close(sqlite_place: AsyncPlace, wrap: Wrap) -> None:
+    inner = FakeConsumer(FakeGroup())
+    inner.next, inner.group.committed[P] = {P: 0}, 2
+
+    async def main() -> None:
+        async with sqlite_place.dual_write() as dual_write:
+            await write_unit(dual_write, "one")
+        await dual_write.seek_to_committed(wrap(inner))
+
+    run(main())
+    assert inner.next == {P: 2}
+
+
 def test_an_invalid_consumer_is_refused_by_its_type(sqlite_place: AsyncPlace, lite: DualWrite) -> None:
     async def main() -> None:
         async with sqlite_place.dual_write() as dual_write:
