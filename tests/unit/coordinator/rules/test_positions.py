@@ -116,6 +116,8 @@ def test_the_offsets_of_units_that_were_committed_or_are_in_doubt_are_the_consum
     known.sought(MEMBER, {P: 7}, HERE, is_stored=False)
     assert known.commits_past_units(MEMBER, {P: 9}) == ""
     assert known.commits_past_units(MEMBER, {P: 10})
+    known.committed(MEMBER, {P: 12})
+    assert known.commits_past_units(MEMBER, {P: 12}) == ""
 
 
 @pytest.mark.parametrize(
@@ -154,6 +156,21 @@ def test_a_consumer_reads_from_the_cluster_that_it_was_positioned_in() -> None:
     assert known.cluster_of(ONE) == "there"
     known.sought(ONE, {}, HERE, is_whole=False)
     assert known.cluster_of(ONE) == "there", "an empty assignment says nothing of the cluster"
+
+
+def test_a_partition_that_was_taken_away_says_nothing_of_the_cluster() -> None:
+    known = Positions()
+    known.sought(ONE, {P: 5, Q: 5}, HERE, row_clusters={P: "there", Q: "here"})
+    known.sought(ONE, {Q: 5}, HERE, row_clusters={Q: "here"})
+    assert known.reads_from(ONE, "here") == {}
+
+
+def test_a_partition_that_was_taken_away_must_be_positioned_again() -> None:
+    """Another member may have used its records meanwhile."""
+    known = put(ONE)
+    known.sought(ONE, {Q: 5}, HERE)
+    with pytest.raises(InvalidTransactionStateError, match=r"in-0: this consumer was not set to the offset"):
+        known.moves(ONE, {P: 6}, {})
 
 
 def test_a_consumer_that_was_forgotten_must_be_positioned_again() -> None:
@@ -228,6 +245,26 @@ def test_one_partition_that_was_stored_after_all_does_not_end_the_failure_of_ano
     known.committed(ONE, {P: 8})
     with pytest.raises(InvalidTransactionStateError, match="has failed since"):
         claim(known, {Q: 7})
+
+
+def test_a_partition_that_was_taken_away_does_not_keep_a_failure() -> None:
+    known = put(ONE)
+    claim(known, {P: 8})
+    known.sought(ONE, {Q: 5}, HERE)
+    claim(known, {Q: 6})
+    known.failed(HERE)
+    claim(known, {Q: 6})
+    known.committed(ONE, {Q: 6})
+    claim(known, {Q: 7})
+
+
+def test_a_failure_of_another_thread_does_not_end_that_of_the_consumers_own() -> None:
+    known = put(ONE)
+    claim(known, {P: 8})
+    known.failed(HERE)
+    known.failed(THERE)
+    with pytest.raises(InvalidTransactionStateError, match="has failed since"):
+        claim(known, {P: 9})
 
 
 def test_a_failure_is_of_the_consumers_of_its_thread() -> None:
@@ -320,6 +357,15 @@ def test_a_consumer_without_a_known_worker_takes_on_the_claimants_failures(is_kn
     claim(known, {P: 7})  # it is known to be worked by THERE: HERE's failure was another's
     known.sought(ONE, {P: 5}, None)
     claim(known, {P: 6})
+
+
+def test_after_an_assignment_any_worker_may_have_read_what_its_failed_unit_did_not_use() -> None:
+    """HERE had the consumer before, and is alive: that does not make the failure of THERE another consumer's."""
+    known = put(ONE)
+    known.sought(ONE, {P: 5}, None)
+    known.failed(THERE)
+    with pytest.raises(InvalidTransactionStateError, match="has failed since"):
+        claim(known, {P: 6}, worker=THERE)
 
 
 def test_a_failure_is_of_the_worker_that_has_positioned_a_partition_last() -> None:
