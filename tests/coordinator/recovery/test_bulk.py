@@ -259,6 +259,27 @@ def test_without_the_connection_that_has_the_locks_nothing_is_decided(world: Bul
     assert len(world.journal.names("close")) == MANY
 
 
+def test_a_heuristic_outcome_that_the_database_does_not_take_leaves_its_slot_to_the_next_sweep(
+    world: BulkWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given back as recovered, its next unit of work would overwrite the state, and hide what is not on record."""
+    leases = world.leases(3)
+    ended = {"a-0": Outcome.HEURISTIC_ABORT, "a-2": Outcome.HEURISTIC_ABORT}
+
+    def complete(participant: Recording, state: PreparedTxnState) -> Outcome:
+        return ended.get(participant._name, Outcome.ABORTED)
+
+    def refuse(lease: Lease, outcome: Outcome) -> None:
+        if lease is leases[0]:
+            raise OperationalError("INSERT", {}, Exception("disk full"))
+
+    monkeypatch.setattr(Recording, "complete_transaction", complete)
+    monkeypatch.setattr(world.store, "record", refuse)
+    settling = world.recover_without_producer(leases)
+    assert settling.outcomes == {"a-1": Outcome.ABORTED, "a-2": Outcome.HEURISTIC_ABORT}
+    assert [type(error) for error in settling.errors] == [OperationalError]
+
+
 def test_a_lease_that_is_out_of_date_is_not_touched_in_kafka(world: BulkWorld) -> None:
     leases = world.leases(5)
     newer = world.store.take_over("a-2", "successor")
