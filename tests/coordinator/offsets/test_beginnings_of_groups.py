@@ -39,6 +39,29 @@ def test_an_offset_of_another_cluster_is_refused(
     assert rows(engine)["group", P] == 7
 
 
+def test_a_consumer_of_another_cluster_is_refused_again_though_its_error_was_caught(
+    dw: DualWrite, engine: Engine, group: FakeGroup
+) -> None:
+    """Its cluster is known by then, and would not be compared again: the table would take it for a rebalance."""
+    use(dw, assigned(dw, group, P), P, 5)
+    elsewhere = FakeGroup()
+    elsewhere.cluster_id = "other"
+    consumer = FakeConsumer(elsewhere)
+    dw.seek_to_stored(consumer, positions(P))
+    consumer.poll(P, 9)
+
+    def store_twice() -> None:
+        with dw.transaction() as tx:
+            with pytest.raises(ForeignClusterError):
+                tx.store_offsets(consumer)
+            with pytest.raises(InvalidTransactionStateError, match="in-0: this consumer was not set to the offset"):
+                tx.store_offsets(consumer)
+
+    with pytest.raises(ForeignClusterError):
+        store_twice()
+    assert rows(engine)["group", P] == 5
+
+
 def test_an_offset_of_an_earlier_release_gets_the_cluster_of_its_consumer(
     dw: DualWrite, engine: Engine, group: FakeGroup
 ) -> None:
