@@ -35,7 +35,7 @@ from dualwrite.coordinator.sql.row_lock import (
     require_storable,
     take_write_lock,
 )
-from dualwrite.coordinator.sql.state_row import is_of, row_of, row_values
+from dualwrite.coordinator.sql.state_row import is_of, row_of, row_values, state_of
 from dualwrite.coordinator.sql.store_statement import CompiledUpdate, store_statement
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.coordinator.sql.tables import metadata
@@ -146,6 +146,15 @@ class SqlDecisionStore:
     def store(self, connection: Connection, lease: Lease, state: PreparedTxnState) -> None:
         """Write ``state`` in the caller's transaction; see DecisionStore.store."""
         self._write(connection, lease, state)
+
+    def is_stored(self, connection: Connection, lease: Lease, state: PreparedTxnState) -> bool:
+        """True if the row holds ``state``, after a COMMIT on ``connection`` that raised nothing. A pool may have no
+        other connection, and the row need not be locked: on this one nothing is open any more."""
+        with clear_errors(self._engine):
+            self._database.find_by_key(connection, on=True)
+            row = connection.execute(row_of(lease.transactional_id), execution_options=ours(connection)).one_or_none()
+        connection.rollback()
+        return row is not None and state.is_same_as(state_of(row))
 
     def _write(self, connection: Connection, lease: Lease, state: PreparedTxnState) -> None:
         memory = lease.memory

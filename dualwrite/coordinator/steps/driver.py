@@ -302,8 +302,6 @@ class UnitDriver:
             # If the COMMIT had no effect, the transaction is still open and holds the lock of the row.
             self._database.discard()
             committed = was_committed(self._store, self.slot.lease, self._prepared)
-        if not committed:
-            self.slot.lease.memory.rolled_back()
         return Event.COMMITTED if committed else Event.NOT_COMMITTED
 
     def _rollback_database(self) -> Event:

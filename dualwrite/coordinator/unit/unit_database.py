@@ -64,6 +64,7 @@ class SqlUnit:
         self._transaction: UnitTransaction | None = None
         self._has_begun = False
         """True once the transaction has begun: from then on the block may end it."""
+        self._stored: PreparedTxnState | None = None
         self._sessions = sessions
         self._session: UnitSession | None = None
         self._scope: SessionScope | None = None
@@ -125,7 +126,7 @@ class SqlUnit:
 
     def _make_transaction(self) -> UnitTransaction:
         assert self._connection is not None
-        self._transaction = UnitTransaction(self._connection, self._machine, self._ask_fate)
+        self._transaction = UnitTransaction(self._connection, self._machine, self._ask_fate, self._is_stored)
         return self._transaction
 
     @property
@@ -183,6 +184,11 @@ class SqlUnit:
         self._fate.require_open(self._transaction, storing=True)
         with self._fate.noted(self._transaction):
             self._store.store(self._connection, self._lease, state)
+        self._stored = state
+
+    def _is_stored(self) -> bool:
+        assert self._connection is not None
+        return self._stored is None or self._store.is_stored(self._connection, self._lease, self._stored)
 
     @within_limit
     def commit(self) -> None:

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Engine, RootTransaction, event
 from sqlalchemy.engine import ExceptionContext, ExecutionContext
 from sqlalchemy.orm import Session, SessionTransaction
 
-from dualwrite.coordinator.rules.machine import DualWriteMachine, Step, UnitState
+from dualwrite.coordinator.rules.machine import DualWriteMachine, Step
 from dualwrite.coordinator.rules.transaction_statements import ends_transaction
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.errors import InvalidTransactionStateError
@@ -44,10 +44,13 @@ class UnitTransaction(RootTransaction):
 
     :param machine: knows whether the block runs, or the unit itself commits.
     :param before_end: called before the transaction is rolled back; it may be called again.
+    :param is_stored: called after the COMMIT if it is in doubt: true if the database has this unit's state, or if the
+        unit has stored none.
     """
 
     __slots__ = (
         "_before_end",
+        "_is_stored",
         "_machine",
         "ended_by",
         "is_lost",
@@ -60,9 +63,16 @@ class UnitTransaction(RootTransaction):
         "was_committed",
     )
 
-    def __init__(self, connection: Connection, machine: DualWriteMachine, before_end: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        machine: DualWriteMachine,
+        before_end: Callable[[], None],
+        is_stored: Callable[[], bool],
+    ) -> None:
         self._machine = machine
         self._before_end = before_end
+        self._is_stored = is_stored
         self.mark = secrets.token_hex(8)
         """The unit's name in the database; see unit_transactions.unit_mark."""
         self.refused: InvalidTransactionStateError | None = None
@@ -72,8 +82,7 @@ class UnitTransaction(RootTransaction):
         self.is_lost = False
         """True if SQLAlchemy has found that the connection was lost."""
         self.late_error: BaseException | None = None
-        """A database error between the end of the block and the COMMIT: of a listener or an observer, if the COMMIT
-        followed."""
+        """A database error just before the COMMIT, which followed all the same: a listener's or an observer's."""
         self.ended_by: str | None = None
         """The call in the block that rolled the transaction back."""
         self.sessions: dict[int, SessionInUnit] = {}
@@ -81,7 +90,7 @@ class UnitTransaction(RootTransaction):
         self.was_asked = False
         """True once the database may have received the COMMIT."""
         self.was_committed = False
-        """True once it has committed."""
+        """True once it is known to have committed."""
         super().__init__(connection)
 
     @property
@@ -103,7 +112,10 @@ class UnitTransaction(RootTransaction):
     def commit(self) -> None:
         """Commit, for the unit's own end.
 
-        :raises InvalidTransactionStateError: if the block calls it.
+        Code of the application may run just before the COMMIT, and end the transaction past SQLAlchemy. Then the COMMIT
+        reports no error. So if there was such code, the state row says what the COMMIT has committed.
+
+        :raises InvalidTransactionStateError: if the block calls it, or if the row does not hold the unit's state.
         """
         if not self.is_committing:
             raise self.refuse(
@@ -112,13 +124,16 @@ class UnitTransaction(RootTransaction):
                     "is rolled back on both sides"
                 )
             )
+        connection = self.connection
+        is_doubtful = bool(connection.dispatch.commit) or database_of(connection.dialect).is_over(connection)
         self.was_asked = True
         super().commit()
-        if self.late_error is not None and self._machine.state is UnitState.COMMITTING_DATABASE:
-            # A database may have rolled back and reported no error. The state row says how the transaction ended.
+        if (is_doubtful or self.late_error is not None) and not self._is_stored():
+            cause = "" if self.late_error is None else f" ({self.late_error!r})"
             raise InvalidTransactionStateError(
-                f"a statement of a listener or of on_step failed just before the COMMIT ({self.late_error!r}), and its "
-                "error was caught: let the error leave the listener, or use a savepoint (begin_nested) there"
+                "the COMMIT of this unit of work reported no error, and has not committed it: a `commit` listener, "
+                f"another listener or on_step has ended the transaction just before{cause}. Let an error leave the "
+                "listener, or use a savepoint (begin_nested) there, and leave the driver's own connection alone"
             ) from self.late_error
         self.was_committed = True
 
@@ -133,7 +148,8 @@ class UnitTransaction(RootTransaction):
             self._before_end()
             super().rollback()
             # SQLAlchemy would begin another transaction, and the unit would not notice its commit().
-            UnitTransaction(self.connection, self._machine, self._before_end).sessions = self.sessions
+            again = UnitTransaction(self.connection, self._machine, self._before_end, self._is_stored)
+            again.sessions = self.sessions
 
     def close(self) -> None:
         """Roll back; ``Connection.close()`` calls it."""

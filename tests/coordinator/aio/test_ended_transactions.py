@@ -13,7 +13,7 @@ from dualwrite.coordinator.aio.transaction import AsyncTransaction
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome
 from dualwrite.errors import InvalidTransactionStateError, KafkaUnavailableError
-from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run, write
+from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run, write, write_unit
 from tests.support.coordinator.event_table import events, stored_values
 
 pytestmark = pytest.mark.slow_cases("psycopg")
@@ -238,3 +238,37 @@ def test_a_statement_of_a_listener_that_fails_before_the_commit_leaves_the_unit_
     run(main())
     kept = ["one"] if server_place.driver == "aiomysql" else []
     assert stored_values(server_place.seen) == server_place.kafka.committed == kept
+
+
+@pytest.mark.parametrize("act", ["rollback", "failure"])
+def test_a_transaction_that_a_listener_ends_past_sqlalchemy_leaves_the_unit_on_neither_side(
+    place: AsyncPlace, act: str
+) -> None:
+    def end(connection: Connection) -> None:
+        if not connection.info.pop("is_in_unit", False):
+            return
+        if act == "rollback":
+            connection.connection.rollback()
+        else:
+            cursor = connection.connection.cursor()
+            with suppress(Exception):
+                cursor.execute("INSERT INTO events (value) VALUES ('one')")
+            cursor.close()
+
+    async def write_noted(tx: AsyncTransaction) -> None:
+        await write(tx, "one")
+        tx.connection.info["is_in_unit"] = True
+
+    async def main() -> None:
+        async with place.engine() as engine, place.dual_write(engine) as dual_write:
+            event.listen(engine.sync_engine, "commit", end)
+            if is_kept:
+                await write_unit(dual_write, write_noted)
+            else:
+                with pytest.raises(InvalidTransactionStateError, match="a `commit` listener"):
+                    await write_unit(dual_write, write_noted)
+            await write_unit(dual_write, "two")
+
+    is_kept = act == "failure" and place.driver in ("aiosqlite", "aiomysql")
+    run(main())
+    assert place.in_both(*["one"] * is_kept, "two")

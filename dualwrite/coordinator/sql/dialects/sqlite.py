@@ -199,10 +199,13 @@ class Sqlite(Database):
                     return Path(entry.path)
         return None
 
-    def is_in_transaction(self, connection: Connection) -> bool:
+    def is_in_transaction(self, connection: Connection) -> bool | None:
         """Ask sqlite3. With autocommit=False a transaction is always open, so it does not count."""
         driver = connection.connection.driver_connection
-        return getattr(driver, "autocommit", True) is not False and bool(getattr(driver, "in_transaction", False))
+        if getattr(driver, "autocommit", True) is False:
+            return None
+        is_open: bool | None = getattr(driver, "in_transaction", None)
+        return is_open
 
     def begin_unit(self, connection: Connection) -> None:
         """Set a savepoint, which is gone if SQLite ends the transaction."""

@@ -30,9 +30,14 @@ class DatabaseTransactions:
         """True if each statement on the driver's connection is committed by itself."""
         return getattr(driver, "autocommit", False) is True
 
-    def is_in_transaction(self, connection: Connection) -> bool:
-        """True if the driver knows that a transaction is open on ``connection``. Override it if the driver knows."""
-        return False
+    def is_in_transaction(self, connection: Connection) -> bool | None:
+        """True if a transaction is open on ``connection``, as its driver knows without a request to the server. None,
+        unless overridden: the driver does not know."""
+        return None
+
+    def is_over(self, connection: Connection) -> bool:
+        """True if the driver knows, without a request, that a COMMIT on ``connection`` would commit nothing."""
+        return self.is_in_transaction(connection) is False
 
     def begin_unit(self, connection: Connection) -> None:
         """Prepare the transaction of a unit of work after :meth:`begin`, for :meth:`fate`. Override both, unless only

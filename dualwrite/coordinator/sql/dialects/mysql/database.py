@@ -269,10 +269,10 @@ class Mysql(Database):
         ask = getattr(driver, "get_autocommit", None)
         return bool(ask()) if ask is not None else super().autocommits(driver)
 
-    def is_in_transaction(self, connection: Connection) -> bool:
+    def is_in_transaction(self, connection: Connection) -> bool | None:
         """Read the last status flags that the server sent to PyMySQL or aiomysql."""
-        status = getattr(connection.connection.driver_connection, "server_status", 0)
-        return bool(status & _SERVER_STATUS_IN_TRANS)
+        status = getattr(connection.connection.driver_connection, "server_status", None)
+        return None if status is None else bool(status & _SERVER_STATUS_IN_TRANS)
 
     def begin_unit(self, connection: Connection) -> None:
         """Set a savepoint, which is gone if the server ends the transaction."""

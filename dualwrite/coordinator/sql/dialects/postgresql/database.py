@@ -191,14 +191,18 @@ class Postgresql(Database):
         """See timeouts.py."""
         yield from missing_timeouts(connection)
 
-    def is_in_transaction(self, connection: Connection) -> bool:
+    def is_in_transaction(self, connection: Connection) -> bool | None:
         """Ask libpq or asyncpg, without a request to the server."""
         driver: Any = connection.connection.driver_connection
         information = getattr(driver, "info", None)
         if information is not None:
             return bool(information.transaction_status != _IDLE)
         ask = getattr(driver, "is_in_transaction", None)
-        return bool(ask()) if ask is not None else False
+        return bool(ask()) if ask is not None else None
+
+    def is_over(self, connection: Connection) -> bool:
+        """Also after a statement that has failed: the COMMIT rolls back, and reports no error."""
+        return super().is_over(connection) or bool(self._is_known_to_have_failed(connection))
 
     def identity(self, connection: Connection, schema: str | None) -> str | None:
         """The system identifier, and the oids of the database and of the tables' schema.
