@@ -131,9 +131,10 @@ class UnitTransaction(RootTransaction):
         if (is_doubtful or self.late_error is not None) and not self._is_stored():
             cause = "" if self.late_error is None else f" ({self.late_error!r})"
             raise InvalidTransactionStateError(
-                "the COMMIT of this unit of work reported no error, and has not committed it: a `commit` listener, "
-                f"another listener or on_step has ended the transaction just before{cause}. Let an error leave the "
-                "listener, or use a savepoint (begin_nested) there, and leave the driver's own connection alone"
+                "the COMMIT of this unit of work reported no error, and the database does not have the unit's state: a "
+                f"`commit` listener, another listener or on_step has ended the transaction just before{cause}. Let an "
+                "error leave the listener, or use a savepoint (begin_nested) there, and leave the driver's own "
+                "connection alone"
             ) from self.late_error
         self.was_committed = True
 

@@ -289,6 +289,6 @@ def test_what_ends_the_transaction_after_the_state_was_stored_is_found(
         write_two()
         assert in_both(every_engine, kafka, "one", "two")
     else:
-        with pytest.raises(InvalidTransactionStateError, match="another listener or on_step has ended"):
+        with pytest.raises(InvalidTransactionStateError, match="another listener or on_step has ended the"):
             write_two()
         assert in_both(every_engine, kafka, "one")

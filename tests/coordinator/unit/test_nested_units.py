@@ -15,7 +15,7 @@ from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import DatabaseBusyError, InvalidTransactionStateError
 from tests.support.coordinator.event_table import stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
-from tests.support.coordinator.usual_unit import write
+from tests.support.coordinator.usual_unit import in_both, write
 from tests.support.waiting import eventually
 
 
@@ -213,3 +213,20 @@ def test_a_unit_whose_generator_is_closed_elsewhere_is_not_joined_any_more(
         assert tx is not first
         tx.produce("events", "one")
     assert kafka.committed == ["one"]
+
+
+def test_a_unit_inside_a_suspended_generators_is_lost_with_it_on_both_sides(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    def unit() -> Iterator[Any]:
+        with dual_write.transaction() as tx:
+            write(tx, "generator's")
+            yield tx
+
+    generator = unit()
+    outer = next(generator)
+    with dual_write.transaction() as tx:
+        assert tx is outer
+        write(tx, "caller's")
+    generator.close()  # type: ignore[attr-defined]
+    assert in_both(sqlite_engine, kafka)
