@@ -13,7 +13,6 @@ from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import DatabaseBusyError, InvalidTransactionStateError
-from tests.support.coordinator.event_table import stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
 from tests.support.coordinator.usual_unit import in_both, write
 from tests.support.waiting import eventually
@@ -28,10 +27,6 @@ def fail_inside(dual_write: DualWrite, value: str) -> None:
 def await_waiting(dual_write: DualWrite) -> None:
     """Return once another thread waits for a slot."""
     assert eventually(lambda: manager_of(dual_write).process.pool.waiting), "no other unit has begun"
-
-
-def in_both(engine: Engine, kafka: FakeKafka, *values: str) -> bool:
-    return stored_values(engine) == kafka.committed == list(values) and kafka.ongoing is None
 
 
 def test_an_inner_block_is_the_same_unit_and_commits_nothing(
