@@ -149,11 +149,15 @@ class SqlDecisionStore:
 
     def is_stored(self, connection: Connection, lease: Lease, state: PreparedTxnState) -> bool:
         """True if the row holds ``state``, after a COMMIT on ``connection`` that raised nothing. A pool may have no
-        other connection, and the row need not be locked: on this one nothing is open any more."""
+        other connection, and the row need not be locked: on this one nothing is open any more.
+
+        The user's listeners do not hear of it: to them one transaction was committed, and none is rolled back.
+        """
+        unheard = Connection(connection.engine, connection.connection, _has_events=False)
         with clear_errors(self._engine):
-            self._database.find_by_key(connection, on=True)
-            row = connection.execute(row_of(lease.transactional_id), execution_options=ours(connection)).one_or_none()
-        connection.rollback()
+            self._database.find_by_key(unheard, on=True)
+            row = unheard.execute(row_of(lease.transactional_id), execution_options=ours(connection)).one_or_none()
+        unheard.rollback()
         return row is not None and state.is_same_as(state_of(row))
 
     def _write(self, connection: Connection, lease: Lease, state: PreparedTxnState) -> None:

@@ -221,7 +221,11 @@ def test_a_listener_that_keeps_the_row_keeps_the_unit(
     before_commits(every_engine, act)
     connected: list[object] = []
     event.listen(every_engine, "connect", lambda *_: connected.append(1))
+    heard: list[str] = []
+    event.listen(every_engine, "begin", lambda _: heard.append("begin"))
+    event.listen(every_engine, "rollback", lambda _: heard.append("rollback"))
     run(dual_write, "two")
+    assert heard == ["begin"]
     assert in_both(every_engine, kafka, "one", "two")
     assert dual_write.counters.committed == 2
     assert not connected, "the unit's connection has read the row"
