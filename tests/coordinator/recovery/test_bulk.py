@@ -48,7 +48,7 @@ class Recording:
     """A RecoveryParticipant that writes down what it is told."""
 
     def __init__(self, journal: RecoveryJournal, name: str, users: list[int]) -> None:
-        self._journal, self._name, self._users = journal, name, users
+        self._journal, self.name, self._users = journal, name, users
 
     def init_transactions(self, keep_prepared_txn: bool = False) -> None:
         assert keep_prepared_txn
@@ -59,14 +59,14 @@ class Recording:
         return Outcome.COMMITTED if state else Outcome.ABORTED
 
     def close(self) -> None:
-        self._journal.done.append(("close", self._name))
+        self._journal.done.append(("close", self.name))
 
     def _used(self, what: str) -> None:
         self._users.append(threading.get_ident())
         try:
-            self._journal.add(what, self._name)
+            self._journal.add(what, self.name)
             if len(set(self._users)) > 1:
-                self._journal.shared.append(self._name)
+                self._journal.shared.append(self.name)
         finally:
             self._users.pop()
 
@@ -267,7 +267,7 @@ def test_a_heuristic_outcome_that_the_database_does_not_take_leaves_its_slot_to_
     ended = {"a-0": Outcome.HEURISTIC_ABORT, "a-2": Outcome.HEURISTIC_ABORT}
 
     def complete(participant: Recording, state: PreparedTxnState) -> Outcome:
-        return ended.get(participant._name, Outcome.ABORTED)
+        return ended.get(participant.name, Outcome.ABORTED)
 
     def refuse(lease: Lease, outcome: Outcome) -> None:
         if lease is leases[0]:
@@ -367,7 +367,7 @@ def test_an_interrupt_is_not_lost_in_closing_what_a_thread_is_adding_to(world: B
 
     class Closing(Recording):
         def init_transactions(self, keep_prepared_txn: bool = False) -> None:
-            if self._name == order[0]:
+            if self.name == order[0]:
                 assert asked.wait(20)
                 raise KeyboardInterrupt
             super().init_transactions(keep_prepared_txn)
