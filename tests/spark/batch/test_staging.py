@@ -1,91 +1,19 @@
 """The table of staged rows: made once, and moved into the target in the order of the partitions."""
 
-import logging
-import threading
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import (
-    Column,
-    Connection,
-    Engine,
-    Inspector,
-    Integer,
-    MetaData,
-    Numeric,
-    String,
-    Table,
-    UniqueConstraint,
-    event,
-    inspect,
-    select,
-    text,
-)
-from sqlalchemy.exc import NoSuchTableError, OperationalError
+from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, event, inspect, select
 
-from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.dialects.postgresql.database import Postgresql
 from dualwrite.errors import ConfigurationError, DatabaseBusyError
 from dualwrite.spark.batch import staging
-from dualwrite.spark.batch.runs import Owner, Run, Runs
+from dualwrite.spark.batch.runs import Run
 from dualwrite.spark.batch.staging import Attempt, drop_outdated, make_staging, move_rows, staged_clause
-from dualwrite.spark.tables.bulk_load import Loader
 from dualwrite.spark.tables.target_table import target_of
-from tests.support.spark.lock_waits import PATIENCE, await_waiting
+from tests.support.spark.staging_place import StagingPlace
 
 pytestmark = pytest.mark.slow_cases("mariadb")
-
-Rows = Sequence[tuple[Any, ...]]
-
-
-class StagingPlace:
-    """A target, and the rows of a run that are staged for it."""
-
-    def __init__(self, engine: Engine, name: str = "things") -> None:
-        self.engine = engine
-        self.name = name
-        self.dbtable = f'"{name}"' if engine.dialect.name != "mysql" else f"`{name}`"
-        self.table = Table(
-            name,
-            MetaData(),
-            Column("seq", Integer, primary_key=True, autoincrement=True),
-            Column("order", Integer),  # a word of SQL's
-            Column("note", String(20)),
-            Column("price", Numeric(10, 2)),
-            UniqueConstraint("order"),
-            mysql_charset="utf8mb4",
-        )
-        self.table.create(engine)
-        self.names = ["order", "note"]
-        self.run = Run("job", 7, self.make())
-        self.runs = Runs(engine, Owner("driver", 100.0), SqlDecisionStore(engine))
-
-    @property
-    def columns(self) -> list[Any]:
-        with self.engine.connect() as connection:
-            by_name = {column.name: column for column in target_of(connection, self.dbtable).columns}
-        return [by_name[name] for name in self.names]
-
-    def make(self) -> tuple[str | None, str]:
-        return make_staging(self.engine, self.dbtable, self.columns).qualified_name
-
-    def stage(self, part: int, attempt: int, rows: Rows, run: int = 7) -> Attempt:
-        with self.engine.begin() as connection:
-            loader = Loader(connection, staged_clause(self.run.staging, self.dbtable, self.columns))
-            loader.write([(run, part, attempt, number, *row) for number, row in enumerate(rows)])
-        return Attempt(part, attempt, len(rows))
-
-    def move(self, attempts: Sequence[Attempt], keys: Sequence[str] = ()) -> int:
-        with self.engine.begin() as connection:
-            return move_rows(connection, self.run, self.dbtable, self.columns, keys, attempts)
-
-    def stored(self) -> Rows:
-        with self.engine.connect() as connection:
-            columns = (self.table.c.order, self.table.c.note)
-            return [tuple(row) for row in connection.execute(select(*columns).order_by(self.table.c.seq))]
 
 
 @pytest.fixture
@@ -268,149 +196,6 @@ def test_a_column_that_changes_its_type_gets_a_table_of_its_own(place: StagingPl
     changed = Table("things", MetaData(), Column("order", Integer), Column("note", String(40)))
     changed.create(place.engine)
     assert place.make() != before
-
-
-@contextmanager
-def begun_and_not_committed(place: StagingPlace) -> Iterator[None]:
-    """Another thread begins a run: the block runs before the COMMIT of the run."""
-    is_written, may_commit = threading.Event(), threading.Event()
-
-    def note(_: Any, __: Any, statement: str, *___: Any) -> None:
-        if threading.current_thread() is thread and statement.startswith("UPDATE") and "staging_table" in statement:
-            is_written.set()
-
-    def hold(_: Connection) -> None:
-        if threading.current_thread() is thread and is_written.is_set():
-            assert may_commit.wait(PATIENCE)
-
-    thread = threading.Thread(target=place.runs.begin, args=("another job", None, place.run.staging, 100.0))
-    event.listen(place.engine, "after_cursor_execute", note)
-    event.listen(place.engine, "commit", hold)
-    thread.start()
-    assert is_written.wait(PATIENCE)
-    try:
-        yield
-    finally:
-        may_commit.set()
-        thread.join()
-
-
-class TestOutdated:
-    """Tables for staged rows of a target that has other columns by now."""
-
-    @pytest.fixture
-    def place(self, engine: Engine) -> StagingPlace:
-        place = StagingPlace(engine)
-        self.change(place, "note VARCHAR(40)")
-        return place
-
-    def change(self, place: StagingPlace, column: str) -> None:
-        """What a migration does."""
-        with place.engine.begin() as connection:
-            connection.execute(text(f"ALTER TABLE things DROP COLUMN {column.split()[0]}"))
-            connection.execute(text(f"ALTER TABLE things ADD COLUMN {column}"))
-
-    def tables(self, place: StagingPlace) -> set[str]:
-        names = inspect(place.engine).get_table_names()
-        return {name for name in names if name.startswith("dualwrite_staged")}
-
-    def drop(self, place: StagingPlace) -> None:
-        drop_outdated(place.engine, place.dbtable, place.runs.is_staging)
-
-    def test_only_staging_tables_for_other_types_or_columns_are_dropped(self, place: StagingPlace) -> None:
-        now = place.make()
-        place.names = ["note"]
-        other = place.make()
-        another = StagingPlace(place.engine, "things of others")
-        assert len(self.tables(place)) == 4
-        self.drop(place)
-        assert self.tables(place) == {now[1], other[1], another.run.staging[1]}
-        with place.engine.begin() as connection:
-            connection.execute(text("ALTER TABLE things DROP COLUMN note"))
-        self.drop(place)
-        assert self.tables(place) == {another.run.staging[1]}
-
-    @pytest.mark.filterwarnings("ignore:Did not recognize type")
-    def test_a_staging_table_is_dropped_when_a_column_gets_an_unknown_type(self, place: StagingPlace) -> None:
-        if place.engine.dialect.name != "postgresql":
-            pytest.skip("the others know no such types")
-        with place.engine.begin() as connection:
-            connection.execute(text("ALTER TABLE things ALTER note TYPE pg_snapshot USING NULL"))
-        self.drop(place)
-        assert self.tables(place) == set()
-
-    def test_a_table_that_another_process_drops_during_the_inspection_is_only_logged(
-        self, place: StagingPlace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        get_columns = Inspector.get_columns
-
-        def gone(inspector: Inspector, table_name: str, *given: Any, **options: Any) -> Any:
-            if table_name == place.run.staging[1]:
-                raise NoSuchTableError(table_name)
-            return get_columns(inspector, table_name, *given, **options)
-
-        monkeypatch.setattr(Inspector, "get_columns", gone)
-        with caplog.at_level("INFO", logger="dualwrite"):
-            self.drop(place)
-        assert (
-            f"outdated tables for staged rows of {place.dbtable} were not dropped: {place.run.staging[1]}"
-            in caplog.text
-        )
-
-    def test_a_staging_table_stays_until_its_open_run_has_ended(self, place: StagingPlace) -> None:
-        run = place.runs.begin("another job", None, place.run.staging, 100.0)
-        assert run is not None
-        self.drop(place)
-        assert self.tables(place) == {place.run.staging[1]}
-        place.runs.end(run)
-        self.drop(place)
-        assert self.tables(place) == set()
-
-    def test_a_run_whose_staging_table_is_gone_does_not_begin(self, place: StagingPlace) -> None:
-        self.drop(place)
-        with pytest.raises(DatabaseBusyError, match="is gone: its target was changed meanwhile; run the batch again"):
-            place.runs.begin("job", None, place.run.staging, 100.0)
-        assert place.runs.end_job("job") is None
-
-    @pytest.mark.slow_cases
-    def test_a_beginning_run_keeps_its_staging_table_from_being_dropped(self, place: StagingPlace) -> None:
-        """It has looked whether the table is there, and nobody sees the run yet: whoever drops is kept waiting."""
-        if place.engine.dialect.name == "sqlite":
-            pytest.skip("has one writer at a time")
-        asked: list[tuple[str | None, str]] = []
-        with begun_and_not_committed(place):
-            drop_outdated(place.engine, place.dbtable, lambda name: bool(asked.append(name)))
-        assert asked == [], "its patience has an end"
-        assert self.tables(place) == {place.run.staging[1]}
-
-    def test_a_run_that_begins_during_the_drop_waits_and_is_refused(self, place: StagingPlace) -> None:
-        if place.engine.dialect.name == "sqlite":
-            pytest.skip("has one writer at a time")
-        place.runs.begin("job", None, place.run.staging, 100.0)
-        place.runs.end_job("job")
-        with ThreadPoolExecutor(1) as threads:
-            begun: list[Future[Run | None]] = []
-
-            def begin_another(_: object) -> bool:
-                begun.append(threads.submit(place.runs.begin, "job", None, place.run.staging, 100.0))
-                await_waiting(place.engine, 1)
-                return False
-
-            drop_outdated(place.engine, place.dbtable, begin_another)
-            with pytest.raises(DatabaseBusyError, match="is gone"):
-                begun[0].result(60)
-        assert self.tables(place) == set()
-
-    def test_a_staging_table_that_cannot_be_dropped_is_left(
-        self, place: StagingPlace, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        def fail(_: object) -> bool:
-            raise OperationalError("SELECT", None, Exception("the connection is lost"))
-
-        with caplog.at_level(logging.INFO, "dualwrite"):
-            drop_outdated(place.engine, place.dbtable, fail)
-        assert "were not dropped" in caplog.text
-        assert self.tables(place) == {place.run.staging[1]}
 
 
 def test_values_that_are_staged_are_moved_as_they_are(engine: Engine) -> None:
