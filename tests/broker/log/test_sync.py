@@ -3,7 +3,8 @@
 import random
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from types import FrameType
@@ -113,20 +114,27 @@ def test_a_rolled_segment_is_synced_once() -> None:
     assert files.syncs.count - before == 7
 
 
-def test_a_sync_covers_appends_before_it_and_not_those_during_it() -> None:
-    files = GatedFiles()
-    log = opened(files, segment_bytes=240)
-    add(log)
+@contextmanager
+def waiting_sync(log: PartitionLog) -> Iterator[None]:
+    """Another thread syncs ``log``, and waits in the file's sync until the block has ended."""
     GatedFile.gate = gate = Gate()
     try:
         worker = threading.Thread(target=log.sync)
         worker.start()
         assert gate.reached.wait(10)
-        add(log)
+        yield
         gate.opened.set()
         worker.join(10)
     finally:
         GatedFile.gate = None
+
+
+def test_a_sync_covers_appends_before_it_and_not_those_during_it() -> None:
+    files = GatedFiles()
+    log = opened(files, segment_bytes=240)
+    add(log)
+    with waiting_sync(log):
+        add(log)
     assert log.unsynced
     assert all(survivors(files, seed)[:1] == [0] for seed in SEEDS)
     log.sync()
@@ -137,17 +145,9 @@ def test_a_sync_that_ends_after_a_later_one_takes_nothing_of_it_back() -> None:
     files = GatedFiles()
     log = opened(files)
     add(log)
-    GatedFile.gate = gate = Gate()
-    try:
-        worker = threading.Thread(target=log.sync)
-        worker.start()
-        assert gate.reached.wait(10)
+    with waiting_sync(log):
         add(log)
         log.sync()
-        gate.opened.set()
-        worker.join(10)
-    finally:
-        GatedFile.gate = None
     assert log.synced_offset == 2
 
 
@@ -155,18 +155,10 @@ def test_a_roll_during_a_sync_leaves_nothing_behind() -> None:
     files = GatedFiles()
     log = opened(files, segment_bytes=160)
     add(log)
-    GatedFile.gate = gate = Gate()
-    try:
-        worker = threading.Thread(target=log.sync)
-        worker.start()
-        assert gate.reached.wait(10)
+    with waiting_sync(log):
         for _ in range(4):  # two rolls while the worker still syncs the first segment
             add(log)
         assert all(survivors(files, seed)[:4] == [0, 1, 2, 3] for seed in SEEDS)
-        gate.opened.set()
-        worker.join(10)
-    finally:
-        GatedFile.gate = None
     assert log.unsynced
     log.sync()
     assert all(survivors(files, seed) == [0, 1, 2, 3, 4] for seed in SEEDS)
