@@ -93,15 +93,27 @@ def run(dual_write: DualWrite, value: str) -> None:
 
 
 @pytest.mark.postgresql
+@pytest.mark.parametrize(
+    ("act", "message", "cause"),
+    [
+        (execute_in_vain, r"a `commit` listener.* \(UniqueViolation", "UniqueViolation"),
+        (fail_past_sqlalchemy, "a `commit` listener", "NoneType"),
+    ],
+)
 def test_a_statement_of_a_listener_that_fails_before_the_commit_leaves_the_unit_on_neither_side(
-    make_dual_write: Make, postgresql_engine: Engine, kafka: FakeKafka
+    make_dual_write: Make,
+    postgresql_engine: Engine,
+    kafka: FakeKafka,
+    act: Callable[[Connection], None],
+    message: str,
+    cause: str,
 ) -> None:
     dual_write = make_dual_write(postgresql_engine)
     write_unit(dual_write, "one")
-    before_commits(postgresql_engine, execute_in_vain)
-    with pytest.raises(InvalidTransactionStateError, match=r"a `commit` listener.* \(UniqueViolation") as raised:
+    before_commits(postgresql_engine, act)
+    with pytest.raises(InvalidTransactionStateError, match=message) as raised:
         run(dual_write, "two")
-    assert type(raised.value.__cause__).__name__ == "UniqueViolation"
+    assert type(raised.value.__cause__).__name__ == cause
     assert in_both(postgresql_engine, kafka, "one")
     write_unit(dual_write, "three")
     assert in_both(postgresql_engine, kafka, "one", "three")
@@ -196,18 +208,6 @@ def test_a_transaction_that_a_listener_ends_past_sqlalchemy_leaves_the_unit_on_n
     assert kafka.committed == ["one", "three"]
     assert stored_values(every_engine) == [*kept, "three"]
     assert (dual_write.counters.committed, dual_write.counters.rolled_back) == (2, 1)
-
-
-@pytest.mark.postgresql
-def test_a_statement_of_a_listener_that_fails_past_sqlalchemy_leaves_the_unit_on_neither_side(
-    make_dual_write: Make, postgresql_engine: Engine, kafka: FakeKafka
-) -> None:
-    dual_write = make_dual_write(postgresql_engine)
-    write_unit(dual_write, "one")
-    before_commits(postgresql_engine, fail_past_sqlalchemy)
-    with pytest.raises(InvalidTransactionStateError, match="a `commit` listener"):
-        run(dual_write, "two")
-    assert in_both(postgresql_engine, kafka, "one")
 
 
 @pytest.mark.parametrize("act", [fail_past_sqlalchemy, commit_past_sqlalchemy, nothing])
