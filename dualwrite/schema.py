@@ -63,14 +63,18 @@ def upgrade_engine(engine: Engine, revision: str = HEAD, *, schema: str | None =
     with connected(with_schema(engine, schema)) as connection, connection.begin():
         begin_writing(connection)
         with database_of(connection.dialect).changing_tables(connection):
-            if history.position(revision):
-                _require_no_other_tables(connection)
-            _keep_identity(connection)
-            _run(_context(connection, history.up(revision)))
+            _climb(connection, history, revision)
             version = current(connection)
             if version == history.names[-1]:
                 _require_all_tables(connection)
             return version
+
+
+def _climb(connection: Connection, history: "_History", revision: str) -> None:
+    if history.position(revision):
+        _require_no_other_tables(connection)
+    _keep_identity(connection)
+    _run(_context(connection, history.up(revision)))
 
 
 def _require_no_other_tables(connection: Connection) -> None:
@@ -159,7 +163,8 @@ def upgrade(op: Op, revision: str, *, since: str = BASE, schema: str | None = No
     :param revision: an explicit version ("0002", not "head"), so that the migration always does the same.
     :param since: the version before this migration. ``alembic upgrade --sql`` prints the statements from there on.
     :param schema: schema of the tables; see DualWrite.
-    :raises ConfigurationError: if there is no such version in this release.
+    :raises ConfigurationError: if there is no such version in this release; or if ``schema`` is None and another schema
+        already has the tables.
     """
     history = _History()
     theirs = op.get_context()
@@ -168,7 +173,7 @@ def upgrade(op: Op, revision: str, *, since: str = BASE, schema: str | None = No
         _run(_printing(theirs.output_buffer, since, history.up(revision), schema, dialect=theirs.dialect))
         return
     with _connection_of(theirs, schema) as connection:
-        _run(_context(connection, history.up(revision)))
+        _climb(connection, history, revision)
 
 
 def downgrade(op: Op, revision: str, *, since: str, lose_rows: bool = False, schema: str | None = None) -> None:

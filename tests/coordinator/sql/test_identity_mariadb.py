@@ -1,18 +1,20 @@
 """A MariaDB outside of Galera knows itself by the server or by the table's creation, whichever has stayed."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
 from sqlalchemy import Engine, create_engine, event, insert, select, text, update
 
+from dualwrite import schema
 from dualwrite.coordinator.sql.dialects.mysql.database import Mysql
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import CopiedDatabaseError
-from dualwrite.schema import upgrade_engine
 from tests.conftest import running
 from tests.support.coordinator.dying_application import dual_write, leave_decided, write
-from tests.support.coordinator.event_table import ready_engine, slot_rows
+from tests.support.coordinator.event_table import HEAD, ready_engine, slot_rows
 from tests.support.coordinator.fake_kafka import FakeCluster
 from tests.support.servers.mariadb import MariaDB, find_program
 
@@ -95,14 +97,22 @@ def test_each_half_may_change_while_the_other_stays(own_mariadb: MariaDB, shop: 
     assert halves[0][1] == halves[1][1] != halves[2][1]
 
 
-def test_an_upgrade_of_the_tables_comes_after_a_change_of_the_server(shop: Engine, cluster: FakeCluster) -> None:
+def upgrade_in_migration(engine: Engine) -> None:
+    with engine.begin() as connection:
+        schema.upgrade(Operations(MigrationContext.configure(connection)), HEAD)
+
+
+@pytest.mark.parametrize("upgrade", [schema.upgrade_engine, upgrade_in_migration])
+def test_an_upgrade_of_the_tables_comes_after_a_change_of_the_server(
+    shop: Engine, cluster: FakeCluster, upgrade: Callable[[Engine], object]
+) -> None:
     with dual_write(shop, cluster) as made:
         write(made, "one")
     (known,) = identities(shop)
     kind, _, *rest = known.split(":")
     with shop.begin() as connection:
         connection.execute(update(table).values(database_id=":".join((kind, "before", *rest))))
-    upgrade_engine(shop)
+    upgrade(shop)
     assert identities(shop) == {known}
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
 from sqlalchemy import Connection, Engine, create_engine, event, insert, inspect, select, text
 
 from dualwrite import schema
@@ -15,7 +17,7 @@ from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.sql.outcome_store import outcomes
 from dualwrite.coordinator.sql.tables import VERSION_TABLE, metadata
 from dualwrite.errors import ConfigurationError, DatabaseNotReadyError
-from tests.support.coordinator.event_table import CONFIG, events, user_metadata
+from tests.support.coordinator.event_table import CONFIG, HEAD, events, user_metadata
 from tests.support.coordinator.fake_kafka import FakeKafka
 from tests.support.coordinator.fake_kafka_without_2pc import ResumingKafka
 from tests.support.servers.databases import SERVERS
@@ -288,6 +290,18 @@ def test_a_second_set_of_tables_is_made_only_in_a_schema_that_was_named(with_ano
     assert db.upgrade(url, schema="public") == db.upgrade(url, schema="app")
     assert set(inspect(with_another_path).get_table_names("app")) == OURS
     schema.upgrade_engine(with_another_path)  # there they are
+
+
+@pytest.mark.postgresql
+def test_a_migration_makes_a_second_set_of_tables_only_in_a_schema_that_was_named(with_another_path: Engine) -> None:
+    with with_another_path.connect() as connection:
+        op = Operations(MigrationContext.configure(connection))
+        with pytest.raises(ConfigurationError, match=r"'public' has dualwrite's tables, .* in 'app'"):
+            schema.upgrade(op, HEAD)
+        assert inspect(connection).get_table_names("app") == []
+        schema.upgrade(op, HEAD, schema="app")
+        connection.commit()
+    assert set(inspect(with_another_path).get_table_names("app")) == OURS
 
 
 @pytest.mark.postgresql
