@@ -5,7 +5,6 @@ The defaults of topic settings are not among them: the cluster itself has them (
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 
 from dualwrite.broker.config import BrokerOptions
 from dualwrite.broker.runtime.cluster import Cluster
@@ -13,14 +12,14 @@ from dualwrite.broker.settings.dynamic_settings import DYNAMIC_OWN
 
 
 class CurrentOptions:
-    """The options of a running broker. Belongs to the event loop's thread."""
+    """The options of a running broker. Belongs to the thread of the event loop, which runs."""
 
     def __init__(self, options: BrokerOptions, cluster: Cluster) -> None:
         self._at_start = options
         self._cluster = cluster
         self._users: list[Callable[[BrokerOptions], None]] = []
-        self._changed = asyncio.Event()
-        """Set for a moment after each change, which wakes all that wait."""
+        self._changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done at the next change, which wakes all that wait."""
         self.options = self._overridden()
         cluster.configuration_listeners.append(self._change)
 
@@ -34,15 +33,15 @@ class CurrentOptions:
         loop = asyncio.get_running_loop()
         began = loop.time()
         while (seconds_left := began + interval_ms(self.options) / 1000 - loop.time()) > 0:
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), seconds_left)
+            # Up to Python 3.11 wait_for() may overlook a cancellation that comes with a change: a stop would hang.
+            await asyncio.wait([self._changed], timeout=seconds_left)
 
     def _change(self) -> None:
         self.options = self._overridden()
         for use in self._users:
             use(self.options)
-        self._changed.set()
-        self._changed.clear()
+        self._changed.set_result(None)
+        self._changed = asyncio.get_running_loop().create_future()
 
     def _overridden(self) -> BrokerOptions:
         changed = self._cluster.given_while_running()
