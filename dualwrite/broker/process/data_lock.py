@@ -29,7 +29,8 @@ def exclusive(data_dir: Path, wait_seconds: float, advice: str = "") -> Iterator
 
     :param wait_seconds: how long to wait for another process.
     :param advice: the end of the error message.
-    :raises ConfigurationError: if another process has the lock, or the directory belongs to another program.
+    :raises ConfigurationError: if another process has the lock, the directory belongs to another program or a later
+        release, or it cannot be locked or written.
     """
     try:
         data_dir.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
@@ -40,11 +41,12 @@ def exclusive(data_dir: Path, wait_seconds: float, advice: str = "") -> Iterator
         raise ConfigurationError(f"data directory {data_dir}: {error.strerror}") from None
     deadline = time.monotonic() + wait_seconds
     with lock:
-        while not _locks(lock):
-            if time.monotonic() >= deadline:
-                raise ConfigurationError(f"data directory {data_dir} is in use by another broker{advice}")
-            time.sleep(_LOCK_POLL_SECONDS)
         try:
+            while not _locks(lock):
+                if time.monotonic() >= deadline:
+                    raise ConfigurationError(f"data directory {data_dir} is in use by another broker{advice}")
+                time.sleep(_LOCK_POLL_SECONDS)
+            refuse_later_format(data_dir)  # the process that had the lock may have been of a later release
             write_format(data_dir)
         except OSError as error:
             raise ConfigurationError(f"data directory {data_dir}: {error.strerror}") from None
@@ -54,6 +56,6 @@ def exclusive(data_dir: Path, wait_seconds: float, advice: str = "") -> Iterator
 def _locks(file: IO[str]) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         return False
     return True
