@@ -23,8 +23,9 @@ from dualwrite.broker.process.data_lock import exclusive
 from dualwrite.broker.process.disk import DiskFiles
 from dualwrite.broker.process.system import SystemClock, SystemEntropy
 from dualwrite.broker.runtime.cluster import JOURNAL_DIRECTORY
+from dualwrite.broker.runtime.journaling import unreadable
 from dualwrite.broker.runtime.security_journal import SecurityJournal
-from dualwrite.errors import ConfigurationError, CorruptLogError
+from dualwrite.errors import ConfigurationError
 from dualwrite.records.batch import Record
 
 
@@ -94,7 +95,7 @@ def open_users(data_dir: Path, create: bool = False) -> Iterator[OfflineUsers]:
             try:
                 state.apply(decode_fact(record.key, record.value))
             except (ValueError, AssertionError) as error:
-                raise CorruptLogError(f"{directory}: record at offset {record.offset}: {error}") from error
+                raise unreadable(directory, record, error) from error
 
         try:
             journal = Journal.open(DiskFiles(), directory, replay)

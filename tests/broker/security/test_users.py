@@ -1,6 +1,7 @@
 """Users' credentials in the journal: KIP-554's requests, a crash, a stopped broker, and that no secret gets out."""
 
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,8 +18,12 @@ from confluent_kafka.admin import (
 from dualwrite.broker import offline_users
 from dualwrite.broker.access.scram_credentials import ScramHash
 from dualwrite.broker.embedded import EmbeddedBroker
+from dualwrite.broker.log.journal import Journal
 from dualwrite.broker.offline_users import open_users
+from dualwrite.broker.process.disk import DiskFiles
+from dualwrite.broker.runtime.cluster import JOURNAL_DIRECTORY
 from dualwrite.errors import ConfigurationError, CorruptLogError
+from dualwrite.records.batch import Record
 from dualwrite.testing.files import MemoryFiles
 from dualwrite.wire.apis import (
     AlterUserScramCredentialsRequest,
@@ -247,4 +252,28 @@ def test_a_damaged_journal_is_reported(tmp_path: Path) -> None:
     content[-1] ^= 1
     segment.write_bytes(content)
     with pytest.raises(CorruptLogError), open_users(tmp_path):
+        pass
+
+
+def test_a_fact_of_a_later_release_is_reported_with_what_to_do(tmp_path: Path) -> None:
+    with open_users(tmp_path, create=True) as users:
+        users.put("ann", list(ScramHash), 4096, b"secret")
+    directory = tmp_path / JOURNAL_DIRECTORY
+    later = Journal.open(DiskFiles(), directory, lambda record: None)
+    later.append([Record(b"quota:x", b"{}")])
+    later.log.close()
+    words = (
+        f"{directory}: record at offset 3: cluster fact of unknown kind 'quota'. A later release of dualwrite wrote it"
+    )
+    with pytest.raises(CorruptLogError, match=re.escape(words)), open_users(tmp_path):
+        pass
+
+
+def test_a_journal_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    with open_users(tmp_path, create=True) as users:
+        users.put("ann", list(ScramHash), 4096, b"secret")
+    (segment,) = tmp_path.glob("__cluster_metadata-0/*.log")
+    segment.unlink()
+    segment.mkdir()
+    with pytest.raises(ConfigurationError, match=f"^cannot open {segment}: "), open_users(tmp_path):
         pass
