@@ -277,7 +277,7 @@ def _renew_all(renewing: Sequence[ListenerTls]) -> None:
 def _clear_ready_file(path: Path) -> None:
     """Remove the ready file of an earlier broker, which a reader would mistake for this one's. Fail at once if the file
     cannot be written."""
-    trial = path.with_name(path.name + ".tmp")
+    trial = _unfinished(path)
     try:
         path.unlink(missing_ok=True)
         trial.touch()
@@ -286,10 +286,15 @@ def _clear_ready_file(path: Path) -> None:
         raise ConfigurationError(f"ready file {path}: {error.strerror}") from None
 
 
+def _unfinished(path: Path) -> Path:
+    """The ready file ``path`` until it is complete. A path such as ``.`` has no name."""
+    return path.parent / f"{path.name}.tmp"
+
+
 def write_ready_file(path: Path, listeners: Sequence[Listener]) -> None:
     """Write the ready file atomically, so that a reader sees all of it: the first listener's address, then the name and
     the address of every listener."""
-    unfinished = path.with_name(path.name + ".tmp")
+    unfinished = _unfinished(path)
     lines = [listeners[0].address, *(f"{listener.name} {listener.address}" for listener in listeners)]
     try:
         unfinished.write_text("".join(f"{line}\n" for line in lines))

@@ -36,6 +36,9 @@ from dualwrite.errors import ConfigurationError
 
 DURABILITIES = ("fsync", "os")
 
+_LONGEST_STOP_SECONDS = 86_400
+"""A timer of some hundred years would fail in the middle of a stop."""
+
 
 def _setting_of(key: str) -> Setting | None:
     """The setting that ``key`` sets, for one listener or for all."""
@@ -86,8 +89,10 @@ class BrokerOptions:
     def __post_init__(self) -> None:
         if self.durability not in DURABILITIES:
             raise ConfigurationError(f"durability {self.durability!r}: use fsync or os")
-        if not 0 < self.stop_timeout < math.inf:
-            raise ConfigurationError(f"stop timeout {self.stop_timeout:g}: expected seconds, more than 0")
+        if not 0 < self.stop_timeout <= _LONGEST_STOP_SECONDS:
+            raise ConfigurationError(
+                f"stop timeout {self.stop_timeout:g}: expected seconds, more than 0, up to {_LONGEST_STOP_SECONDS}"
+            )
         problem = next(setting_problems(self.config), None)
         if problem is not None:
             raise ConfigurationError(problem)

@@ -208,7 +208,7 @@ def test_every_setting_is_listed_with_its_default_and_allowed_values() -> None:
         (("--stop-timeout", "soon"), ("--stop-timeout", "'soon'")),
         *[
             (("--stop-timeout", text), (f"stop timeout {text}: expected seconds",))
-            for text in ("0", "-1", "nan", "inf")
+            for text in ("0", "-1", "nan", "inf", "86401")
         ],
         (("--no-such-flag",), ("--no-such-flag",)),
     ],
