@@ -122,7 +122,7 @@ class Watch:
 
     async def subscribe(self) -> AsyncGenerator[Mapping[str, str], None]:
         """The newest sections now, and whenever they were made again. A slow reader misses those in between, so that
-        nothing is kept for it. Ends when the watch is closed."""
+        nothing is kept for it. Ends when the watch is closed, and when the sections cannot be made."""
         self._subscribers += 1
         try:
             self._start()
@@ -131,8 +131,10 @@ class Watch:
                 if self.sections and self.sections is not seen:
                     seen = self.sections
                     yield seen
-                else:
+                elif self.is_looking:
                     await self._changed.wait()
+                else:
+                    return
         finally:
             self._subscribers -= 1
             self._left = monotonic()
@@ -148,6 +150,14 @@ class Watch:
             self._task = loop.create_task(self._run())
 
     async def _run(self) -> None:
+        try:
+            await self._repeat()
+        except Exception as error:  # noqa: BLE001  a bug; a page that stands still would be green for ever
+            _LOG.error("the page cannot be made", exc_info=error)
+        finally:
+            self._changed.set()
+
+    async def _repeat(self) -> None:
         while not self._closed and (self._subscribers or monotonic() - self._left < LINGER):
             self._wake.clear()
             for part in self.parts:

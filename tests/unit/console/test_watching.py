@@ -12,6 +12,7 @@ from sqlalchemy.exc import OperationalError
 from dualwrite.console import watching
 from dualwrite.console.watching import LookAnswer, Part, Watch, in_thread, reason_of
 from dualwrite.errors import KafkaUnavailableError
+from tests.support.console.asgi import SECONDS
 
 
 def texts(known: Mapping[str, LookAnswer]) -> Mapping[str, str]:
@@ -156,6 +157,32 @@ def test_closing_ends_every_open_page() -> None:
         assert await watch.first_sections(1.0, "a") == watch.sections
 
     asyncio.run(run())
+
+
+def test_a_page_that_cannot_be_made_ends_and_does_not_stand_still(caplog: pytest.LogCaptureFixture) -> None:
+    """A browser then asks again; a page that stands still would be green for ever."""
+    fails = [False]
+
+    def render(known: Mapping[str, LookAnswer]) -> Mapping[str, str]:
+        if fails[0]:
+            raise ZeroDivisionError("a bug")
+        return texts(known)
+
+    watch = Watch([Part("a", Counting(), 0.001)], render)
+
+    async def run() -> None:
+        async with aclosing(watch.subscribe()) as news:
+            await anext(news)
+            fails[0] = True
+            assert [sections async for sections in news] == []
+        assert not watch.is_looking
+        fails[0] = False
+        await until(watch, "a", "20")
+
+    asyncio.run(asyncio.wait_for(run(), SECONDS))
+    (record,) = caplog.records
+    assert record.getMessage() == "the page cannot be made"
+    assert record.exc_info is not None
 
 
 def test_a_first_page_is_not_kept_waiting_by_a_side_that_hangs() -> None:
