@@ -63,9 +63,7 @@ class Forms:
         """Refuse what a browser says comes from another site. The token is what counts."""
         site = request.headers.get("sec-fetch-site", "same-origin")
         origin = request.headers.get("origin")
-        has_other_origin = (
-            origin is not None and urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower()
-        )
+        has_other_origin = origin is not None and _host_of(origin) != request.headers.get("host", "").lower()
         if site not in ("same-origin", "none") or has_other_origin:
             raise ForgedRequestError("the form came from another site")
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/x-www-form-urlencoded":
@@ -75,6 +73,14 @@ class Forms:
 def value_of(form: Form, field: str) -> str:
     """The first value of ``field``; empty if there is none."""
     return form.get(field, [""])[0]
+
+
+def _host_of(origin: str) -> str | None:
+    """The host and the port of an origin; None if it is malformed."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
 
 
 class PlannedActions:

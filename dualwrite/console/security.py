@@ -4,7 +4,6 @@ Each is an ASGI middleware, as it must see answers that are streams.
 """
 
 import base64
-import binascii
 import hashlib
 import hmac
 from collections import OrderedDict
@@ -186,7 +185,7 @@ def _credentials(header: str) -> tuple[str, str] | None:
         return None
     try:
         name, colon, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:  # not Base64, not ASCII before it was decoded, or not UTF-8 after
         return None
     return (name, password) if colon else None
 

@@ -57,6 +57,7 @@ def test_a_form_of_the_own_page_is_read(headers: Mapping[str, str]) -> None:
     [
         {"origin": "http://evil.example"},
         {"origin": "null"},
+        {"origin": "http://["},
         {"origin": "http://localhost:8940"},
         {"origin": "http://localhost:8939.evil.example"},
         {"sec-fetch-site": "cross-site"},
@@ -102,6 +103,32 @@ def test_what_is_no_form_is_refused(body: bytes, headers: Mapping[str, str]) -> 
 def test_a_form_is_read_up_to_a_limit() -> None:
     with pytest.raises(InputError, match=f"more than {MOST_BYTES} bytes"):
         read(Forms(), b"a" * (MOST_BYTES + 1))
+
+
+def test_a_form_without_an_end_is_refused_as_soon_as_it_is_too_large() -> None:
+    parts = [b"a" * (MOST_BYTES // 2)] * 3
+
+    async def receive() -> dict[str, object]:
+        return {"type": "http.request", "body": parts.pop(), "more_body": True}
+
+    headers = [(b"host", b"localhost:8939"), (b"content-type", FORM.encode())]
+    with pytest.raises(InputError, match=f"more than {MOST_BYTES} bytes"):
+        asyncio.run(Forms().read(Request({"type": "http", "method": "POST", "headers": headers}, receive)))
+
+
+def test_the_time_of_a_token_s_comparison_says_nothing_about_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[bytes] = []
+
+    def compare(given: bytes, own: bytes) -> bool:
+        compared.append(given)
+        return given == own
+
+    monkeypatch.setattr("dualwrite.console.forms.hmac.compare_digest", compare)
+    forms = Forms()
+    read(forms, body_of(forms))
+    with pytest.raises(ForgedRequestError):
+        read(forms, b"csrf_token=guess")
+    assert compared == [forms.token.encode(), b"guess"]
 
 
 def test_a_plan_is_carried_out_once() -> None:

@@ -57,6 +57,22 @@ def test_every_answer_has_the_headers_once_and_keeps_its_own() -> None:
     assert "frame-ancestors 'none'" in policy
 
 
+def test_no_other_site_can_frame_the_pages_read_them_or_keep_them() -> None:
+    headers = requested(SecurityHeaders(pages)).headers
+    assert set(headers["content-security-policy"].split("; ")) == {
+        "default-src 'self'", "base-uri 'none'", "form-action 'self'", "frame-ancestors 'none'"
+    }  # fmt: skip
+    wanted = {
+        "x-content-type-options": "nosniff",
+        "x-frame-options": "DENY",
+        "referrer-policy": "same-origin",
+        "cross-origin-opener-policy": "same-origin",
+        "cross-origin-resource-policy": "same-origin",
+        "cache-control": "no-store",
+    }
+    assert wanted.items() <= headers.items()
+
+
 def test_a_refusal_has_the_headers_too() -> None:
     answer = requested(SecurityHeaders(HostCheck(pages)), headers={"host": "evil.example"})
     assert answer.status == 421
@@ -115,6 +131,7 @@ def test_the_right_password_passes_and_names_the_operator(guarded: PasswordCheck
         "Basic",
         "Basic !!!",
         "Basic " + "/w==",
+        "Basic ü",
         "Bearer " + PASSWORD,
         basic("", ""),
         basic("Ann", PASSWORD[:-1]),
@@ -150,6 +167,14 @@ def test_wrong_passwords_in_a_loop_lock_their_address_out_for_a_time(
     assert requested(guarded, headers=wrong).status == 401
 
 
+def test_failures_are_counted_anew_once_the_time_is_over(guarded: PasswordCheck, clock: ScriptedSeconds) -> None:
+    wrong = {"authorization": basic("x", "guess")}
+    for _ in range(2):
+        assert [requested(guarded, headers=wrong).status for _ in range(MOST_FAILURES)] == [401] * MOST_FAILURES
+        assert requested(guarded, headers=wrong).status == 429
+        clock.now += LOCK_SECONDS
+
+
 def test_a_success_forgets_the_failures_before(guarded: PasswordCheck) -> None:
     wrong, right = {"authorization": basic("x", "guess")}, {"authorization": basic("x", PASSWORD)}
     for _ in range(3):
@@ -170,6 +195,14 @@ def test_addresses_of_one_ipv6_network_are_one(guarded: PasswordCheck) -> None:
     assert requested(guarded, headers=wrong, client=("2001:db8::ffff:1", 1)).status == 429
     assert requested(guarded, headers=wrong, client=("2001:db8:0:1::1", 1)).status == 401
     assert requested(guarded, headers=wrong, client=("fe80::1%eth0", 1)).status == 401
+
+
+def test_addresses_of_ipv4_are_told_apart_on_a_socket_of_ipv6(guarded: PasswordCheck) -> None:
+    wrong = {"authorization": basic("x", "guess")}
+    for _ in range(MOST_FAILURES):
+        requested(guarded, headers=wrong, client=("::ffff:10.0.0.1", 1))
+    assert requested(guarded, headers=wrong, client=("::ffff:10.0.0.1", 1)).status == 429
+    assert requested(guarded, headers=wrong, client=("::ffff:10.0.0.2", 1)).status == 401
 
 
 def test_what_is_remembered_of_addresses_is_bounded(guarded: PasswordCheck) -> None:
