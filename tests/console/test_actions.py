@@ -11,13 +11,14 @@ import pytest
 from sqlalchemy import delete
 
 from dualwrite.client.admin.cluster_client import DEFAULT_TIMEOUT
-from dualwrite.console import looks
-from dualwrite.console.acting import ActionDesk
+from dualwrite.console import acting, looks
+from dualwrite.console.acting import ActionDesk, ActionPlan
 from dualwrite.console.commands import MOST_TARGETS, Commands
 from dualwrite.console.looks import Place
 from dualwrite.coordinator.sql.outcome_store import outcomes
 from dualwrite.coordinator.sql.tables import kafka_transaction_outcome as outcome_table
 from dualwrite.errors import InputError, InvalidTransactionStateError, KafkaUnavailableError
+from dualwrite.operations.resolving import Resolution
 from dualwrite.operations.terminating import terminate
 from tests.support.console.asgi import basic
 from tests.support.console.served import ConsoleProcess, confirm, console_of, form_of, hidden_fields
@@ -119,6 +120,58 @@ def test_what_was_acknowledged_before_an_error_is_said(site: OperationsSite, des
     assert missed.startswith(f"{second}: not acknowledged: ")
 
 
+def test_a_plan_warns_of_the_difference_that_recovery_would_put_on_record(
+    site: OperationsSite, desk: ActionDesk
+) -> None:
+    site.leave("one")
+    assert desk.plan("resolve", [site.slot()]).warning == ""
+    site.ask(
+        lambda control: control.init_producer_id(
+            site.slot(), transaction_timeout_ms=60_000, two_phase_commit=False, keep_prepared_txn=False
+        )
+    )
+    assert "find the two sides different" in desk.plan("resolve", [site.slot()]).warning
+
+
+def test_what_could_not_be_resolved_is_said(
+    site: OperationsSite, desk: ActionDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may take a slot between the plan and its turn."""
+    site.leave("one")
+    planned = desk.plan("resolve", [site.slot()])
+    assert planned.is_possible
+    done = Resolution(missed=[site.slot()], errors=[KafkaUnavailableError("no answer,\n  twice")])
+    monkeypatch.setattr(acting, "resolve", lambda *_, **__: done)
+    result = desk.run(planned, "Ann")
+    assert result.is_bad
+    assert result.lines == (f"{site.slot()}: not resolved", "no answer, twice")
+
+
+def test_a_termination_against_the_decision_is_no_good_end(site: OperationsSite, desk: ActionDesk) -> None:
+    site.leave("one")
+    assert desk.run(desk.plan("terminate", [site.slot()]), "Ann").is_bad
+    site.leave("two", step="COMMIT_DATABASE")
+    assert not desk.run(desk.plan("terminate", [site.slot()]), "Ann").is_bad
+
+
+def test_the_name_of_a_target_writes_no_line_into_the_log(
+    site: OperationsSite, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any client of Kafka chooses its transactional id."""
+    name = "a\nresolve by Ann: b"
+    monkeypatch.setattr(acting, "plan", lambda *_, **__: [])
+    monkeypatch.setattr(acting, "resolve", lambda *_, **__: Resolution(missed=[name]))
+    kafka = site.broker.client_config
+    desk = ActionDesk(Place(site.engine, kafka), Commands(site.engine, kafka))
+    with caplog.at_level(logging.INFO, "dualwrite.console"):
+        desk.run(ActionPlan("resolve", (name,), (), "", ""), "Bob")
+    shown = "a\\nresolve by Ann: b"
+    assert [record.getMessage() for record in caplog.records if record.name == "dualwrite.console"] == [
+        f"resolve by Bob: {shown}",
+        f"resolve by Bob: {shown}: not resolved",
+    ]
+
+
 def test_without_actions_there_is_no_form_and_no_endpoint(site: OperationsSite) -> None:
     site.leave("one")
     with console_of(site) as console:
@@ -146,6 +199,14 @@ def test_a_forged_form_does_nothing(site: OperationsSite, console: ConsoleProces
     assert described is not None
     assert described.state == "Ongoing"
     assert console.post("run", {**confirmation, "by": "Ann"}).status == 200
+
+
+def test_what_cannot_be_done_any_more_is_refused_on_a_page(site: OperationsSite, console: ConsoleProcess) -> None:
+    site.leave("one")
+    form = form_of(console.page(), "terminate")
+    assert site.run("transactions", "resolve", site.slot(), "--yes").code == 0
+    refused = console.post("plan", form)
+    assert (refused.status, "there is nothing to terminate" in refused.body) == (409, True)
 
 
 @pytest.mark.slow

@@ -75,6 +75,22 @@ def test_a_mounted_console_keeps_its_checks(console: Console) -> None:
     assert (style.status, style.headers["x-content-type-options"]) == (200, "nosniff")
 
 
+def test_a_web_socket_is_closed_at_once() -> None:
+    """The checks are of requests, and no page needs a web socket."""
+    console = console_app(create_engine("sqlite://"), {"bootstrap.servers": "localhost:1"}, password=PASSWORD)
+    sent: list[object] = []
+
+    async def receive() -> dict[str, object]:
+        return {"type": "websocket.connect"}
+
+    async def send(message: object) -> None:
+        sent.append(message)
+
+    for path in ("/events", "/static/console.css"):
+        asyncio.run(console({"type": "websocket", "path": path, "headers": []}, receive, send))
+    assert sent == [{"type": "websocket.close", "code": 1000}] * 2
+
+
 def test_without_a_password_it_must_be_said_that_it_is_open_to_all(site: OperationsSite) -> None:
     kafka = site.broker.client_config
     with pytest.raises(ConfigurationError, match="give it a password, or anonymous=True"):

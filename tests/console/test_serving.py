@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dualwrite.console.security import MOST_FAILURES
 from dualwrite.testing.kafka import KafkaBroker
 from tests.support.console.asgi import basic
 from tests.support.console.served import SECONDS, console_of
@@ -88,6 +89,15 @@ def test_with_a_password_nothing_is_shown_without_it(site: OperationsSite, tmp_p
             assert (refused.status, site.application in refused.body) == (401, False)
         shown = console.get("", {"Authorization": basic("Ann", PASSWORD)})
         assert (shown.status, site.application in shown.body) == (200, True)
+
+
+def test_a_client_cannot_guess_passwords_under_addresses_of_its_choice(site: OperationsSite) -> None:
+    with console_of(site, environment={"DUALWRITE_CONSOLE_PASSWORD": PASSWORD}) as console:
+        guesses = [
+            console.get("", {"Authorization": basic("x", "guess"), "X-Forwarded-For": f"10.0.0.{number}"}).status
+            for number in range(MOST_FAILURES + 1)
+        ]
+        assert guesses == [401] * MOST_FAILURES + [429]
 
 
 @pytest.mark.slow
