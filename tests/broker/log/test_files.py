@@ -312,12 +312,36 @@ def test_a_file_gets_another_name_in_place_of_another_file(files_and_root: tuple
         file = files.open(root / name)
         file.append(name.encode())
         file.close()
-    assert files.reader(root / "b").read(0, 10) == b"b"
+    for name in ("a", "b"):
+        assert files.reader(root / name).read(0, 10) == name.encode()
     files.rename(root / "a", "b")
     assert files.list(root) == ["b"]
     assert files.reader(root / "b").read(0, 10) == b"a"
     with pytest.raises(FileNotFoundError):
+        files.reader(root / "a")
+    with pytest.raises(FileNotFoundError):
         files.rename(root / "a", "c")
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="this system does not tell which files are open")
+def test_the_disk_keeps_a_bounded_number_of_readers_open_and_each_that_is_in_use(tmp_path: Path) -> None:
+    def open_names() -> set[str]:
+        links = (os.readlink(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd") if is_open(number))
+        return {Path(link).name for link in links if link.startswith(f"{tmp_path}/")}
+
+    def is_open(number: str) -> bool:
+        return os.path.islink(f"/proc/self/fd/{number}")
+
+    files, names = DiskFiles(), [f"{number:03}" for number in range(300)]
+    for name in names:
+        (tmp_path / name).write_text(name)
+    in_use = files.reader(tmp_path / names[0])
+    for name in names[1:]:
+        files.reader(tmp_path / name)
+    assert open_names() == {names[0], *names[-128:]}
+    assert in_use.read(0, 10) == b"000"
+    in_use.close()
+    assert files.reader(tmp_path / names[0]).read(0, 10) == b"000"
 
 
 def test_a_reader_makes_no_file(files_and_root: tuple[Files, Path]) -> None:

@@ -1,5 +1,6 @@
 """Connections of clients that are too many, idle, or of another protocol, over real sockets."""
 
+import asyncio
 import select
 import socket
 import ssl
@@ -10,13 +11,20 @@ from pathlib import Path
 
 import pytest
 
+from dualwrite.broker.clients.connection_limits import ConnectionLimits
 from dualwrite.broker.embedded import EmbeddedBroker
+from dualwrite.broker.listening import BoundListener, listen
+from dualwrite.broker.server import Server
+from dualwrite.testing.files import MemoryFiles
+from tests.support.broker.in_process import MOST_BYTES, InProcessBroker
+from tests.support.broker.simulated import Rooms
 from tests.support.forked import ForkedBroker
 from tests.support.requests.calls import fetch, is_served, new_topic
 from tests.support.requests.raw_client import RawClient
 from tests.support.waiting import eventually
 
 SECONDS = 20.0
+STEPS = 200
 
 
 @pytest.fixture
@@ -111,6 +119,51 @@ def test_one_address_gets_no_more_connections_than_its_limit(
         assert is_served(first)
     assert "refusing a connection of 127.0.0.1: it has 2, which is max.connections.per.ip" in log_of(tmp_path)
     assert eventually(lambda: connects(broker), bool), "connections that are closed are not counted"
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """True if the broker has closed ``connection``, on which it sends nothing."""
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+@pytest.mark.parametrize(("at_once", "expected"), [(2, [0, 1]), (3, [0, 1, 2, 3])])
+def test_a_connection_that_is_being_closed_has_made_room_already_and_makes_none_again(
+    at_once: int, expected: list[int]
+) -> None:
+    """Each time two of 200 connections are closed. So of several at once the second takes the room that the first has
+    left, and the third closes two others."""
+
+    async def scenario() -> list[int]:
+        context = InProcessBroker(await Rooms(MemoryFiles()).with_topic()).context
+        (listener,) = context.options.listeners
+        server = Server(context, MOST_BYTES, ConnectionLimits(200, 1000, -1), {})
+        sock = listen("127.0.0.1", 0)
+        address = sock.getsockname()
+        await server.start([BoundListener(listener.on_port(address[1]), sock, None)])
+        with ExitStack() as stack:
+
+            def connect() -> socket.socket:
+                return stack.enter_context(socket.create_connection(address, SECONDS))
+
+            clients = []
+            for count in range(1, 201):
+                clients.append(connect())
+                while sum(context.meters.connections().values()) < count:
+                    await asyncio.sleep(0)
+            clients += [connect() for _ in range(at_once)]  # the system takes them; the server finds them together
+            for _ in range(STEPS):
+                await asyncio.sleep(0)
+            closed = [number for number, client in enumerate(clients) if is_closed(client)]
+            await server.close(0)
+        return closed
+
+    assert asyncio.run(scenario()) == expected
 
 
 @pytest.mark.slow

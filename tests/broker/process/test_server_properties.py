@@ -124,6 +124,16 @@ def test_the_connections_of_a_listener_have_the_buffers_that_were_set(tmp_path: 
     assert 16384 <= sizes[0] < 65536 <= sizes[1]  # Linux doubles each
 
 
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [("socket.receive.buffer.bytes", socket.SO_RCVBUF), ("socket.send.buffer.bytes", socket.SO_SNDBUF)],
+)
+def test_a_buffer_of_minus_one_has_the_size_of_the_system(tmp_path: Path, key: str, name: int) -> None:
+    (bound,) = bind_listeners(BrokerOptions(tmp_path, config={"listeners": "PLAINTEXT://127.0.0.1:0", key: "-1"}))
+    with bound.socket, socket.socket() as usual:
+        assert bound.socket.getsockopt(socket.SOL_SOCKET, name) == usual.getsockopt(socket.SOL_SOCKET, name)
+
+
 @pytest.mark.slow_cases
 @pytest.mark.parametrize("version", [1, 2, 3, 5, 6])
 def test_topics_are_not_deleted_where_delete_topic_enable_is_false(tmp_path: Path, version: int) -> None:

@@ -346,3 +346,14 @@ def test_a_new_certificate_is_used_without_a_restart_and_no_request_fails(keys: 
     assert errors == []
     assert acknowledged == sorted(acknowledged)
     assert "listener SSL has read its certificates again" in (tmp_path / "broker" / "broker.log").read_text()
+
+
+def test_a_signal_has_certificates_read_that_are_the_same_on_disk(keys: Keys, tmp_path: Path) -> None:
+    """As after a change of the files that the broker does not see, for example behind a link."""
+    config = {"listeners": "SSL://localhost:0", STORE: keys.broker}
+    with ForkedBroker(tmp_path, config=config) as broker:
+        log = tmp_path / "broker.log"
+        assert broker.pid is not None
+        os.kill(broker.pid, signal.SIGHUP)
+        said = eventually(log.read_text, lambda text: "has read its certificates again" in text)
+        assert "listener SSL has read its certificates again" in said

@@ -22,6 +22,7 @@ from tests.support.forked import ForkedBroker
 from tests.support.requests.calls import new_topic
 from tests.support.requests.raw_client import RawClient
 from tests.support.requests.sasl_calls import OPEN, SASL, log_in, log_of, sasl_broker, unsecured_token
+from tests.support.waiting import eventually
 
 
 class KeyServer:
@@ -298,6 +299,28 @@ def test_settings_that_cannot_work_are_refused_at_the_start(
     with pytest.raises(ConfigurationError) as refused:
         sasl_broker(tmp_path, **settings).start()
     assert message in str(refused.value)
+
+
+def test_a_broker_reads_its_keys_again_now_and_then(tmp_path: Path) -> None:
+    """Another key under the same id makes no token look as if its key were unknown."""
+    file = tmp_path / "keys.json"
+    settings = {
+        "sasl.oauthbearer.jwks.endpoint.url": write(file, public_jwk("RSA")),
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms": "1000",
+        "sasl.oauthbearer.unsecured.tokens.allow": "false",
+        "sasl.oauthbearer.sub.claim.name": "email",
+    }
+    now = int(time.time())
+    signed = token("RSA2", iat=now, exp=now + 600, email="ann@example.org")
+    with sasl_broker(tmp_path / "data", **settings) as running:
+
+        def logs_in() -> bool:
+            with RawClient(running.listeners[SASL]) as client:
+                return log_in(client, "OAUTHBEARER", password=signed).error_code == ErrorCode.NONE
+
+        assert not logs_in()
+        write(file, public_jwk("RSA2"))
+        assert eventually(logs_in)
 
 
 def test_each_listener_may_have_its_own_mechanisms(tmp_path: Path) -> None:
