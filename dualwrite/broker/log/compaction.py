@@ -85,7 +85,8 @@ class Transactions:
         self._coming = sorted(aborted, key=_first_offset, reverse=True)
         self._aborting: dict[int, AbortedRange] = {}
         self._met: set[AbortedRange] = set()
-        self._committing: set[int] = set()
+        self._staying: set[int] = set()
+        """The producers whose transaction has batches that are needed, and no marker yet."""
         self.forgotten: set[AbortedRange] = set()
         """Aborted transactions of which only the marker is left. Readers must no longer get them: once the marker is
         removed too, they would skip the producer's next records."""
@@ -103,19 +104,19 @@ class Transactions:
         if aborting is not None and header.base_offset <= aborting.last_offset:
             self._met.add(aborting)
             return True
-        self._committing.add(header.producer_id)
+        self._staying.add(header.producer_id)
         return False
 
     def _ends_nothing(self, header: BatchHeader, batch: bytes) -> bool:
         if not header.record_count:
             return True  # an earlier cleaning has emptied the batch
-        if read_marker(batch) is Marker.COMMIT:
-            was_committing = header.producer_id in self._committing
-            self._committing.discard(header.producer_id)
-            return not was_committing
-        aborted = self._aborting.pop(header.producer_id, None)
-        if aborted is None or aborted in self._met:
-            return aborted is None
+        has_batches = header.producer_id in self._staying
+        self._staying.discard(header.producer_id)
+        aborted = None if read_marker(batch) is Marker.COMMIT else self._aborting.pop(header.producer_id, None)
+        if aborted is None:  # a commit, or an abort below the log's start, which is forgotten before its segment goes
+            return not has_batches
+        if aborted in self._met:
+            return False
         self.forgotten.add(aborted)
         return True
 

@@ -10,6 +10,7 @@ recovery-point-offset-checkpoint).
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from dualwrite.broker.facts.transaction_index import IndexedTransaction, decode_
 from dualwrite.broker.log.index_checksums import DamagedIndexError, IndexSum, checked_index, read_sums
 from dualwrite.broker.log.layout import (
     BESIDE_SEGMENT,
+    CLEANER_OFFSET,
     LOG,
     LOG_START_OFFSET,
     RECOVERY_POINT,
@@ -90,12 +92,15 @@ class LogRecovery:
         self._files.sync_directory(self._directory)
 
     def _remove_leftovers(self, bases: Sequence[int]) -> None:
-        """Remove segments below the log's start that a crash left, indexes without a segment, and the snapshots of
-        records that were cut off: other records will have their offsets."""
-        names = self._files.list(self._directory)
+        """Remove segments below the log's start that a crash left, indexes without a segment, and the snapshots and the
+        cleaner's note of records that were cut off or removed: other records will have their offsets."""
+        names, end_offset = self._files.list(self._directory), self.segments[-1].next_offset
         for offset in offsets_of(names, SNAPSHOT):
-            if offset > self.segments[-1].next_offset:
+            if offset > end_offset:
                 self._files.remove(self._directory / name_at(offset, SNAPSHOT))
+        with suppress(CorruptLogError):  # the next cleaning reports a damaged note, and begins at the log's start
+            if read_mark(self._files, self._directory / CLEANER_OFFSET) > end_offset:
+                self._files.remove(self._directory / CLEANER_OFFSET)
         for suffix in (*BESIDE_SEGMENT, LOG):
             for leftover in set(offsets_of(names, suffix)).difference(bases):
                 self._files.remove(self._directory / name_at(leftover, suffix))

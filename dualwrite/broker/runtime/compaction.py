@@ -136,6 +136,8 @@ class Compaction:
                 cleaned.discard()
             return False
         with self._flusher.critical():
+            if partition.log.synced_offset < partition.state.high_watermark:  # only with durability=os
+                partition.log.sync()  # no power cut may undo a transaction by which older values are removed
             while cleaned.replacements:
                 if not partition.replace(cleaned.replacements.pop(0)):
                     cleaned.discard()

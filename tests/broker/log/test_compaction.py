@@ -210,6 +210,23 @@ def test_records_of_an_aborted_transaction_go_and_later_its_marker() -> None:
     assert [record.key for record in read_committed(disk.batches(), disk.aborted)] == [b"a", b"c", b"z"]
 
 
+def test_the_marker_of_an_abort_stays_while_a_record_below_the_start_of_the_log_does() -> None:
+    """DeleteRecords forgets the aborted transaction, and keeps the segment. A replay would open the transaction again,
+    and no marker would end it."""
+    history = CompactedHistory()
+    history.write_as(7, [(b"a", b"aborted")], transactional=True)
+    history.end(7, commit=False)
+    history.write([(b"z", b"last")])
+    files = MemoryFiles()
+    disk = on_disk(history, files=files)
+    disk.log.truncate_before(2)
+    disk.first_dirty, disk.aborted = 2, []
+    disk.producers.clear()
+    for day in range(4):
+        disk.clean(5000 + day * DAY)
+    assert not reopened(files)[1].open_transactions
+
+
 def test_the_marker_of_a_commit_stays_while_a_record_of_it_does() -> None:
     history = CompactedHistory()
     history.write_as(7, [(b"a", b"1")], transactional=True)

@@ -12,18 +12,14 @@ from confluent_kafka import TopicPartition as Position
 
 from dualwrite.broker.core.cluster import CreateTopic
 from dualwrite.broker.log.cleaner import Cleaned
-from dualwrite.broker.log.layout import CLEANER_OFFSET, read_mark
 from dualwrite.broker.log.settings import LogSettings
-from dualwrite.broker.runtime.compaction import CleanerSettings, Compaction
-from dualwrite.broker.runtime.partition import Partition
 from dualwrite.ids import ProducerIdentity, TopicPartition
-from dualwrite.records.batch import Record, build_batch
 from dualwrite.records.control import Marker
 from dualwrite.records.header import BatchFields, peek_header, seal_batch
 from dualwrite.testing.files import MemoryFiles
 from dualwrite.wire.error_codes import ErrorCode
-from tests.support.broker.compactions import read_on, seen_in
-from tests.support.broker.simulated import DATA_DIR, LoopCleanerThread, Rooms, run
+from tests.support.broker.compactions import CompactedHouse
+from tests.support.broker.simulated import DATA_DIR, run
 from tests.support.forked import ForkedBroker
 from tests.support.peer_clients.consumers import CONSUMER
 from tests.support.requests.calls import (
@@ -43,47 +39,11 @@ DAY = 86_400_000
 COMPACT: dict[str, str | None] = {"cleanup.policy": "compact"}
 
 
-class House:
-    """A broker's rooms with one compacted partition, whose segments hold a batch each."""
-
-    def __init__(self, files: MemoryFiles, configs: dict[str, str | None] | None = None, **settings: int) -> None:
-        self.files = files
-        self.rooms = Rooms(files)
-        if self.rooms.cluster.topic("c") is None:
-            assert self.rooms.cluster.create_topic(CreateTopic("c", configs=COMPACT | (configs or {}))).fact is not None
-        found = self.rooms.cluster.partition(TopicPartition("c", 0))
-        assert found is not None
-        self.partition: Partition = found
-        self.partition.log.settings = LogSettings(segment_bytes=0)
-        self.thread = LoopCleanerThread()
-        self.compaction = Compaction(
-            files, self.rooms.cluster, self.rooms.flusher, self.rooms.clock, CleanerSettings(**settings), self.thread
-        )
-
-    async def write(
-        self, *keys: bytes, producer: ProducerIdentity | None = None, sequence: int = 0, value: bytes = b"v"
-    ) -> None:
-        """One batch of one record for each key."""
-        for key in keys:
-            fields = BatchFields() if producer is None else BatchFields(producer, sequence, transactional=True)
-            content = build_batch([Record(key, value, self.rooms.clock.now_ms)], fields)
-            assert self.partition.append(content, peek_header(content)).verdict.appends
-        await self.rooms.flusher.barrier()
-
-    async def end(self, producer: ProducerIdentity, marker: Marker) -> None:
-        self.partition.append_marker(marker, producer, self.rooms.clock.now_ms)
-        await self.rooms.flusher.barrier()
-
-    def left(self) -> list[int]:
-        """The offsets of the records that are in the log."""
-        return [record.offset for batch in read_on(self.partition.log, 0) for record in seen_in(batch)]
-
-
 def compacted(keys: str, configs: dict[str, str | None] | None = None, waited: int = 0, **settings: int) -> list[int]:
     """The offsets left of records with ``keys``, after a house-keeping."""
 
     async def main() -> list[int]:
-        house = House(MemoryFiles(), configs, **settings)
+        house = CompactedHouse(MemoryFiles(), configs, **settings)
         await house.write(*(key.encode() for key in keys))
         house.rooms.clock.now_ms += waited
         await house.compaction.run_once()
@@ -129,7 +89,7 @@ def test_little_memory_takes_more_rounds_to_the_same_end() -> None:
 
 def test_a_clean_log_is_left_alone_until_it_is_dirty_again() -> None:
     async def main() -> None:
-        house = House(MemoryFiles())
+        house = CompactedHouse(MemoryFiles())
         await house.write(b"a", b"a", b"a", b"z")
         await house.compaction.run_once()
         appends = house.files.appends.count
@@ -146,7 +106,7 @@ def test_an_open_transaction_bounds_the_cleaning_and_an_aborted_one_vanishes() -
     producer = ProducerIdentity(7, 0)
 
     async def main() -> None:
-        house = House(MemoryFiles(), {"min.cleanable.dirty.ratio": "0.0"})
+        house = CompactedHouse(MemoryFiles(), {"min.cleanable.dirty.ratio": "0.0"})
         await house.write(b"a", b"a")
         await house.write(b"b", producer=producer)
         await house.write(b"a", b"z")
@@ -170,7 +130,7 @@ def test_an_open_transaction_bounds_the_cleaning_and_an_aborted_one_vanishes() -
 
 def test_a_bound_within_a_segment_is_come_to_once() -> None:
     async def main() -> None:
-        house = House(MemoryFiles(), {"min.cleanable.dirty.ratio": "0.0"})
+        house = CompactedHouse(MemoryFiles(), {"min.cleanable.dirty.ratio": "0.0"})
         house.partition.log.settings = LogSettings()
         await house.write(b"a", b"a")
         await house.write(b"b", producer=ProducerIdentity(7, 0))
@@ -186,43 +146,9 @@ def test_a_bound_within_a_segment_is_come_to_once() -> None:
     run(main())
 
 
-def test_where_the_cleaning_ended_survives_a_restart() -> None:
-    files = MemoryFiles()
-
-    async def main() -> None:
-        house = House(files)
-        await house.write(b"a", b"a", b"z")
-        await house.compaction.run_once()
-
-    async def again() -> None:
-        house = House(files)
-        assert house.left() == [1, 2]
-        appends = files.appends.count
-        await house.compaction.run_once()
-        assert files.appends.count == appends
-        await house.write(b"n")
-        assert house.partition.end_offset == 4
-
-    run(main())
-    assert CLEANER_OFFSET in files.list(DATA_DIR / "c-0")
-    run(again())
-
-
-def test_a_damaged_cleaner_offset_file_is_rewritten_by_the_next_cleaning() -> None:
-    async def main() -> None:
-        house = House(MemoryFiles())
-        house.files.open(DATA_DIR / "c-0" / CLEANER_OFFSET).append(b"garbage")
-        await house.write(b"a", b"a", b"z")
-        await house.compaction.run_once()
-        assert house.left() == [1, 2]
-        assert read_mark(house.files, DATA_DIR / "c-0" / CLEANER_OFFSET) == 2
-
-    run(main())
-
-
 def test_a_batch_that_cannot_be_opened_keeps_the_log_as_it_is() -> None:
     async def main() -> None:
-        house = House(MemoryFiles())
+        house = CompactedHouse(MemoryFiles())
         nonsense = seal_batch(b"\xff" * 20, BatchFields(), 1, 0, 0)
         house.partition.append(nonsense, peek_header(nonsense))
         await house.write(b"a", b"a", b"z")
@@ -239,7 +165,7 @@ def test_a_batch_that_cannot_be_opened_keeps_the_log_as_it_is() -> None:
 def test_a_recreated_topic_is_compacted_even_if_its_predecessor_was_uncleanable() -> None:
     async def main() -> None:
         files = MemoryFiles()
-        house = House(files)
+        house = CompactedHouse(files)
         nonsense = seal_batch(b"\xff" * 20, BatchFields(), 1, 0, 0)
         house.partition.append(nonsense, peek_header(nonsense))
         await house.write(b"a", b"a", b"z")
@@ -260,7 +186,7 @@ def test_a_recreated_topic_is_compacted_even_if_its_predecessor_was_uncleanable(
 
 def test_a_full_disk_is_tried_again_later() -> None:
     async def main() -> None:
-        house = House(MemoryFiles())
+        house = CompactedHouse(MemoryFiles())
         await house.write(b"a", b"a", b"z")
         house.files.appends.fail()
         await house.compaction.run_once()
@@ -286,7 +212,7 @@ class KeepingFiles(MemoryFiles):
 def test_the_files_of_a_failed_cleaning_are_not_reused() -> None:
     async def main() -> None:
         files = KeepingFiles()
-        house = House(files)
+        house = CompactedHouse(files)
         await house.write(b"a", b"b", b"a", b"z")
         files.keeps = True
         files.appends.fail(2)
@@ -295,7 +221,7 @@ def test_the_files_of_a_failed_cleaning_are_not_reused() -> None:
         files.keeps = False
         await house.compaction.run_once()
         assert house.left() == [1, 2, 3]
-        assert House(files).left() == [1, 2, 3], "after a restart"
+        assert CompactedHouse(files).left() == [1, 2, 3], "after a restart"
 
     run(main())
 
@@ -305,7 +231,7 @@ def test_a_log_that_lost_its_oldest_segments_meanwhile_throws_the_cleaning_away(
     after_batches: int, value: bytes
 ) -> None:
     async def main() -> None:
-        house = House(MemoryFiles(), {"segment.bytes": "1048576"})
+        house = CompactedHouse(MemoryFiles(), {"segment.bytes": "1048576"})
         await house.write(b"a", b"b", b"a", b"y", b"z", value=value)
         left = after_batches
 
@@ -326,7 +252,7 @@ def test_a_log_that_lost_its_oldest_segments_meanwhile_throws_the_cleaning_away(
 
 def test_a_topic_that_is_deleted_while_it_is_cleaned_takes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        house = House(MemoryFiles())
+        house = CompactedHouse(MemoryFiles())
         await house.write(b"a", b"a", b"z")
         run_in_thread = house.thread.run
 

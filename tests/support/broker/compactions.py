@@ -1,4 +1,5 @@
-"""Histories of a compacted partition, what readers make of them, and a cleaning of files that hold them."""
+"""Histories of a compacted partition, what readers make of them, and a cleaning of files that hold them, alone or in a
+broker."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -6,13 +7,16 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
+from dualwrite.broker.core.cluster import CreateTopic
 from dualwrite.broker.core.partitions import PartitionState
 from dualwrite.broker.log.cleaner import Cleaned, CleaningPlan, clean
 from dualwrite.broker.log.compaction import KEY_BYTES, AbortedRange, ActiveProducer
 from dualwrite.broker.log.partition_log import PartitionLog
 from dualwrite.broker.log.settings import LogSettings
-from dualwrite.broker.runtime.partition import replay_into
-from dualwrite.ids import ProducerIdentity
+from dualwrite.broker.runtime.compaction import CleanerSettings, Compaction
+from dualwrite.broker.runtime.flusher import Flusher
+from dualwrite.broker.runtime.partition import Partition, replay_into
+from dualwrite.ids import ProducerIdentity, TopicPartition
 from dualwrite.ports import Files
 from dualwrite.records.batch import Record, build_batch
 from dualwrite.records.compression import Codec, batch_body, compress
@@ -21,6 +25,7 @@ from dualwrite.records.header import HEADER_SIZE, BatchFields, iterate_batches, 
 from dualwrite.records.rewriting import iterate_spans
 from dualwrite.records.varint import decode_varint
 from dualwrite.testing.files import MemoryFiles
+from tests.support.broker.simulated import LoopCleanerThread, Rooms, never
 
 DIRECTORY = Path("/data/t-0")
 DAY = 86_400_000
@@ -221,6 +226,49 @@ def read_on(log: PartitionLog, start: int) -> list[bytes]:
         assert batches[-1][0].next_offset > start, "a reader must get on"
         start = batches[-1][0].next_offset
     return found
+
+
+class CompactedHouse:
+    """A broker's rooms with one compacted partition, whose segments hold a batch each."""
+
+    def __init__(
+        self, files: MemoryFiles, configs: dict[str, str | None] | None = None, durable: bool = True, **settings: int
+    ) -> None:
+        self.files = files
+        self.rooms = Rooms(files, Flusher(durable, on_failure=never))
+        if self.rooms.cluster.topic("c") is None:
+            assert (
+                self.rooms.cluster.create_topic(
+                    CreateTopic("c", configs={"cleanup.policy": "compact", **(configs or {})})
+                ).fact
+                is not None
+            )
+        found = self.rooms.cluster.partition(TopicPartition("c", 0))
+        assert found is not None
+        self.partition: Partition = found
+        self.partition.log.settings = LogSettings(segment_bytes=0)
+        self.thread = LoopCleanerThread()
+        self.compaction = Compaction(
+            files, self.rooms.cluster, self.rooms.flusher, self.rooms.clock, CleanerSettings(**settings), self.thread
+        )
+
+    async def write(
+        self, *keys: bytes, producer: ProducerIdentity | None = None, sequence: int = 0, value: bytes | None = b"v"
+    ) -> None:
+        """One batch of one record for each key."""
+        for key in keys:
+            fields = BatchFields() if producer is None else BatchFields(producer, sequence, transactional=True)
+            content = build_batch([Record(key, value, self.rooms.clock.now_ms)], fields)
+            assert self.partition.append(content, peek_header(content)).verdict.appends
+        await self.rooms.flusher.barrier()
+
+    async def end(self, producer: ProducerIdentity, marker: Marker) -> None:
+        self.partition.append_marker(marker, producer, self.rooms.clock.now_ms)
+        await self.rooms.flusher.barrier()
+
+    def left(self) -> list[int]:
+        """The offsets of the records that are in the log."""
+        return [record.offset for batch in read_on(self.partition.log, 0) for record in seen_in(batch)]
 
 
 keys = st.sampled_from([b"a", b"b", b"c", b"d" * 30, b"e" * 30])
