@@ -1,5 +1,6 @@
 """Compaction of sealed segments: after any writes, readers see the last value of each key at its own offset."""
 
+import hashlib
 import random
 from contextlib import suppress
 from itertools import pairwise
@@ -13,6 +14,7 @@ from dualwrite.broker.log.compaction import AbortedRange
 from dualwrite.ids import NO_PRODUCER
 from dualwrite.records.batch import Record, build_batch
 from dualwrite.records.compression import Codec
+from dualwrite.records.control import Marker
 from dualwrite.records.header import (
     BatchFields,
     MalformedBatchError,
@@ -245,6 +247,71 @@ def test_the_marker_of_a_commit_stays_while_a_record_of_it_does() -> None:
     assert [offset for offset, _, _ in kept(disk)] == [2, 3]
 
 
+def test_each_marker_goes_with_the_records_of_its_own_transaction() -> None:
+    history = CompactedHistory()
+    for key in (b"a", b"b", b"c"):
+        history.write_as(7, [(key, b"1")], transactional=True)
+        history.end(7, commit=True)
+    history.write([(b"b", b"2")])
+    disk = on_disk(history)
+    disk.producers.clear()
+    for day in range(4):
+        disk.clean(5000 + day * DAY)
+    assert [offset for offset, _, _ in kept(disk)] == [0, 1, 4, 5, 6]
+
+
+@pytest.mark.parametrize("first_to_end", [7, 8])
+def test_records_of_aborted_transactions_go_in_whatever_order_they_end(first_to_end: int) -> None:
+    history = CompactedHistory()
+    history.write_as(7, [(b"a", b"1")], transactional=True)
+    history.write_as(8, [(b"b", b"1")], transactional=True)
+    for producer_id in (first_to_end, 15 - first_to_end):
+        history.end(producer_id, commit=False)
+    disk = on_disk(history)
+    disk.producers.clear()
+    disk.clean(5000)
+    assert [offset for offset, _, _ in kept(disk)] == [2, 3]
+
+
+def test_an_aborted_transaction_below_the_last_cleaning_ends_there() -> None:
+    """The keys are collected from there on: its marker is not read again."""
+    history = CompactedHistory()
+    history.write([(b"a", b"1")])
+    history.write_as(7, [(b"x", b"aborted")], transactional=True)
+    history.end(7, commit=False)
+    history.write_as(7, [(b"a", None)], transactional=True)
+    history.end(7, commit=True)
+    disk = on_disk(history)
+    before, disk.before = disk.before, 3
+    disk.clean(5000)
+    disk.before = before
+    disk.clean(6000)
+    assert [offset for offset, _, _ in kept(disk)] == [2, 3, 4]
+
+
+def test_a_record_may_have_the_key_of_a_marker() -> None:
+    key = bytes([0, 0, 0, Marker.COMMIT])
+    history = CompactedHistory()
+    history.write([(key, b"1"), (b"a", b"1")])
+    history.write_as(7, [(b"b", b"1")], transactional=True)
+    history.end(7, commit=True)
+    disk = on_disk(history)
+    disk.clean(5000)
+    assert [offset for offset, _, _ in kept(disk)] == [0, 1, 2, 3]
+    history.write([(key, b"2")])
+    disk = on_disk(history)
+    disk.clean(5000)
+    assert [offset for offset, _, _ in kept(disk)] == [1, 2, 3, 4]
+
+
+def test_no_two_keys_are_taken_for_one_however_long_and_alike() -> None:
+    alike = b"k" * 40
+    digest = hashlib.blake2b(alike, digest_size=20).digest()
+    disk = plain(*((key, b"v") for key in (alike, alike + b"1", b"1" + alike, digest, alike[:19], alike[:20])))
+    disk.clean(5000)
+    assert [offset for offset, _, _ in kept(disk)] == list(range(6))
+
+
 def test_the_last_batch_of_a_known_producer_stays_empty() -> None:
     history = CompactedHistory()
     history.write_as(1, [(b"a", b"1"), (b"b", b"1")])
@@ -283,6 +350,10 @@ def test_too_many_keys_take_several_cleanings() -> None:
         ends.append(disk.clean(5000, keys=4).clean_before)
     assert ends == [4, 8, 12, 16, 20, 24, 28, 32, 36, 40]
     assert [offset for offset, _, _ in kept(disk)] == list(range(30, 40))
+
+
+def test_a_key_that_is_known_needs_no_more_room() -> None:
+    assert plain(*[(b"a", b"v")] * 3, (b"b", b"v"), (b"a", b"v")).clean(5000, keys=1).clean_before == 3
 
 
 def test_a_batch_with_more_keys_than_there_is_room_for_is_covered_alone() -> None:

@@ -285,6 +285,18 @@ def test_a_cleaning_that_is_under_way_does_not_keep_a_topic_from_being_deleted(
     run(main())
 
 
+def test_a_topic_whose_directory_was_removed_by_hand_can_be_deleted() -> None:
+    async def main() -> None:
+        files = MemoryFiles()
+        rooms = await (await opened(files)).with_topic(2)
+        take_away(files, DATA_DIR / "t-0")
+        await rooms.cluster.delete_topic("t")
+        assert files.list(DATA_DIR / "t-1") == []
+        assert rooms.cluster.create_topic(CreateTopic("t", 2)).fact is not None
+
+    run(main())
+
+
 def test_a_topic_that_is_being_deleted_keeps_its_name_until_all_of_it_is_gone() -> None:
     async def main() -> None:
         rooms = await opened(MemoryFiles())

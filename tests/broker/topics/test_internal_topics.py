@@ -13,13 +13,16 @@ from dualwrite.broker.facts.transactions import TransactionForgotten, Transactio
 from dualwrite.broker.log.journal import Journal
 from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.broker.runtime.internal_topics import InternalTopic
+from dualwrite.errors import CorruptLogError
 from dualwrite.ids import ProducerIdentity, TopicPartition
 from dualwrite.records.batch import Record, iterate_records
-from dualwrite.records.control import Marker
+from dualwrite.records.control import Marker, place_marker
 from dualwrite.records.header import BatchFields, BatchHeader, iterate_batches
+from dualwrite.records.rewriting import empty_batch
 from dualwrite.testing.files import MemoryFiles
 from dualwrite.wire.apis import DescribeProducersRequest, ListOffsetsRequest, MetadataRequest
 from dualwrite.wire.error_codes import ErrorCode
+from tests.support.broker.logs import content_of, flipped, rewrite
 from tests.support.broker.simulated import DATA_DIR, Rooms, read_log, run
 from tests.support.peer_clients.consumers import consume
 from tests.support.requests.calls import add as add_partitions
@@ -48,6 +51,10 @@ from tests.support.waiting import eventually
 INTERNAL = ["__consumer_offsets", "__transaction_state"]
 OFFSETS = TopicPartition("__consumer_offsets", 0)
 OTHER = Path("/another directory, for records of another kind")
+
+
+def nothing(*_: object) -> None:
+    """For records of which nothing follows."""
 
 
 def test_internal_topics_are_listed_with_one_partition_and_a_stable_id(broker: EmbeddedBroker) -> None:
@@ -202,6 +209,38 @@ def test_records_and_markers_come_back_in_their_order_and_readers_wait_for_the_m
         ]
         assert again.partition.visible_before(committed_only=True) == 4
         assert len(read_log(again.partition)) == 4
+
+    run(main())
+
+
+def test_a_marker_that_compaction_has_emptied_is_passed_over_at_a_start() -> None:
+    async def main() -> None:
+        files, seen = MemoryFiles(), []
+        rooms = Rooms(files)
+        topic = InternalTopic.open(OFFSETS.topic, files, OTHER, rooms.cluster, rooms.flusher, nothing)
+        header, _ = place_marker(0, Marker.ABORT, ProducerIdentity(7, 3), 0, 1000)
+        topic.partition.log.append(empty_batch(header))
+        InternalTopic.open(
+            OFFSETS.topic, files, OTHER, rooms.cluster, rooms.flusher, nothing, lambda *marker: seen.append(marker)
+        )
+        assert seen == []
+
+    run(main())
+
+
+def test_a_damaged_batch_below_the_recovery_point_of_an_internal_topic_is_named() -> None:
+    async def main() -> None:
+        files = MemoryFiles()
+        rooms = Rooms(files)
+        wiring = (OFFSETS.topic, files, OTHER, rooms.cluster, rooms.flusher, nothing)
+        topic = InternalTopic.open(*wiring, segment_bytes=20_000)
+        for _ in range(6):
+            topic.append([Record(b"k", bytes(5000))])
+        topic.partition.checkpoint()
+        first = OTHER / f"{OFFSETS}" / "00000000000000000000.log"
+        rewrite(files, first, flipped(content_of(files, first), 8 * 100))
+        with pytest.raises(CorruptLogError, match="consumer_offsets-0: batch at offset 0"):
+            InternalTopic.open(*wiring)
 
     run(main())
 

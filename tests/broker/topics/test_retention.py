@@ -98,11 +98,12 @@ def test_an_old_segment_is_rolled_though_it_is_not_full() -> None:
     run(main())
 
 
-def test_retention_keeps_records_that_are_not_durable_yet() -> None:
+@pytest.mark.parametrize("configs", [ONE_DAY, {"retention.bytes": "0", "retention.ms": "-1"}], ids=["time", "size"])
+def test_retention_keeps_records_that_are_not_durable_yet(configs: dict[str, str | None]) -> None:
     async def main() -> int:
         rooms = Rooms(MemoryFiles())
         rooms.clock.now_ms = 10**12
-        partition = await with_log(rooms, ONE_DAY, [30])
+        partition = await with_log(rooms, configs, [30])
         content = build_batch([Record(b"k", b"v", rooms.clock.now_ms - 30 * HOUR)])
         partition.append(content, peek_header(content))
         assert partition.state.high_watermark == 1
