@@ -7,7 +7,7 @@ some offset and old ones from there on. Readers see the same records in each cas
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -74,24 +74,27 @@ class Compaction:
         self._thread = thread
 
     async def run_once(self) -> None:
-        """Clean one log after the other, the dirtiest first, until none is dirty enough (log.cleaner.backoff.ms)."""
-        while self.settings.enable:
-            dirtiest = self._dirtiest()
-            if dirtiest is None:
-                return
-            partition, plan = dirtiest
-            if not await self._clean(partition, plan):
-                return
+        """Clean one log after the other, the dirtiest first, until none is dirty enough (log.cleaner.backoff.ms). A log
+        whose cleaning fails waits for the next run."""
+        failed: set[Partition] = set()
+        with suppress(InterruptedError):  # the broker stops
+            while self.settings.enable:
+                dirtiest = self._dirtiest(failed)
+                if dirtiest is None:
+                    return
+                partition, plan = dirtiest
+                if not await self._clean(partition, plan):
+                    failed.add(partition)
 
     def close(self) -> None:
         """Stop a cleaning in progress, and the thread."""
         self._thread.close()
 
-    def _dirtiest(self) -> tuple[Partition, CleaningPlan] | None:
+    def _dirtiest(self, failed: Collection[Partition]) -> tuple[Partition, CleaningPlan] | None:
         best: tuple[float, Partition, CleaningPlan] | None = None
         for partition in self._cluster.partitions():
             config = self._cluster.config(partition.name.topic)
-            if not config.compacts or partition in self._uncleanable:
+            if not config.compacts or partition in self._uncleanable or partition in failed:
                 continue
             plan = plan_for(
                 partition, config, self._first_dirty(partition), self._clock.wall_ms(), self.settings.dedupe_bytes
@@ -109,13 +112,18 @@ class Compaction:
             return 0  # without the note a cleaning has more work, and the same result
 
     async def _clean(self, partition: Partition, plan: CleaningPlan) -> bool:
-        """Clean one log. True if that succeeded; a later run tries again after a failure."""
+        """Clean one log. True if that succeeded; the next run tries again after a failure.
+
+        :raises InterruptedError: if the broker stops meanwhile.
+        """
         try:
             cleaned = await self._thread.run(lambda pause: clean(plan, partition.log.begin_replacement, pause))
         except MalformedBatchError as error:
             logger.error("%s cannot be compacted: %s", partition.name, error)
             self._uncleanable.add(partition)
             return True
+        except InterruptedError:
+            raise
         except OSError as error:  # the disk is full, or the topic was deleted: nothing was changed
             logger.warning("%s was not compacted: %s", partition.name, error)
             return False

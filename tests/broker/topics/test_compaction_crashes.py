@@ -1,13 +1,18 @@
 """Compaction and what survives it: the note of where it ended, crashes at any moment, and files that were edited."""
 
+import errno
 import random
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
-from dualwrite.broker.log.layout import CLEANER_OFFSET, read_mark
+from dualwrite.broker.core.cluster import CreateTopic
+from dualwrite.broker.log.layout import CLEANER_OFFSET, LOG, name_at, read_mark
 from dualwrite.broker.log.settings import LogSettings
-from dualwrite.ids import ProducerIdentity
+from dualwrite.broker.runtime.partition import Partition
+from dualwrite.ids import ProducerIdentity, TopicPartition
+from dualwrite.ports import File
 from dualwrite.records.control import Marker
 from dualwrite.testing.files import MemoryFiles
 from tests.support.broker.compactions import CompactedHouse
@@ -92,6 +97,54 @@ def test_no_power_cut_undoes_a_transaction_whose_older_values_were_removed(durab
         for seed in range(8):
             again = CompactedHouse(files.power_cut(random.Random(seed)))
             assert not again.partition.state.open_transactions
+
+    run(main())
+
+
+class UnreadableFiles(MemoryFiles):
+    """A disk that has lost the first segment of one partition."""
+
+    def reader(self, path: Path) -> File:
+        if path == DATA_DIR / "c-0" / name_at(0, LOG):
+            raise OSError(errno.EIO, "injected")
+        return super().reader(path)
+
+
+async def with_two_dirty_logs(files: MemoryFiles) -> tuple[CompactedHouse, Partition]:
+    """The house and the partition of a second topic, which is less dirty."""
+    house = CompactedHouse(files)
+    first = house.partition
+    assert house.rooms.cluster.create_topic(CreateTopic("d", configs={"cleanup.policy": "compact"})).fact is not None
+    second = house.rooms.cluster.partition(TopicPartition("d", 0))
+    assert second is not None
+    second.log.settings = LogSettings(segment_bytes=0)
+    for house.partition in (first, second):
+        await house.write(b"a", b"a", b"z")
+    return house, second
+
+
+def test_a_log_that_cannot_be_read_keeps_no_other_from_its_cleaning() -> None:
+    async def main() -> None:
+        house, second = await with_two_dirty_logs(UnreadableFiles())
+        await house.compaction.run_once()
+        assert [segment.next_offset for segment in second.log.sealed_segments()] == [2]
+
+    run(main())
+
+
+def test_a_stop_ends_the_run() -> None:
+    async def main() -> None:
+        house, _ = await with_two_dirty_logs(MemoryFiles())
+        calls = 0
+
+        def stop() -> None:
+            nonlocal calls
+            calls += 1
+            raise InterruptedError
+
+        house.thread.pause = stop
+        await house.compaction.run_once()
+        assert calls == 1
 
     run(main())
 

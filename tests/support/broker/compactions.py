@@ -237,12 +237,8 @@ class CompactedHouse:
         self.files = files
         self.rooms = Rooms(files, Flusher(durable, on_failure=never))
         if self.rooms.cluster.topic("c") is None:
-            assert (
-                self.rooms.cluster.create_topic(
-                    CreateTopic("c", configs={"cleanup.policy": "compact", **(configs or {})})
-                ).fact
-                is not None
-            )
+            topic = CreateTopic("c", configs={"cleanup.policy": "compact", **(configs or {})})
+            assert self.rooms.cluster.create_topic(topic).fact is not None
         found = self.rooms.cluster.partition(TopicPartition("c", 0))
         assert found is not None
         self.partition: Partition = found
