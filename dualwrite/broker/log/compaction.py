@@ -38,7 +38,8 @@ class AbortedRange(NamedTuple):
 
 
 class ActiveProducer(NamedTuple):
-    """A producer that the partition knows: its epoch, and the offset of its last record, -1 if that is unknown."""
+    """A producer that the partition knows: its epoch, and an offset in its last batch, -1 if that is unknown. The offset
+    is that of the last record; of a batch without sequences, that of the first."""
 
     epoch: int
     last_data_offset: int
@@ -191,5 +192,5 @@ class Cleaning:
         if producer is None:
             return False
         if producer.last_data_offset >= 0:
-            return header.last_offset == producer.last_data_offset
+            return header.base_offset <= producer.last_data_offset <= header.last_offset
         return header.is_control and header.producer_epoch == producer.epoch

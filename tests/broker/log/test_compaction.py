@@ -331,6 +331,19 @@ def test_the_last_batch_of_a_known_producer_stays_empty() -> None:
     assert (placeholder.base_offset, placeholder.last_offset, placeholder.producer) == (0, 3, NO_PRODUCER)
 
 
+def test_the_last_batch_of_a_producer_without_sequences_stays_too() -> None:
+    """The offsets of a transaction are such a batch; it holds the producer's epoch."""
+    history, files = CompactedHistory(), MemoryFiles()
+    history.epochs[7], history.sequences[7] = 3, -1
+    history.write_as(7, [(b"a", b"1"), (b"b", b"1")], transactional=True)
+    history.end(7, commit=True, bump=False)
+    history.write([(b"a", b"2"), (b"b", b"2")])
+    disk = on_disk(history, files=files)
+    for day in range(4):
+        disk.clean(5000 + day * DAY)
+    assert reopened(files)[1].producers[7].epoch == 3
+
+
 def test_an_open_transaction_is_not_touched() -> None:
     history = CompactedHistory()
     history.write([(b"a", b"1")])

@@ -113,13 +113,13 @@ class UnreadableFiles(MemoryFiles):
 async def with_two_dirty_logs(files: MemoryFiles) -> tuple[CompactedHouse, Partition]:
     """The house and the partition of a second topic, which is less dirty."""
     house = CompactedHouse(files)
-    first = house.partition
     assert house.rooms.cluster.create_topic(CreateTopic("d", configs={"cleanup.policy": "compact"})).fact is not None
     second = house.rooms.cluster.partition(TopicPartition("d", 0))
     assert second is not None
     second.log.settings = LogSettings(segment_bytes=0)
-    for house.partition in (first, second):
-        await house.write(b"a", b"a", b"z")
+    await house.write(b"a", b"a", b"z")
+    house.partition = second
+    await house.write(b"a", b"a", b"z")
     return house, second
 
 
