@@ -38,8 +38,8 @@ class AbortedRange(NamedTuple):
 
 
 class ActiveProducer(NamedTuple):
-    """A producer that the partition knows: its epoch, and an offset in its last batch, -1 if that is unknown. The offset
-    is that of the last record; of a batch without sequences, that of the first."""
+    """A producer that the partition knows: its epoch, and the offset of its last record, -1 if that is unknown. If the
+    last batch has no sequences, the offset is that of its first record."""
 
     epoch: int
     last_data_offset: int

@@ -228,6 +228,15 @@ def read_on(log: PartitionLog, start: int) -> list[bytes]:
     return found
 
 
+def kept(disk: Disk) -> list[tuple[int, bytes | None, bool]]:
+    """Offset, key and whether it is a tombstone; a marker's key is None."""
+    return [
+        (record.offset, None if peek_header(batch).is_control else record.key, record.is_tombstone)
+        for batch in disk.batches()
+        for record in seen_in(batch)
+    ]
+
+
 class CompactedHouse:
     """A broker's rooms with one compacted partition, whose segments hold a batch each."""
 
@@ -284,7 +293,10 @@ def histories(draw: st.DrawFn) -> CompactedHistory:
         elif kind == "idempotent":
             history.write_as(draw(st.sampled_from([1, 2])), draw(contents))
         elif kind == "transactional":
-            history.write_as(draw(st.sampled_from([7, 8, 9])), draw(contents), transactional=True)
+            producer_id = draw(st.sampled_from([7, 8, 9]))
+            if producer_id == 9:  # as batches of a transaction's offsets: they have no sequences
+                history.sequences[producer_id] = -1
+            history.write_as(producer_id, draw(contents), transactional=True)
         elif history.state.open_transactions:
             history.end(draw(st.sampled_from(sorted(history.state.open_transactions))), draw(st.booleans()), bumps)
     return history
