@@ -202,6 +202,11 @@ class Replayer:
         """
         name, lost = slot.transactional_id, self.store.lost([slot.lease]).get(slot.lease, [])
         self.store.replayed.pop(name, None)  # of a parent that was forked in the middle of one
+        # Before a replay stores anything: another process may have had the slot since the last recovery here.
+        if lost or self.store.has_records(slot.lease):
+            self._keeper.empty.discard(name)
+        else:
+            self._keeper.empty.add(name)
         done: Outcome | None = None
         refused: list[LostUnit] = []
         for unit in lost:
@@ -222,10 +227,6 @@ class Replayer:
                 done = Outcome.HEURISTIC_ABORT
                 refused.append(unit)
         self._keeper.reserve(name, [unit.last for unit in refused])
-        if lost or self.store.has_records(slot.lease):
-            self._keeper.empty.discard(name)
-        else:
-            self._keeper.empty.add(name)
         return done
 
     def _produce(self, slot: Slot, unit: LostUnit, kept: Sequence[OutgoingRecord]) -> BaseException | None:

@@ -6,6 +6,7 @@ from sqlalchemy import Engine, delete, insert, update
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.outcome_store import outcomes
 from dualwrite.coordinator.sql.tables import kafka_transaction_record, kafka_transaction_state
+from dualwrite.errors import FencedError
 from dualwrite.ids import ProducerIdentity
 from tests.support.coordinator.event_table import expire_leases, stored_values
 from tests.support.coordinator.fake_kafka import PRODUCER_ID
@@ -143,6 +144,21 @@ def test_a_replay_is_of_the_records_of_its_slot_alone(engine: Engine, make: Make
     make().recover()
     assert kafka.committed == ["lost"]
     assert [row.record_value for row in kept(engine)] == [b"lost", b"of another slot"]
+
+
+def test_a_unit_that_another_process_has_lost_in_a_slot_is_replayed_by_the_one_that_had_it_before(
+    engine: Engine, make: Make, kafka: ResumingKafka
+) -> None:
+    """It has found nothing kept there, and that is so no longer."""
+    first = make()
+    first.recover()
+    expire_leases(engine)
+    die_after_the_decision(make, kafka, engine, "lost")
+    with pytest.raises(FencedError):
+        write(first, "late")
+    write(first, "later")
+    assert kafka.committed == stored_values(engine) == ["lost", "later"]
+    assert [row.record_value for row in kept(engine)] == [b"later"]
 
 
 def test_an_interrupt_after_the_decision_of_a_replay_reaches_the_caller(
