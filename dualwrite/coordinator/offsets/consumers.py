@@ -141,13 +141,19 @@ def committed_offsets(consumer: KafkaConsumer, partitions: list[Any]) -> dict[To
     transactions that have prepared an offset of these partitions (KIP-447).
 
     :raises KafkaUnavailableError: if the cluster does not answer.
+    :raises KafkaRefusedError: if it does not tell the offset of a partition.
     """
+    from confluent_kafka import KafkaException
+
     if not partitions:
         return {}
     with _translating(
         f"committed offsets of {', '.join(str(partition_of(partition)) for partition in partitions):.200}"
     ):
         positions = consumer.committed(partitions, timeout=PATIENCE)
+        for position in positions:
+            if position.error is not None:  # which committed() does not raise: its offset looks like none
+                raise KafkaException(position.error)
     return {partition_of(position): int(position.offset) for position in positions if position.offset >= 0}
 
 

@@ -49,6 +49,7 @@ class SeekingConsumers:
         :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
         :raises DatabaseUnavailableError: if the database cannot be reached now; call it again before the next poll.
         :raises KafkaUnavailableError: if Kafka does not answer, or not with a new partition's beginning; likewise.
+        :raises KafkaRefusedError: if Kafka does not tell the committed offset of a new partition.
         :raises ForeignClusterError: if an offset was stored by a consumer of another Kafka cluster; its message says
             what to do. As a callback it cannot ask the consumer for its cluster: the first ``tx.store_offsets`` raises
             this error then.
@@ -76,5 +77,6 @@ class SeekingConsumers:
         :param auto_offset_reset: "earliest" or "latest", for a partition without a committed offset of the group.
         :raises InvalidTransactionStateError: inside a unit of work.
         :raises KafkaUnavailableError: if Kafka does not return the committed offsets.
+        :raises KafkaRefusedError: if it does not tell the offset of one of the partitions.
         """
         self._seeker.seek_to_committed(consumer, partitions, auto_offset_reset=auto_offset_reset)

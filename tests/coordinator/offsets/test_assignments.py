@@ -7,6 +7,7 @@ from confluent_kafka import KafkaError, KafkaException
 from sqlalchemy import Engine
 
 from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.offsets import assigning
 from dualwrite.errors import DatabaseNotReadyError, InvalidTransactionStateError, KafkaUnavailableError
 from tests.support.coordinator.fake_consumer import FakeConsumer, FakeGroup, positions
 from tests.support.coordinator.offset_units import P, Q, assigned, use, used, without_the_table
@@ -23,6 +24,29 @@ def test_a_cooperative_group_is_assigned_to_incrementally(lite: DualWrite) -> No
     assert consumer.next == {P: 3, Q: 0}
     use(lite, consumer, Q, 1)
     use(lite, consumer, P, 1)
+
+
+def test_an_assignment_in_another_group_is_of_all_partitions(lite: DualWrite, sqlite_engine: Engine) -> None:
+    """Every record is read again that a failed unit of work has not used; and what was taken away is not known."""
+    consumer = assigned(lite, FakeGroup(), P, Q)
+    with pytest.raises(KeyError):
+        use(lite, consumer, P, 2, fail=True)
+    lite.seek_to_stored(consumer, positions(P))
+    use(lite, consumer, P, 3)
+    consumer.next[Q] = 0
+    with pytest.raises(InvalidTransactionStateError, match="in-1: this consumer was not set to the offset"):
+        use(lite, consumer, Q, 1)
+    assert used(sqlite_engine) == ["in-0@0", "in-0@1", "in-0@2"]
+
+
+def test_the_protocols_of_a_few_consumers_are_remembered(lite: DualWrite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assigning, "MOST_CONSUMERS", 1)
+    group = FakeGroup()
+    group.is_cooperative = True
+    consumer = assigned(lite, group, P)
+    assigned(lite, group, Q, member="other")
+    lite.seek_to_stored(consumer, positions(Q))
+    assert consumer.refused == ["assign", "assign"]
 
 
 @pytest.mark.parametrize("is_assigned", [False, True])

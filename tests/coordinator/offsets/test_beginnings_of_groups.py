@@ -3,12 +3,19 @@
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from sqlalchemy import Engine, select, update
 
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.sql.tables import kafka_consumer_offset as table
-from dualwrite.errors import ForeignClusterError, InvalidTransactionStateError, RebalancedError
+from dualwrite.errors import (
+    ForeignClusterError,
+    InvalidTransactionStateError,
+    KafkaRefusedError,
+    KafkaUnavailableError,
+    RebalancedError,
+)
 from tests.support.coordinator.fake_consumer import FakeConsumer, FakeGroup, positions
 from tests.support.coordinator.offset_units import P, Q, assigned, rows, use, used
 
@@ -106,7 +113,8 @@ def give_rows_to(engine: Engine, cluster_id: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("committed", "reset", "begin"), [(None, "earliest", 7), (None, "latest", 50), (20, "earliest", 20)]
+    ("committed", "reset", "begin"),
+    [(None, "earliest", 7), (None, "latest", 50), (20, "earliest", 20), (0, "latest", 0)],
 )
 def test_a_partition_that_is_new_begins_where_kafka_says(
     dw: DualWrite, engine: Engine, group: FakeGroup, committed: int | None, reset: Any, begin: int
@@ -118,6 +126,59 @@ def test_a_partition_that_is_new_begins_where_kafka_says(
     dw.seek_to_stored(consumer, positions(P), auto_offset_reset=reset)
     assert consumer.next == {P: begin}
     assert rows(engine) == {("group", P): begin}
+
+
+@pytest.mark.parametrize("method", ["seek_to_stored", "seek_to_committed"])
+def test_an_offset_that_kafka_does_not_tell_is_not_taken_for_none(
+    lite: DualWrite, sqlite_engine: Engine, group: FakeGroup, method: str
+) -> None:
+    """The group would begin anew, and leave records out or use them again. librdkafka raises nothing for a partition
+    that the group's coordinator refuses, as it does as long as it does not know of a new ACL."""
+    group.committed, group.refusals = {P: 3, Q: 4}, {Q: KafkaError.TOPIC_AUTHORIZATION_FAILED}
+    consumer = FakeConsumer(group)
+    with pytest.raises(KafkaRefusedError, match=r"committed offsets of in-0, in-1: .*authorization failed"):
+        getattr(lite, method)(consumer, positions(P, Q))
+    assert (consumer.next, rows(sqlite_engine)) == ({}, {})
+    group.refusals.clear()
+    getattr(lite, method)(consumer, positions(P, Q))
+    assert consumer.next == {P: 3, Q: 4}
+
+
+@pytest.mark.parametrize(("call", "said"), [("get_watermark_offsets", "offsets of in-0"), ("list_topics", "metadata")])
+def test_an_unanswered_question_raises_kafka_unavailable_error(
+    lite: DualWrite, sqlite_engine: Engine, group: FakeGroup, call: str, said: str
+) -> None:
+    consumer = FakeConsumer(group)
+    consumer.assign(positions(P))
+
+    def silent(*_: Any, timeout: float) -> Any:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    setattr(consumer, call, silent)
+    with pytest.raises(KafkaUnavailableError, match=f"^{said}"):
+        lite.seek_to_stored(consumer)
+    assert rows(sqlite_engine) == {}
+
+
+def test_a_consumer_that_has_lost_all_its_partitions_is_positioned_too(
+    lite: DualWrite, sqlite_engine: Engine, group: FakeGroup
+) -> None:
+    """As after a unit of work that failed because of that."""
+    consumer = FakeConsumer(group)
+    for seek in (lite.seek_to_stored, lite.seek_to_committed):
+        seek(consumer)
+    assert (consumer.next, rows(sqlite_engine)) == ({}, {})
+
+
+def test_a_partition_that_begins_without_a_callback_names_its_cluster(
+    lite: DualWrite, sqlite_engine: Engine, group: FakeGroup
+) -> None:
+    """So a consumer of another cluster is refused even before the first unit of work."""
+    consumer = FakeConsumer(group)
+    consumer.assign(positions(P))
+    lite.seek_to_stored(consumer)
+    with sqlite_engine.connect() as connection:
+        assert connection.scalars(select(table.c.cluster_id)).all() == ["cluster"]
 
 
 def test_the_first_of_two_processes_to_begin_a_partition_sets_its_position(
@@ -139,3 +200,8 @@ def test_groups_do_not_share_rows(dw: DualWrite, engine: Engine, group: FakeGrou
     other = assigned(dw, FakeGroup("Group"), P)
     assert other.next == {P: 0}
     assert rows(engine) == {("group", P): 3, ("Group", P): 0}
+    third = assigned(dw, FakeGroup("third"), P)
+    third.poll(P, 7)
+    with dw.transaction() as tx:
+        tx.store_offsets(third)
+    assert rows(engine) == {("group", P): 3, ("Group", P): 0, ("third", P): 7}

@@ -240,6 +240,22 @@ def test_a_consumer_is_not_rewound_behind_a_decided_unit(dual_write: DualWrite, 
     assert kafka.committed == ["one", (MEMBER, {P: 3})]
 
 
+def test_a_seek_that_kafka_did_not_answer_is_not_rewound_behind_a_decided_unit_either(
+    dual_write: DualWrite, kafka: FakeKafka
+) -> None:
+    consumer = reading(P)
+    consumer.poll(P, 3)
+    fail_at(kafka, "commit")
+    use(dual_write, consumer, "one")  # the cluster does not know of it yet
+    consumer.poll(P, 2)
+    consumer.group.refusals[P] = KafkaError._TIMED_OUT
+    with pytest.raises(KafkaUnavailableError):
+        dual_write.seek_to_committed(consumer)
+    consumer.group.refusals.clear()
+    dual_write.seek_to_committed(consumer)
+    assert consumer.next == {P: 3}
+
+
 @pytest.mark.parametrize(("reset", "begin"), [("earliest", 7), ("latest", 50)])
 def test_without_a_committed_offset_the_consumer_starts_at_the_beginning(
     dual_write: DualWrite, reset: Any, begin: int

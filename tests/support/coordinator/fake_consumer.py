@@ -21,6 +21,7 @@ class Position:
     partition: int
     offset: int = NOTHING_READ
     leader_epoch: int | None = None
+    error: KafkaError | None = None
 
 
 @dataclass
@@ -36,6 +37,8 @@ class FakeGroup:
     def __init__(self, name: str = "group") -> None:
         self.name = name
         self.committed: dict[TopicPartition, int] = {}
+        self.refusals: dict[TopicPartition, int] = {}
+        """The code of the error with which the offset of a partition is not told."""
         self.watermarks = (0, 1000)
         self.is_cooperative = False
         self.cluster_id: str | None = "cluster"
@@ -73,10 +76,12 @@ class FakeConsumer:
 
     def committed(self, partitions: list[Any], timeout: float) -> list[Position]:
         assert timeout > 0
-        return [
-            Position(partition.topic, partition.partition, self.group.committed.get(place(partition), NOTHING_READ))
-            for partition in partitions
-        ]
+        return [self._committed(place(partition)) for partition in partitions]
+
+    def _committed(self, partition: TopicPartition) -> Position:
+        if partition in self.group.refusals:
+            return Position(*partition, error=KafkaError(self.group.refusals[partition]))
+        return Position(*partition, self.group.committed.get(partition, NOTHING_READ))
 
     def get_watermark_offsets(self, partition: Any, timeout: float) -> tuple[int, int]:
         assert timeout > 0
