@@ -24,14 +24,12 @@ from dualwrite.coordinator.manager.unit_manager import UnitManager
 from dualwrite.coordinator.process.this_process import THIS_PROCESS
 from dualwrite.coordinator.sql.engine.database_errors import raise_as_library_error
 from dualwrite.coordinator.sql.engine.error_meanings import transient_errors_of
-from dualwrite.coordinator.steps.retry import Retrying
+from dualwrite.coordinator.steps.retry import Retrying, pause_after
 from dualwrite.coordinator.unit.transaction import BaseTransaction, unit_of
 from dualwrite.errors import ConfigurationError, DeadLetterError, KafkaRefusedError
 from dualwrite.records.outgoing import OutgoingRecord
 
 _LOG = logging.getLogger("dualwrite")
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
-"""Seconds between two attempts at one record; each pause is twice as long as the one before."""
 
 
 @dataclass
@@ -114,7 +112,7 @@ class DeadLetterSequence:
                 return False
             _LOG.warning("%s failed, attempt %d of %d: %s", name_of(record), number, self._attempts, _shown(error))
             if number < self._attempts:
-                self._units.sleep(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (number - 1)))
+                self._units.sleep(pause_after(number))
         assert error is not None
         self._put_aside(record, error)
         return True

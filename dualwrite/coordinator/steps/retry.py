@@ -9,7 +9,8 @@ from dualwrite.errors import ConfigurationError
 
 _LOG = logging.getLogger("dualwrite")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
-"""Maximum in seconds; each pause may be twice as long as the one before."""
+_DOUBLINGS = 6
+"""After so many, a pause is the longest. A float does not hold many more than a thousand."""
 
 _RUN_LATER = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 _POSITIONAL = (
@@ -19,6 +20,11 @@ _POSITIONAL = (
 )
 
 R = TypeVar("R")
+
+
+def pause_after(number: int) -> float:
+    """Seconds between attempt ``number`` and the next one: 0.05 after the first, then twice that, and so on to 2."""
+    return min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(number - 1, _DOUBLINGS))
 
 
 def require_plain(function: object) -> None:
@@ -108,7 +114,7 @@ class Retrying:
             except Exception as error:
                 if not self._may_pass(error) or not is_undone():
                     raise
-                pause = self._chance() * min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (number - 1))
+                pause = self._chance() * pause_after(number)
                 _LOG.info("a unit of work is run again in %.3f s (%d of %d): %s", pause, number, self._retries, error)
             self._sleep(pause)
         return attempt()

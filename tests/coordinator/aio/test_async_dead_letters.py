@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from sqlalchemy import insert
 
 from dualwrite import AsyncDeadLetters
@@ -129,6 +130,26 @@ def test_what_may_pass_is_raised(sqlite_place: AsyncPlace, kafka: KeepingKafka, 
     with pytest.raises(type(error)):
         run(main())
     assert (kafka.kept.records, kafka.committed) == ([], [])
+
+
+@pytest.mark.parametrize("offsets", PLACES)
+def test_an_error_of_the_consumer_is_no_records_fault(
+    sqlite_place: AsyncPlace, kafka: KeepingKafka, offsets: str
+) -> None:
+    async def main() -> None:
+        async with sqlite_place.dual_write() as dual_write:
+            consumer, letters = await begun(dual_write, offsets)
+
+            def refuse_once() -> None:
+                vars(consumer).pop("consumer_group_metadata")
+                raise KafkaException(KafkaError(KafkaError._STATE))
+
+            consumer.consumer_group_metadata = refuse_once  # type: ignore[assignment,method-assign]
+            with pytest.raises(KafkaException):
+                await letters.use(polled(consumer, P, "a"), use_strictly)
+
+    run(main())
+    assert (kafka.kept.of(DLQ), stored_values(sqlite_place.seen)) == ([], [])
 
 
 def test_a_task_that_is_cancelled_puts_nothing_aside(sqlite_place: AsyncPlace, kafka: KeepingKafka) -> None:

@@ -232,6 +232,18 @@ def test_a_callback_that_puts_it_where_its_group_is_in_kafka(sqlite_place: Async
     assert stored_offsets(sqlite_place) == {}
 
 
+@pytest.mark.parametrize("method", ["seek_to_stored", "seek_to_committed"])
+def test_a_group_without_an_offset_begins_where_the_application_says(sqlite_place: AsyncPlace, method: str) -> None:
+    consumer = FakeConsumer(FakeGroup())
+
+    async def main() -> None:
+        async with sqlite_place.dual_write() as dual_write:
+            await getattr(dual_write, method)(consumer, positions(P), auto_offset_reset="latest")
+
+    run(main())
+    assert consumer.next == {P: 1000}
+
+
 @kinds
 def test_a_consumer_can_be_positioned_after_a_close(sqlite_place: AsyncPlace, wrap: Wrap) -> None:
     inner = FakeConsumer(FakeGroup())

@@ -148,6 +148,23 @@ def test_an_error_of_the_consumer_is_no_records_fault(reading: LetterReader, mon
     assert reading.kafka.kept.of(DLQ) == []
 
 
+def test_an_error_of_the_consumer_after_a_deadlock_is_no_records_fault(reading: LetterReader) -> None:
+    """The unit that met the deadlock had its offsets, and the one after it has none."""
+    consumer = reading.consumer
+
+    def refuse_once() -> None:
+        vars(consumer).pop("consumer_group_metadata")
+        raise KafkaException(KafkaError(KafkaError._STATE))
+
+    def function(tx: Any, message: Any) -> None:
+        consumer.consumer_group_metadata = refuse_once  # type: ignore[assignment,method-assign]
+        raise errors.DatabaseBusyError("a deadlock")
+
+    with pytest.raises(KafkaException):
+        reading.letters(attempts=2).use(polled(consumer, P, "a"), function)
+    assert reading.kafka.kept.of(DLQ) == []
+
+
 @pytest.fixture
 def time_limit() -> Iterator[None]:
     """A handler that raises an Exception, as Celery's soft time limit does."""

@@ -190,7 +190,10 @@ class ServerError(Exception):
         ("23514", True),  # check_violation
         ("22001", True),  # string_data_right_truncation
         ("P0001", True),  # raise_exception, of a trigger
+        ("08006", False),  # connection_failure
         ("53100", False),  # disk_full
+        ("58030", False),  # io_error
+        ("XX001", False),  # data_corrupted
         ("57014", False),  # query_canceled
         ("40001", False),  # serialization_failure
         ("55P03", False),  # lock_not_available

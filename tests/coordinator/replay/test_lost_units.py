@@ -113,6 +113,20 @@ def test_an_acknowledged_outcome_is_not_replayed(engine: Engine, make: Make, kaf
     assert "produce" not in requests
 
 
+def test_a_unit_of_which_kafka_may_have_lost_the_commit_is_not_replayed(
+    engine: Engine, make: Make, kafka: ResumingKafka
+) -> None:
+    """Consumers may have its records."""
+    die_after_the_decision(make, kafka, engine, "lost")
+    kafka.next_offset = 0
+    dual_write = make()
+    assert dual_write.recover() == {"a-0": Outcome.HEURISTIC_HAZARD}
+    dual_write.close()
+    make().recover()
+    assert kafka.committed == []
+    assert on_record(engine) == [("heuristic hazard", None)]
+
+
 def test_an_outcome_found_without_replay_is_replayed_later(engine: Engine, make: Make, kafka: ResumingKafka) -> None:
     put_on_record(make, kafka, engine, "lost")
     assert make().recover() == {"a-0": Outcome.REPLAYED}

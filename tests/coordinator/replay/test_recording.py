@@ -7,9 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dualwrite.coordinator.ports.kafka import KafkaParticipant
+from dualwrite.coordinator.ports.kafka import (
+    KafkaParticipant,
+    has_committed,
+    name_of_left_transaction,
+    name_of_open_transaction,
+)
 from dualwrite.coordinator.replay.recording import RecordingParticipant, RecordKeeper, packed_headers, unpacked_headers
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
+from dualwrite.ids import PreparedTxnState, ProducerIdentity
 from dualwrite.records.outgoing import OutgoingRecord
 
 
@@ -20,6 +26,8 @@ class Inner:
         self.taken: list[OutgoingRecord] = []
         self.reports: list[Callable[[Any, Any], None]] = []
         self.fails: Exception | None = None
+        self.is_reusable = self.commits = True
+        self.open_transaction = PreparedTxnState(ProducerIdentity(4711, 3))
 
     def begin_transaction(self) -> None:
         self.taken.clear()
@@ -30,6 +38,12 @@ class Inner:
         assert record.on_delivery is not None
         self.taken.append(record)
         self.reports.append(record.on_delivery)
+
+    def has_committed(self, state: PreparedTxnState) -> bool:
+        return self.commits
+
+    def name_left_transaction(self) -> PreparedTxnState:
+        return self.open_transaction
 
 
 class RecordedMessage:
@@ -63,6 +77,17 @@ def test_a_record_is_kept_with_the_time_at_which_it_was_produced_and_where_it_we
     assert keeper.of("a-0")[0].partition == 3
 
 
+@pytest.mark.parametrize("is_so", [True, False])
+def test_everything_else_is_said_by_the_participant_that_produces(is_so: bool) -> None:
+    """A producer that must not be used again, as a request of it may still be on its way, is replaced."""
+    inner, participant, _ = recording()
+    inner.is_reusable = inner.commits = is_so
+    state = PreparedTxnState(ProducerIdentity(4711, 3))
+    assert participant.is_reusable is is_so
+    assert has_committed(participant, state) is is_so
+    assert name_of_left_transaction(participant) == name_of_open_transaction(participant) == state
+
+
 def test_an_unacknowledged_record_keeps_its_requested_partition() -> None:
     inner, participant, keeper = recording()
     participant.produce(OutgoingRecord("t", partition=1))
@@ -70,9 +95,10 @@ def test_an_unacknowledged_record_keeps_its_requested_partition() -> None:
     assert keeper.of("a-0")[0].partition == 1
 
 
-def test_callbacks_are_called_the_records_own_before_the_configurations() -> None:
+@pytest.mark.parametrize("setting", ["on_delivery", "dr_cb"])
+def test_callbacks_are_called_the_records_own_before_the_configurations(setting: str) -> None:
     told: list[str] = []
-    inner, participant, _ = recording(on_delivery=lambda *_: told.append("default"))
+    inner, participant, _ = recording(**{setting: lambda *_: told.append("default")})
     participant.produce(OutgoingRecord("t"))
     participant.produce(OutgoingRecord("t", on_delivery=lambda *_: told.append("own")))
     for report in inner.reports:

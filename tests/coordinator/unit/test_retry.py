@@ -130,6 +130,12 @@ def test_pauses_double_to_a_bound_and_are_shortened_by_chance() -> None:
     assert halved == [pause / 2 for pause in slept]
 
 
+def test_a_server_that_is_down_for_long_is_waited_for_as_often_as_the_application_says() -> None:
+    slept: list[float] = []
+    retrying(2_000, slept).run(Attempts(*[DatabaseBusyError("busy")] * 1_500))
+    assert (len(slept), slept[-1]) == (1_500, 2.0)
+
+
 def test_no_retries_is_one_attempt() -> None:
     attempts = Attempts(DatabaseBusyError("busy"))
     with pytest.raises(DatabaseBusyError):
