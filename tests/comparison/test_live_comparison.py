@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -10,6 +10,7 @@ from sqlalchemy import text
 
 from dualwrite.comparison.compare import MOST_LOOKED_UP
 from dualwrite.comparison.job import Comparison, Difference, Verdict
+from dualwrite.comparison.table import RowKeys, TableKeys
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.schema import upgrade_engine
 from tests.support.comparison.comparison_site import ComparisonSite, found, pairs
@@ -195,6 +196,29 @@ def test_a_value_that_has_just_changed_is_not_settled(site: ComparisonSite) -> N
     result = site.compare(wait=1, clock=lambda: next(clock), sleep=pauses.sleep, values=True)
     assert found(result) == {UNSETTLED: ["1"]}
     assert found(compare(site, Pauses(), values=True)) == {OTHER_VALUE: ["1"]}
+
+
+def test_a_row_that_goes_after_it_was_looked_at_again_is_not_missed_in_the_topic(
+    site: ComparisonSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic is read before the rows: read later, it would lack the record of a row that was there."""
+    site.create()
+    site.insert([1])
+    in_flight = site.open_transaction(*pairs([1]))
+    read, look_up = TableKeys.read, TableKeys.look_up
+
+    def read_and_commit(table: TableKeys) -> Iterator[RowKeys]:
+        yield from read(table)
+        in_flight.commit_transaction()
+
+    def look_up_and_delete(table: TableKeys, keys: Sequence[bytes]) -> Iterator[RowKeys]:
+        yield from look_up(table, keys) or ()
+        site.sql("DELETE FROM orders")
+        site.produce(("1", None))
+
+    monkeypatch.setattr(TableKeys, "read", read_and_commit)
+    monkeypatch.setattr(TableKeys, "look_up", look_up_and_delete)
+    assert found(site.compare()) == {}
 
 
 def test_sides_that_agree_are_not_looked_at_again(ready: ComparisonSite) -> None:

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.protocol.requests import VersionedRequest
-from dualwrite.errors import FencedError, InputError, KafkaUnavailableError
+from dualwrite.errors import FencedError, InputError, KafkaRefusedError, KafkaUnavailableError
 from dualwrite.ids import ProducerIdentity
 from dualwrite.moving import group_commits, target_writer
 from dualwrite.moving.journal import TopicPair, journal_topic
@@ -141,6 +141,57 @@ def test_an_offset_whose_group_is_not_in_the_transaction_is_no_end(
     assert not move_of(site).is_finished
     assert site.run("--finish").code == 0
     assert offset_of(site.target, "group", topic) == (3, "at 3")
+
+
+def test_an_offset_that_the_group_refuses_is_no_end(site: MoveSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer that has begun at the target is the group's only member that may commit there."""
+    topic, commit = numbered(site), group_commits.txn_offset_commit
+    commit_offset(site.source, "group", topic, 3)
+
+    def as_a_member_that_has_left(*arguments: Any, **options: Any) -> VersionedRequest:
+        *others, member = arguments
+        return commit(*others, member._replace(generation_id=7, member_id="left"), **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(group_commits, "txn_offset_commit", as_a_member_that_has_left)
+        with pytest.raises(KafkaRefusedError, match=f"TxnOffsetCommit of group group .*{topic}-0.*ILLEGAL_GENERATION"):
+            move_of(site).finish()
+    assert not move_of(site).is_finished
+    assert site.run("--finish").code == 0
+    assert offset_of(site.target, "group", topic) == (3, "at 3")
+
+
+class HastyProducer(Producer):
+    """Its time is up before anything is acknowledged."""
+
+    def poll(self, *_: Any, **__: Any) -> int:
+        return 0
+
+    def flush(self, *_: Any, **__: Any) -> int:
+        return len(self)
+
+
+def test_records_that_are_not_acknowledged_in_time_are_not_taken_for_copied(
+    site: MoveSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = numbered(site)
+    with monkeypatch.context() as patch:
+        patch.setattr(target_writer, "Producer", HastyProducer)
+        with pytest.raises(KafkaUnavailableError, match="6 records were not acknowledged in 60 s"):
+            move_of(site).copy()
+    assert site.run("--json").json()["copied"] == {topic: 6}
+    assert read(site.target, topic) == read(site.source, topic)
+
+
+def test_a_mover_reads_the_journal_anew_before_it_copies(site: MoveSite) -> None:
+    """Another one may have copied something since it was asked for its plan."""
+    topic, move = numbered(site), move_of(site)
+    assert site.run().code == 0
+    assert not move.is_finished
+    write(site.source, topic, "late")
+    assert site.run().code == 0
+    assert move.copy().copied == {topic: 0}
+    assert read(site.target, topic) == read(site.source, topic)
 
 
 @pytest.mark.usefixtures("small_transactions")
