@@ -122,6 +122,24 @@ def test_an_unanswered_offset_request_raises_kafka_unavailable_error(lite: DualW
         lite.seek_to_stored(consumer, positions(P))
 
 
+def test_a_callback_that_was_interrupted_leaves_nothing_that_could_be_stored(
+    lite: DualWrite, sqlite_engine: Engine
+) -> None:
+    """librdkafka goes on from an offset of its own, and the records before it would count as used."""
+    consumer = assigned(lite, FakeGroup(), P)
+
+    def interrupted(_: list[Any]) -> None:
+        raise KeyboardInterrupt
+
+    consumer.assign = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        lite.seek_to_stored(consumer, positions(P))
+    consumer.next = {P: 7}
+    with pytest.raises(InvalidTransactionStateError, match="on_assign"):
+        use(lite, consumer, P, 1)
+    assert used(sqlite_engine) == []
+
+
 def test_a_callback_that_failed_leaves_nothing_that_could_be_stored(lite: DualWrite, sqlite_engine: Engine) -> None:
     consumer = assigned(lite, FakeGroup(), P)
     use(lite, consumer, P, 3)

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from sqlalchemy import Engine, insert
 
+from dualwrite.broker.access.acls import AclOperation, ResourceType
 from dualwrite.client.producer.arguments import member_of
 from dualwrite.client.protocol.requests import GroupMember
 from dualwrite.comparison.topic import read_topic
@@ -20,7 +22,7 @@ from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
 from dualwrite.coordinator.kafka.native import NativeProducer
 from dualwrite.coordinator.ports.kafka import KafkaParticipant
 from dualwrite.coordinator.rules.recovery_decision import Outcome
-from dualwrite.errors import FencedError, KafkaUnavailableError, RebalancedError
+from dualwrite.errors import FencedError, KafkaRefusedError, KafkaUnavailableError, RebalancedError
 from dualwrite.ids import PreparedTxnState
 from dualwrite.records.outgoing import OutgoingRecord
 from dualwrite.testing.kafka import KafkaBroker
@@ -28,6 +30,10 @@ from dualwrite.wire.apis import ApiKey
 from tests.support.coordinator.consumed_topics import BROKER, fill, reading, values_of
 from tests.support.coordinator.event_table import events, stored_values
 from tests.support.forked import ForkedBroker, ForkedKafkaBroker
+from tests.support.peer_clients.secure_brokers import secure_broker
+from tests.support.requests.acl_calls import acl, create
+from tests.support.requests.raw_client import RawClient
+from tests.support.requests.sasl_calls import ALICE, OPEN, PASSWORD, SASL
 from tests.support.servers.holding_proxy import HoldingProxy
 from tests.support.waiting import PATIENCE_SECONDS, eventually
 
@@ -313,6 +319,32 @@ def test_a_hanging_librdkafka_is_replaced(
         assert committed(servers) == 6
         visible = [value.decode() for _, value in read_topic(servers, "out", "read_committed")]
     assert visible == stored_values(sqlite_engine) == ["0", "1", "2", "3", "4", "5"]
+
+
+@pytest.mark.parametrize("method", ["seek_to_stored", "seek_to_committed"])
+def test_an_offset_that_a_broker_does_not_tell_is_not_taken_for_none(
+    tmp_path: Path, sqlite_engine: Engine, method: str
+) -> None:
+    """librdkafka raises nothing then: the group's committed offset looks as if there were none."""
+    rules = {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer"}
+    user = {"sasl.mechanism": "PLAIN", "sasl.username": ALICE, "sasl.password": PASSWORD}
+    with secure_broker(tmp_path / "broker", **BROKER, **rules, **{"super.users": "User:ANONYMOUS"}) as broker:
+        servers = broker.listeners[OPEN]
+        fill(servers, 0, 6)
+        with (
+            RawClient(servers) as administrator,
+            reading(servers) as other,
+            reading(broker.listeners[SASL], **{"security.protocol": SASL, **user}) as consumer,
+            DualWrite(sqlite_engine, {"bootstrap.servers": servers}, application="worker") as dual_write,
+        ):
+            eventually(lambda: is_committed(other, 4), bool)
+            read = partial(acl, AclOperation.READ, principal=f"User:{ALICE}")
+            create(administrator, [read(ResourceType.GROUP, "group")])
+            with pytest.raises(KafkaRefusedError, match=r"^committed offsets of in-0: .*authorization failed"):
+                getattr(dual_write, method)(consumer, [TopicPartition("in", 0)])
+            create(administrator, [read(ResourceType.TOPIC, "in")])
+            getattr(dual_write, method)(consumer, [TopicPartition("in", 0)])
+            assert polled(consumer, 2) == ["4", "5"]
 
 
 @pytest.mark.slow

@@ -169,6 +169,31 @@ def test_a_unit_that_could_not_begin_is_run_again_with_the_same_records(
     assert used(sqlite_engine) == ["in-0@0", "in-0@1"]
 
 
+def test_a_repeated_unit_that_was_interrupted_before_it_began_has_failed_too(
+    lite: DualWrite, kafka: FakeKafka, sqlite_engine: Engine
+) -> None:
+    """It is not run again, and the application may catch the interrupt, and read on."""
+    consumer = assigned(lite, FakeGroup(), P)
+    strikes = [KeyboardInterrupt()]
+
+    def strike(request: str) -> None:
+        if strikes:
+            raise strikes.pop()
+
+    kafka.before_effect = strike
+
+    @lite.transactional(retries=1)
+    def use_all(tx: Transaction, records: list[int]) -> None:
+        write(tx, P, records)
+        tx.store_offsets(consumer)
+
+    with pytest.raises(KeyboardInterrupt):
+        use_all(consumer.poll(P, 2))
+    with pytest.raises(InvalidTransactionStateError, match="seek_to_stored"):
+        use_all(consumer.poll(P, 2))
+    assert used(sqlite_engine) == []
+
+
 def test_a_unit_that_polls_and_is_run_again_passes_nothing_over(lite: DualWrite, sqlite_engine: Engine) -> None:
     consumer = assigned(lite, FakeGroup(), P)
 
