@@ -45,6 +45,17 @@ class RecordAttempt:
         """False if the unit has left rows all the same: its block has committed past the library."""
         return self.transaction is None or unit_of(self.transaction).is_undone
 
+    @property
+    def may_be_of_record(self) -> bool:
+        """False if its error can be the fault of no record, whatever it is: it came before the unit had its offsets, or
+        of a lost connection, or the unit has left rows."""
+        return self.has_offsets and self.is_undone and not self._has_lost_database
+
+    @property
+    def _has_lost_database(self) -> bool:
+        driver = None if self.transaction is None else unit_of(self.transaction).driver
+        return driver is not None and driver.has_lost_database
+
 
 class RecordUnits(Protocol):
     """Makes units of work that commit a consumer's offsets: blocking, or in a greenlet of an event loop."""
@@ -131,7 +142,7 @@ class DeadLetterSequence:
         except Exception as error:
             if THIS_PROCESS.is_interrupt(error):
                 raise  # a time limit's, for example
-            if last.has_offsets and last.is_undone and is_of_record(error, self._dialect, self._may_pass):
+            if last.may_be_of_record and is_of_record(error, self._dialect, self._may_pass):
                 return error
             raise_as_library_error(error, self._dialect)
             raise

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
-from sqlalchemy import CheckConstraint, Column, Engine, Integer, MetaData, Table, insert, select
+from sqlalchemy import CheckConstraint, Column, Engine, Integer, MetaData, Table, insert, select, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from dualwrite import errors
@@ -163,6 +163,24 @@ def test_an_error_of_the_consumer_after_a_deadlock_is_no_records_fault(reading: 
     with pytest.raises(KafkaException):
         reading.letters(attempts=2).use(polled(consumer, P, "a"), function)
     assert reading.kafka.kept.of(DLQ) == []
+
+
+def test_an_error_that_comes_of_a_lost_connection_is_no_records_fault(
+    reading: LetterReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if the application has made it one of its own."""
+
+    def function(tx: Any, message: Any) -> None:
+        with monkeypatch.context() as lost:
+            lost.setattr(reading.engine.dialect, "is_disconnect", lambda *_: True)
+            try:
+                tx.execute(text("SELECT * FROM nowhere"))
+            except OperationalError as error:
+                raise ValueError("the order cannot be read") from error
+
+    with pytest.raises(ValueError, match="the order cannot be read"):
+        reading.letters(attempts=1).use(polled(reading.consumer, P, "a"), function)
+    assert (reading.kafka.kept.of(DLQ), reading.offset()) == ([], 0)
 
 
 @pytest.fixture
