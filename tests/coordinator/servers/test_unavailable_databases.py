@@ -212,9 +212,7 @@ def test_a_constraint_that_is_violated_is_the_users(make_dual_write: Make, engin
     assert stored_values(other) == ["one"]
 
 
-def test_a_pooled_connection_that_the_server_has_closed_is_the_librarys_error(
-    make_dual_write: Make, engine: Engine, other: Engine, kafka: FakeKafka
-) -> None:
+def require_error_of_closed_connection(make_dual_write: Make, engine: Engine, other: Engine, kafka: FakeKafka) -> None:
     """As after a restart of the server, without pool_pre_ping."""
     dual_write = make_dual_write(engine)
     write_unit(dual_write, "one")
@@ -224,6 +222,25 @@ def test_a_pooled_connection_that_the_server_has_closed_is_the_librarys_error(
     require_retriable(caught.value)
     write_unit(dual_write, "three")
     assert stored_values(other) == kafka.committed == ["one", "three"]
+
+
+def test_a_pooled_connection_that_the_server_has_closed_is_the_librarys_error(
+    make_dual_write: Make, engine: Engine, other: Engine, kafka: FakeKafka
+) -> None:
+    require_error_of_closed_connection(make_dual_write, engine, other, kafka)
+
+
+@pytest.mark.postgresql
+def test_a_pooled_connection_of_psycopg2_that_the_server_has_closed_is_the_librarys_error(
+    make_dual_write: Make, postgresql_url: str, kafka: FakeKafka
+) -> None:
+    """A statement on it may not be tried again: SQLAlchemy would only say that the transaction must be rolled back."""
+    pytest.importorskip("psycopg2")
+    other = ready_engine(postgresql_url)
+    engine = create_engine(make_url(postgresql_url).set(drivername="postgresql+psycopg2"))
+    require_error_of_closed_connection(make_dual_write, engine, other, kafka)
+    for each in (engine, other):
+        each.dispose()
 
 
 @pytest.mark.slow_cases

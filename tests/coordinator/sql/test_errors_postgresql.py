@@ -1,11 +1,15 @@
-"""What PostgreSQL's errors mean, by their SQLSTATE."""
+"""What PostgreSQL's errors mean, by their SQLSTATE, and what is shown of those at the beginning of a transaction."""
+
+import asyncio
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from dualwrite.coordinator.sql.dialects.base import ErrorMeaning
 from dualwrite.coordinator.sql.dialects.postgresql.database import Postgresql
+from dualwrite.coordinator.sql.dialects.unit_transactions import begin_with
 
 pytestmark = pytest.mark.postgresql
 
@@ -37,3 +41,35 @@ def test_errors_are_classified_by_their_sqlstate(
         assert Postgresql().meaning_of(raised.value) is meaning
     finally:
         engine.dispose()
+
+
+def require_reason(connection: Connection) -> None:
+    with pytest.raises(DBAPIError, match='invalid value for parameter "TimeZone": "nowhere"'):
+        begin_with(connection, ["SET dualwrite.unit = 'a'", "SET timezone = 'nowhere'"])
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_a_statement_that_is_refused_at_the_beginning_shows_the_servers_reason(
+    postgresql_url: str, driver: str, is_begun: bool
+) -> None:
+    """And not only that the transaction has failed, which is all that the server says of the statements afterwards."""
+    engine = create_engine(postgresql_url.replace("+psycopg", f"+{driver}"))
+    with engine.connect() as connection, connection.begin():
+        if is_begun:  # by a listener
+            connection.exec_driver_sql("SET LOCAL app.tenant = 'acme'")
+        require_reason(connection)
+    engine.dispose()
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+def test_a_statement_that_is_refused_at_the_beginning_shows_the_servers_reason_under_asyncio(
+    postgresql_url: str, driver: str
+) -> None:
+    async def main() -> None:
+        engine = create_async_engine(postgresql_url.replace("+psycopg", f"+{driver}"))
+        async with engine.connect() as connection, connection.begin():
+            await connection.run_sync(require_reason)
+        await engine.dispose()
+
+    asyncio.run(main())

@@ -97,17 +97,25 @@ def begin_with(connection: Connection, statements: Sequence[str]) -> None:
     it (SET LOCAL), which would not run again.
 
     :param statements: none of them changes more if it is run twice.
-    :raises DBAPIError: as ``connection.exec_driver_sql`` does.
+    :raises DBAPIError: as ``connection.exec_driver_sql`` does. The driver's first error is its detail: if the server
+        refused a statement, it says of the next ones only that the transaction has failed.
     """
+    reason = ""
     try:
         if _sent_together(connection, statements):
             return
     except Exception as error:
-        if not is_step_error(error):
+        if isinstance(error, DBAPIError) or not is_step_error(error):
             raise
+        reason = str(error).strip().partition("\n")[0]
         _LOG.debug("the beginning of a transaction failed, and is tried one statement after the other: %r", error)
     for statement in statements:
-        connection.exec_driver_sql(statement)
+        try:
+            connection.exec_driver_sql(statement)
+        except DBAPIError as error:
+            if reason:
+                error.add_detail(f"first error: {reason}")
+            raise
 
 
 def _sent_together(connection: Connection, statements: Sequence[str]) -> bool:
