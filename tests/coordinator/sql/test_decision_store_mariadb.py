@@ -17,6 +17,7 @@ from dualwrite.coordinator.sql.unit_bounds import begin_unit, begin_writing, req
 from dualwrite.errors import ConfigurationError, DatabaseBusyError, InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState, ProducerIdentity
 from tests.support.coordinator.event_table import TakingStore, events, ready_engine, stored_values
+from tests.support.servers.mariadb import MariaDB
 
 pytestmark = pytest.mark.mariadb
 
@@ -132,6 +133,21 @@ def test_a_state_table_without_transactions_is_refused(mariadb_url: str) -> None
     with engine.begin() as connection:
         connection.execute(text(f"ALTER TABLE {table.name} ENGINE = Aria"))
     with pytest.raises(ConfigurationError, match="Aria, which has no transactions: ALTER TABLE"):
+        TakingStore(engine).take_over(ID, "a")
+    engine.dispose()
+
+
+@pytest.mark.slow
+def test_a_server_that_rolls_a_transaction_back_where_a_row_is_locked_is_refused(own_mariadb: MariaDB) -> None:
+    """A transaction that renews several leases would lose what it has written, and go on with the next row."""
+    own_mariadb.kill()
+    own_mariadb.start("--innodb-rollback-on-timeout=ON")
+    server = create_engine(own_mariadb.url)
+    with server.begin() as connection:
+        connection.exec_driver_sql("CREATE DATABASE shop")
+    server.dispose()
+    engine = ready_engine(str(server.url.set(database="shop")))
+    with pytest.raises(ConfigurationError, match="innodb_rollback_on_timeout = ON: if a row is locked"):
         TakingStore(engine).take_over(ID, "a")
     engine.dispose()
 

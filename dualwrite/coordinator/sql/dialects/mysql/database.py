@@ -78,7 +78,8 @@ _SNAPSHOTS = "dualwrite_reads_a_snapshot"
 
 _SETTINGS = text(
     "SHOW SESSION VARIABLES WHERE Variable_name IN "
-    "('innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog', 'innodb_snapshot_isolation', 'wsrep_on')"
+    "('innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog', 'innodb_snapshot_isolation', 'wsrep_on', "
+    "'innodb_rollback_on_timeout')"
 )
 _OF_GALERA = DurabilityGap(
     "wsrep_on = ON",
@@ -239,8 +240,14 @@ class Mysql(Database):
         return str(named)
 
     def require_suitable(self, connection: Connection, schema: str | None = None) -> None:
-        """Require a transactional state table; warn of a server that does not flush each commit to the disk."""
+        """Require a transactional state table, and transactions that go on if a row is locked; warn of a server that
+        does not flush each commit to the disk."""
         self.require_transactional(connection, STATE_TABLE, schema)
+        if server_settings(connection).get("innodb_rollback_on_timeout") == "ON":
+            raise ConfigurationError(
+                "innodb_rollback_on_timeout = ON: if a row is locked, the server rolls back the whole transaction, "
+                "which looks like a commit past the library: turn it off, and restart the server"
+            )
         for gap in self.durability_gaps(connection):
             _LOG.warning("the database server has %s", gap)
 
