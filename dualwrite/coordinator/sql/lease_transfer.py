@@ -5,10 +5,10 @@ lease and ends. The deciding process writes all states in its own database trans
 leases. From then on they are ordinary leases: if their owner dies, any process recovers them, and the state rows
 decide.
 
-All writes are in the caller's transaction, under the rows' locks, and are a compare-and-set like a unit's STORE_STATE:
-a row must have the fencing token, the lease version and the state that its writer knows. A transferred lease carries
-that knowledge along. So a write is refused if another process has taken over, if the database has lost a commit, or if
-a copy of the process has written the row.
+All writes are in the caller's transaction (SqlDecisionStore.transaction), under the rows' locks, and are a
+compare-and-set like a unit's STORE_STATE: a row must have the fencing token, the lease version and the state that its
+writer knows. A transferred lease carries that knowledge along. So a write is refused if another process has taken over,
+if the database has lost a commit, or if a copy of the process has written the row.
 """
 
 from collections.abc import Sequence
@@ -51,7 +51,6 @@ class TransferredLeases:
         :raises LeaseContradictedError: if the row is not what ``lease`` remembers; the caller rolls back.
         """
         with clear_errors(self._engine):
-            self._database.find_by_key(connection, on=True)
             state = lock_row(connection, lease)
             version = new_version()
             connection.execute(
@@ -79,7 +78,6 @@ class TransferredLeases:
         rest = iter(sorted(decided, key=lambda lease_and_state: lease_and_state[0].transactional_id))
         while chunk := list(islice(rest, CHUNK)):
             with clear_errors(self._engine):
-                self._database.find_by_key(connection, on=True)
                 self._lock(connection, [lease for lease, _ in chunk])
                 self._store(connection, chunk, self._lease_columns(owner, seconds))
 

@@ -235,6 +235,7 @@ def test_rows_are_locked_in_the_order_of_their_names(place: LeaseDatabase) -> No
 
     def look(_: Any, __: Any, statement: str, parameters: Any, *___: Any) -> None:
         if statement.startswith("SELECT") and " IN (" in statement:
+            assert "ORDER BY" in statement, "PostgreSQL locks the rows in the order in which it finds them"
             values = parameters.values() if isinstance(parameters, dict) else parameters
             shown.append(sorted(str(value) for value in values))
 
