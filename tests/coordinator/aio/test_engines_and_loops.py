@@ -1,5 +1,7 @@
 """What an AsyncDualWrite accepts: engines with options and listeners, and one event loop."""
 
+import threading
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.errors import ConfigurationError, DatabaseNotReadyError, InvalidTransactionStateError
 from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run, write_unit
 from tests.support.coordinator.event_table import CONFIG, slot_rows
+from tests.support.coordinator.fake_consumer import FakeConsumer, FakeGroup
 
 pytestmark = pytest.mark.slow_cases("psycopg")
 
@@ -114,3 +117,38 @@ def test_another_event_loop_is_refused_and_may_close(sqlite_place: AsyncPlace) -
     run(second())
     assert sqlite_place.in_both("one")
     assert slot_rows(sqlite_place.seen)["orders-0"].owner == ""
+
+
+async def write_one(dual_write: AsyncDualWrite) -> None:
+    await write_unit(dual_write, "one")
+
+
+async def recover(dual_write: AsyncDualWrite) -> None:
+    await dual_write.recover()
+
+
+async def seek(dual_write: AsyncDualWrite) -> None:
+    await dual_write.seek_to_stored(FakeConsumer(FakeGroup()))
+
+
+@pytest.mark.parametrize("use", [write_one, recover, seek])
+def test_the_first_connection_is_made_in_the_loop(
+    sqlite_place: AsyncPlace, use: Callable[[AsyncDualWrite], Awaitable[None]]
+) -> None:
+    """SQLAlchemy examines the server by it, under a lock that belongs to one loop; the library's threads have others of
+    their own."""
+    made: list[bool] = []
+
+    async def main() -> None:
+        here = threading.get_ident()
+        async with sqlite_place.engine() as engine:
+
+            @event.listens_for(engine.sync_engine, "connect")
+            def connected(*_: object) -> None:
+                made.append(threading.get_ident() == here)
+
+            async with sqlite_place.dual_write(engine) as dual_write:
+                await use(dual_write)
+
+    run(main())
+    assert made[0]

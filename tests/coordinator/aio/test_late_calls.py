@@ -249,6 +249,40 @@ def test_a_unit_that_begins_just_before_a_close_outlasts_that_and_another_one(
     assert sqlite_place.in_both("one")
 
 
+def test_the_end_of_a_unit_whose_coroutine_is_closed_meanwhile_goes_on_alone(sqlite_place: AsyncPlace) -> None:
+    """The block is collected then, which ends a unit that no block will end. Two that end one would share its
+    participant."""
+
+    async def main() -> None:
+        loop, closed = asyncio.get_running_loop(), asyncio.Event()
+        coroutines: list[Any] = []
+
+        def close() -> None:
+            coroutines.pop().close()
+            closed.set()
+
+        async def turns() -> None:
+            await closed.wait()
+            for _ in range(10):
+                await asyncio.sleep(0)
+
+        def on_step(step: str) -> None:
+            if step == "COMMIT_KAFKA" and coroutines:
+                loop.call_soon(close)
+                wait_for(turns())
+
+        async with sqlite_place.dual_write(on_step=on_step) as dual_write:
+            coroutines.append(write_unit(dual_write, "one"))
+            task = asyncio.create_task(coroutines[0])
+            with pytest.raises(RuntimeError, match="cannot reuse already awaited coroutine"):
+                await task
+            assert await dual_write.wait_idle(PATIENCE)
+            assert (dual_write.counters.committed, dual_write.counters.finished_later) == (1, 0)
+
+    run(main())
+    assert sqlite_place.in_both("one")
+
+
 @pytest.mark.parametrize("verb", ["recover", "wait_idle", "close"])
 def test_a_call_that_would_wait_for_its_own_unit_is_refused_and_the_unit_goes_on(
     sqlite_place: AsyncPlace, verb: str

@@ -1,6 +1,8 @@
 """Threads take turns, and another process takes over: a killed one, one whose lease ran out, a forked child."""
 
+import gc
 import os
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -9,9 +11,11 @@ import pytest
 from sqlalchemy import Engine, create_engine, select
 
 from dualwrite.coordinator.dual_write import DualWrite
-from dualwrite.coordinator.manager.unit_manager import manager_of
+from dualwrite.coordinator.manager.unit_manager import UnitManager, manager_of
+from dualwrite.coordinator.process.after_fork import after_fork
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import DatabaseBusyError, FencedError, InvalidTransactionStateError, NoFreeSlotError
+from tests.support.child import in_child
 from tests.support.coordinator.event_table import expire_leases, is_closed, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
 from tests.support.coordinator.usual_unit import in_both, raising, recovered, run_unit, write, write_unit, writing
@@ -218,3 +222,58 @@ def test_a_child_that_is_forked_inside_a_unit_leaves_its_parents_transaction_alo
         write(tx, "after")
     assert in_both(engine, kafka, "before", "after")
     engine.dispose()
+
+
+forks = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+
+
+@forks
+def test_a_child_keeps_its_parents_connections_as_they_are(dual_write: DualWrite, sqlite_engine: Engine) -> None:
+    """Some drivers end the parent's session if a connection is closed or collected here."""
+    write_unit(dual_write, "one")
+    pool: Callable[[], Any] = weakref.ref(sqlite_engine.pool)
+    assert pool().checkedin() == 1
+
+    def use() -> bool:
+        dual_write.wait_idle(0)
+        gc.collect()
+        kept = pool()
+        return kept is not None and kept is not sqlite_engine.pool and kept.checkedin() == 1
+
+    assert in_child(use)
+
+
+@forks
+def test_a_child_makes_its_own_objects_although_a_thread_of_its_parent_does_the_same_now(dual_write: DualWrite) -> None:
+    with after_fork.lock:
+        assert in_child(lambda: dual_write.wait_idle(0) and manager_of(dual_write).process.pid == os.getpid())
+
+
+@forks
+def test_threads_of_a_child_share_its_own_objects(dual_write: DualWrite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two sets would lease slots for each, and only one of them would be closed."""
+    manager, lock = manager_of(dual_write), after_fork.lock
+    begun: list[int] = []
+
+    class Overtaken:
+        """As if another thread had got the lock before."""
+
+        def __enter__(self) -> None:
+            after_fork.lock = lock
+            manager.check_process()
+
+        def __exit__(self, *_: object) -> None:
+            """The other thread has let go of it, too."""
+
+    def note(manager: UnitManager, begin: Any = UnitManager._begin_process) -> None:
+        begun.append(os.getpid())
+        begin(manager)
+
+    def use() -> bool:
+        after_fork.lock = lock_of_another
+        manager.check_process()
+        return begun == [os.getpid()]
+
+    lock_of_another: Any = Overtaken()
+    monkeypatch.setattr(UnitManager, "_begin_process", note)
+    assert in_child(use)

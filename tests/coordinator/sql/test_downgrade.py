@@ -207,6 +207,8 @@ def test_a_refused_downgrade_leaves_no_table_locked_on_mariadb(mariadb_url: str)
     put(engine, kafka_transaction_state, {**FREE, "owner": "somebody"})
     with pytest.raises(ConfigurationError):
         schema.downgrade_engine(engine, "0001")
+    with engine.connect() as connection:
+        assert connection.scalar(text("SELECT @@SESSION.wait_timeout = @@GLOBAL.wait_timeout")), "the user's"
     assert db.upgrade(mariadb_url) == HEAD
     put(engine, kafka_transaction_state, {**FREE, "transactional_id": "orders-1"})
     engine.dispose()

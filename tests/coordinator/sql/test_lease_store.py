@@ -1,14 +1,18 @@
 """The leases in real SQLite files and PostgreSQL: taken by one, renewed by who has them, given back, run out."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
+import pymysql
 import pytest
-from sqlalchemy import Connection, Engine, create_engine, delete, event, update
+from sqlalchemy import Connection, Engine, create_engine, delete, event, select, update
+from sqlalchemy.exc import DBAPIError
 
 from dualwrite.coordinator.rules.lease import Lease, LeaseLostError
 from dualwrite.coordinator.rules.slot_rules import Candidate, SlotObserver, SlotRow, SlotStatus, choose
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
+from dualwrite.coordinator.sql.dialects.mysql.database import Mysql
 from dualwrite.coordinator.sql.lease_store import SqlLeases
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.coordinator.sql.unit_bounds import begin_writing
@@ -293,3 +297,16 @@ def test_a_slot_whose_row_keeps_its_token_is_not_taken(sqlite_engine: Engine) ->
     with sqlite_engine.begin() as connection:
         connection.exec_driver_sql(f"CREATE TRIGGER kept BEFORE UPDATE ON {table.name} BEGIN SELECT RAISE(IGNORE); END")
     assert leases.take([Candidate(row, SlotStatus.DEAD)], "heir", LONG, 1) == []
+
+
+@pytest.mark.parametrize(("number", "is_locked"), [(1205, True), (3572, True), (1213, False)])
+def test_a_locked_row_is_known_by_mariadbs_error_and_by_mysqls(number: int, is_locked: bool) -> None:
+    """On MySQL, too, a heartbeat passes over a row that a unit of work has locked, and renews the other leases."""
+
+    class Refusing:
+        def execute(self, *_: object, **__: object) -> None:
+            raise DBAPIError.instance("SELECT", None, pymysql.OperationalError(number, "refused"), pymysql.Error)
+
+    connection: Any = Refusing()
+    with nullcontext() if is_locked else pytest.raises(DBAPIError):
+        assert Mysql().lock_at_once(connection, select(table.c.owner), {}) == []

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from sqlalchemy.exc import DBAPIError
 
 from dualwrite import schema
 from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.tables import VERSION_TABLE, kafka_transaction_state, metadata
 from dualwrite.errors import ConfigurationError
 from tests.support.coordinator.event_table import FREE, HEAD, events
@@ -259,3 +261,22 @@ def test_no_slot_can_be_leased_between_the_check_and_the_drop_of_a_migration(
     other.dispose()
     assert len(tried) == 1
     assert kafka_transaction_state.name not in inspect(engine).get_table_names()
+
+
+def test_a_migration_changes_the_tables_in_its_turn(
+    project: Project, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, seen = type(database_of(engine.dialect)), []
+    wait = database.changing_tables
+
+    @contextmanager
+    def changing_tables(self: object, connection: Connection) -> Iterator[None]:
+        with wait(self, connection):
+            seen.append(schema.current(connection))
+            yield
+            seen.append(schema.current(connection))
+
+    monkeypatch.setattr(database, "changing_tables", changing_tables)
+    command.upgrade(project.config(), "a2")
+    command.downgrade(project.config(), "a1")
+    assert seen == [None, HEAD, HEAD, None]

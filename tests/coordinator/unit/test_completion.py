@@ -388,3 +388,18 @@ def test_an_asyncio_unit_that_meets_an_earlier_lost_answer_may_be_run_again(sqli
 
     run(units())
     assert kafka.committed == stored_values(sqlite_place.seen) == ["one", "two"]
+
+
+def test_a_lost_commit_known_before_the_next_asyncio_unit_does_not_affect_that_unit(sqlite_place: AsyncPlace) -> None:
+    kafka = sqlite_place.kafka
+    kafka.is_slow = lambda: False
+
+    async def units() -> None:
+        async with sqlite_place.dual_write(completion="background", lease_timeout=QUIET) as dual_write:
+            await write_async_unit(dual_write, "one")
+            kafka.fault = failing("collect")
+            await write_async_unit(dual_write, "two")
+            assert dual_write.counters.recoveries == 2
+
+    run(units())
+    assert kafka.committed == stored_values(sqlite_place.seen) == ["one", "two"]
