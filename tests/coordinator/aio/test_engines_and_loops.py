@@ -1,5 +1,6 @@
 """What an AsyncDualWrite accepts: engines with options and listeners, and one event loop."""
 
+import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -11,9 +12,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.errors import ConfigurationError, DatabaseNotReadyError, InvalidTransactionStateError
+from dualwrite.ids import TopicPartition
 from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run, write_unit
 from tests.support.coordinator.event_table import CONFIG, slot_rows
-from tests.support.coordinator.fake_consumer import FakeConsumer, FakeGroup
+from tests.support.coordinator.fake_consumer import FakeConsumer, FakeGroup, positions
 
 pytestmark = pytest.mark.slow_cases("psycopg")
 
@@ -127,11 +129,12 @@ async def recover(dual_write: AsyncDualWrite) -> None:
     await dual_write.recover()
 
 
-async def seek(dual_write: AsyncDualWrite) -> None:
-    await dual_write.seek_to_stored(FakeConsumer(FakeGroup()))
+async def seek_in_a_thread(dual_write: AsyncDualWrite) -> None:
+    consumer = FakeConsumer(FakeGroup())
+    await asyncio.to_thread(dual_write.on_assign(), consumer, positions(TopicPartition("in", 0)))
 
 
-@pytest.mark.parametrize("use", [write_one, recover, seek])
+@pytest.mark.parametrize("use", [write_one, recover, seek_in_a_thread])
 def test_the_first_connection_is_made_in_the_loop(
     sqlite_place: AsyncPlace, use: Callable[[AsyncDualWrite], Awaitable[None]]
 ) -> None:
