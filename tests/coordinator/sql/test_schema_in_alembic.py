@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic import command
@@ -266,8 +267,8 @@ def test_no_slot_can_be_leased_between_the_check_and_the_drop_of_a_migration(
 def test_a_migration_changes_the_tables_in_its_turn(
     project: Project, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    database, seen = type(database_of(engine.dialect)), []
-    wait = database.changing_tables
+    database, seen = type(database_of(engine.dialect)), list[str | None]()
+    wait: Any = database.changing_tables
 
     @contextmanager
     def changing_tables(self: object, connection: Connection) -> Iterator[None]:
