@@ -38,7 +38,8 @@ _LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _NUMBER = "(0|[1-9][0-9]{0,18})"
 _STATE = re.compile(f"{_NUMBER}:{_NUMBER}(?::([^:]+):{_NUMBER}:{_NUMBER})?")
 _MAX_INT, _MAX_LONG = 2**31 - 1, 2**63 - 1
-_LEGAL_TRANSACTIONAL_ID = re.compile(r"[^\x00-\x1f\x7f]{1,255}")
+_LEGAL_TRANSACTIONAL_ID = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,255}")
+"""UTF-8 cannot encode what is between D800 and DFFF."""
 
 
 class TopicPartition(NamedTuple):

@@ -196,7 +196,7 @@ def test_a_legal_transactional_id_is_returned_as_it_is(value: str) -> None:
     assert validated_transactional_id(value) == value
 
 
-@pytest.mark.parametrize("value", ["", "x" * 256, "a\nb", "\x00", "tab\t", "\x7f"])
+@pytest.mark.parametrize("value", ["", "x" * 256, "a\nb", "\x00", "tab\t", "\x7f", "caf\udce9"])
 def test_an_illegal_transactional_id_is_refused(value: str) -> None:
     with pytest.raises(ConfigurationError, match="use 1 to 255 characters"):
         validated_transactional_id(value)

@@ -89,7 +89,8 @@ class LibrdkafkaSettings:
         # librdkafka reports a lost connection only in its log (see ConnectionWatch); loggers have levels too.
         made["log.connection.close"] = True
         made["log_level"] = max(_LOG_INFO, _LOG_LEVEL.checked("log_level", made.get("log_level", _LOG_INFO)))
-        made[_SOCKET] = min(milliseconds_in(made, _SOCKET) or _SOCKET_MS, transaction_ms)
+        socket_ms = milliseconds_in(made, _SOCKET)
+        made[_SOCKET] = min(_SOCKET_MS if socket_ms is None else socket_ms, transaction_ms)
         # Set explicitly: librdkafka would derive an endless one from transaction.timeout.ms.
         delivery = _one_name(made, DELIVERY_KEY)
         timeout_ms = delivery_timeout_ms(delivery, milliseconds_in(made, DELIVERY_KEY), transaction_ms)
@@ -98,7 +99,7 @@ class LibrdkafkaSettings:
                 f"{delivery} {timeout_ms}: use more than 0 ms. Without a limit an unacknowledged record holds the "
                 "database's locks for ever"
             )
-        made.setdefault(delivery, timeout_ms)
+        made[delivery] = timeout_ms  # as it was read here: librdkafka reads "010" as 8
         # Otherwise a record for a deleted topic would time out before it is refused, and be retried for ever.
         made.setdefault(_PROPAGATION, min(_PROPAGATION_MS, timeout_ms // 2))
         return cls(made, transactional_id, timeout_ms / 1000, two_phase, transaction_ms, on_delivery)

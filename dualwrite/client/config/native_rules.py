@@ -36,8 +36,16 @@ class Rule:
         try:
             return self.read(value)
         except (TypeError, ValueError, OverflowError):
-            shown = f"of type {type(value).__name__}" if self.is_secret else repr(value)
-            raise ConfigurationError(f"{name} {shown}: allowed: {self.kind}{self.says}") from None
+            told = f"of type {type(value).__name__}" if self.is_secret else shown(value)
+            raise ConfigurationError(f"{name} {told}: allowed: {self.kind}{self.says}") from None
+
+
+def shown(value: Any) -> str:
+    """``value`` in a message."""
+    try:
+        return f"{value!r:.100}"
+    except ValueError:  # an integer with more digits than Python writes
+        return f"of type {type(value).__name__}"
 
 
 def integer(lowest: int, highest: int) -> Rule:

@@ -153,7 +153,7 @@ def _parsed(config: Mapping[str, Any]) -> dict[str, Any]:
         if key.use is Use.REFUSED:
             raise ConfigurationError(f"{name}: refused by the native producer: {key.meaning}")
         read = key.rule.checked(name, value)
-        if parsed.get(known, read) != read:
+        if known in parsed and parsed[known] != read:
             raise ConfigurationError(f"{spelt[known]} and {name} are one setting with two values: give one of them")
         spelt[known] = name
         if key.use is Use.TAKEN:

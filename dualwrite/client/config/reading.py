@@ -9,8 +9,8 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
-from dualwrite.client.config.native_keys import ALIASES, KEYS
-from dualwrite.client.config.native_rules import FLAGS
+from dualwrite.client.config.native_keys import ALIASES, KEYS, LARGEST_INT
+from dualwrite.client.config.native_rules import FLAGS, integer, shown
 from dualwrite.errors import ConfigurationError
 from dualwrite.ids import TWO_PHASE_TIMEOUT_MS, validated_transactional_id
 
@@ -19,6 +19,9 @@ DELIVERY_KEY = "delivery.timeout.ms"
 TIMEOUT_KEY = "transaction.timeout.ms"
 ID_KEY = "transactional.id"
 TWO_PHASE_KEY = "transaction.two.phase.commit.enable"
+
+_MILLISECONDS = integer(-LARGEST_INT, LARGEST_INT)
+"""librdkafka's type; what is allowed of it is each reader's to say."""
 
 STEP_TIMEOUT = 30.0
 """The longest timeout in seconds of a step that ends a transaction, and of a control plane request; see
@@ -73,22 +76,23 @@ def flag_in(config: Mapping[str, Any], key: str) -> bool:
     """
     value = value_in(config, key)
     if str(value).lower() not in FLAGS:
-        raise ConfigurationError(f"{key} {value!r}: allowed: true, false")
+        raise ConfigurationError(f"{key} {shown(value)}: allowed: true, false")
     return FLAGS[str(value).lower()]
 
 
 def milliseconds_in(config: Mapping[str, Any], key: str) -> int | None:
     """A setting in milliseconds; None if it is not given.
 
-    :raises ConfigurationError: if it is no number.
+    :raises ConfigurationError: if it is no whole number, or one that no client can have.
     """
     name = name_in(config, key)
     if name is None:
         return None
     try:
-        return int(config[name])
+        return int(_MILLISECONDS.read(config[name]))
     except (TypeError, ValueError, OverflowError):
-        raise ConfigurationError(f"{name} {config[name]!r}: give milliseconds") from None
+        told = shown(config[name])
+        raise ConfigurationError(f"{name} {told}: give milliseconds, a whole number up to {LARGEST_INT}") from None
 
 
 def servers_in(config: Mapping[str, Any]) -> str:

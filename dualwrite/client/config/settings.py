@@ -107,9 +107,17 @@ class ClientSettings:
 
 def _client_id(config: Mapping[str, Any]) -> str:
     client_id = str(value_in(config, "client.id"))
-    if len(client_id.encode("utf-8", "replace")) > LONGEST_CLIENT_ID:
+    if len(_encoded("client.id", client_id)) > LONGEST_CLIENT_ID:
         raise ConfigurationError(f"client.id of {len(client_id):,} characters: use at most {LONGEST_CLIENT_ID:,} bytes")
     return client_id
+
+
+def _encoded(name: str, text: str) -> bytes:
+    """``text`` as it is sent. Python takes bytes of the environment that are no UTF-8 for half characters."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise ConfigurationError(f"{name}: has a character that UTF-8 cannot encode") from None
 
 
 def _unused(config: Mapping[str, Any], protocol: str) -> tuple[str, ...]:
@@ -151,6 +159,8 @@ def _sasl(config: Mapping[str, Any]) -> SaslSettings:
         return SaslSettings(mechanism, tokens=_tokens(config))
     if not username or password is None:
         raise ConfigurationError(f"sasl.username and sasl.password: {mechanism} needs both")
+    for name, text in (("sasl.username", username), ("sasl.password", password)):
+        _encoded(name, text)
     return SaslSettings(mechanism, username, password)
 
 
@@ -171,10 +181,7 @@ def _socket(config: Mapping[str, Any]) -> SocketSettings:
 
 
 def _bytes(config: Mapping[str, Any], key: str) -> int:
-    value = str(value_in(config, key))
-    if not value.isdecimal():
-        raise ConfigurationError(f"{key} {value!r}: give bytes, 0 for the system's default")
-    return int(value)
+    return int(KEYS[key].rule.checked(key, value_in(config, key)))
 
 
 def _seconds(config: Mapping[str, Any], key: str) -> float:

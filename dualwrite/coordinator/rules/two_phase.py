@@ -65,4 +65,4 @@ def completed_config(kafka: Mapping[str, Any], two_phase: str) -> dict[str, Any]
         raise ConfigurationError(f'kafka: "{key}" is set by DualWrite itself: remove it')
     if two_phase != RESUME:
         return dict(kafka)
-    return {TIMEOUT_KEY: LONGEST_TIMEOUT_MS, **kafka, TWO_PHASE_KEY: False}
+    return {**kafka, TIMEOUT_KEY: resume_timeout_ms(kafka), TWO_PHASE_KEY: False}

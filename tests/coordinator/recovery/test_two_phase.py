@@ -76,6 +76,7 @@ def test_resume_mode_defaults_to_the_longest_timeout_that_a_cluster_accepts() ->
 
 def test_resume_mode_honours_the_users_timeout() -> None:
     assert completed_config({**CONFIG, TIMEOUT_KEY: 2000}, RESUME)[TIMEOUT_KEY] == 2000
+    assert completed_config({**CONFIG, TIMEOUT_KEY: None}, RESUME)[TIMEOUT_KEY] == 900_000
     assert resume_timeout_ms({TIMEOUT_KEY: 2000}) == 2000
     assert resume_timeout_ms({}) == LONGEST_TIMEOUT_MS
 

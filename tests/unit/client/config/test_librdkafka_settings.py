@@ -80,6 +80,16 @@ def test_a_topic_is_refused_as_unknown_before_its_records_time_out(overrides: di
     assert made(**overrides).librdkafka["topic.metadata.propagation.max.ms"] == expected
 
 
+@pytest.mark.parametrize("key", ["message.timeout.ms", "delivery.timeout.ms"])
+def test_librdkafka_gets_the_delivery_timeout_that_the_library_waits_for(key: str) -> None:
+    """librdkafka takes a number that begins with 0 for an octal one."""
+    assert (made(**{key: "010000"}).delivery_timeout, made(**{key: "010000"}).librdkafka[key]) == (10.0, 10_000)
+
+
+def test_a_socket_timeout_of_0_is_not_taken_for_the_default() -> None:
+    assert made(socket_timeout_ms=0).librdkafka["socket.timeout.ms"] == 0, "librdkafka refuses it by its name"
+
+
 def test_other_settings_are_passed_on() -> None:
     assert made(compression_type="zstd").librdkafka["compression.type"] == "zstd"
 
@@ -112,6 +122,8 @@ def test_a_transaction_timeout_is_refused_with_two_phase_commit(two_phase: dict[
             r"^delivery\.timeout\.ms and message\.timeout\.ms are one setting with two values: give one of them$",
         ),
         ({"delivery.timeout.ms": "soon"}, r"delivery\.timeout\.ms 'soon'"),
+        ({"delivery.timeout.ms": True}, r"delivery\.timeout\.ms True"),
+        ({TWO_PHASE: False, "transaction.timeout.ms": 10**400, "delivery.timeout.ms": 10**400}, r"\.timeout\.ms 10+"),
     ],
 )
 def test_a_setting_that_contradicts_a_dual_write_is_named(overrides: dict[str, Any], named: str) -> None:

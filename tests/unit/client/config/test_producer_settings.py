@@ -236,6 +236,18 @@ def test_a_wrong_value_is_refused_with_the_allowed_values(config: dict[str, Any]
     assert refusal(config).startswith(message)
 
 
+def test_what_is_no_number_of_a_setting_is_refused_in_a_short_line() -> None:
+    for name in (name for name, key in KEYS.items() if key.rule.is_range):
+        for value in ("nan", float("nan"), float("inf"), True, "", -(10**400), 10**400, 10**5000):
+            message = refusal({name: value})
+            assert message.startswith(f"{name} ")
+            assert len(message) < 250
+
+
+def test_a_setting_without_effect_may_have_a_value_that_is_not_equal_to_itself() -> None:
+    assert ProducerSettings.of(LEAST | {"debug": float("nan")}) == ProducerSettings.of(LEAST)
+
+
 @pytest.mark.parametrize("config", [None, "bootstrap.servers=b:1", [("bootstrap.servers", "b:1")]])
 def test_a_configuration_other_than_a_mapping_is_refused(config: Any) -> None:
     with pytest.raises(ConfigurationError) as caught:

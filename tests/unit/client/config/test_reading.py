@@ -50,7 +50,13 @@ def test_zero_and_false_are_values_and_not_absent() -> None:
     ("read", "config", "message"),
     [
         (milliseconds_in, {TIMEOUT_KEY: "soon"}, r"transaction\.timeout\.ms 'soon': give milliseconds"),
-        (milliseconds_in, {TIMEOUT_KEY: float("inf")}, r"transaction\.timeout\.ms inf: give milliseconds"),
+        (
+            milliseconds_in,
+            {TIMEOUT_KEY: float("inf")},
+            r"transaction\.timeout\.ms inf: give milliseconds, a whole number",
+        ),
+        (milliseconds_in, {TIMEOUT_KEY: 1.5}, r"transaction\.timeout\.ms 1\.5: give milliseconds, a whole number"),
+        (milliseconds_in, {TIMEOUT_KEY: 2**31}, r"transaction\.timeout\.ms 2147483648: .* up to 2147483647$"),
         (flag_in, {"socket.nagle.disable": "maybe"}, r"socket\.nagle\.disable 'maybe': allowed: true, false"),
         (text_in, {"ssl.ca.location": 7}, r"ssl\.ca\.location of type int: give text"),
     ],

@@ -1,5 +1,6 @@
 """What the control plane reads from a librdkafka configuration, and what it refuses."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,10 @@ import pytest
 from dualwrite.client.config.settings import ClientSettings, SocketSettings
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.errors import ConfigurationError
+
+
+def repr_of(value: Any) -> str:
+    return f"{'an int' if isinstance(value, int) and value > 2**31 else value!r:.20}"
 
 
 def servers(text: str, protocol: str) -> tuple[Endpoint, ...]:
@@ -98,10 +103,14 @@ def test_a_flag_is_read_as_librdkafka_reads_it(word: Any) -> None:
     assert settings(socket_keepalive_enable=word).socket.keepalive
 
 
-@pytest.mark.parametrize("value", ["soon", 0, -5])
-def test_a_malformed_duration_is_named(value: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"socket\.timeout\.ms"):
-        settings(socket_timeout_ms=value)
+NO_NUMBER = ["", float("nan"), float("inf"), -float("inf"), "inf", 1.5, True, 10**400, 10**5000, "9" * 5000, 2**31]
+
+
+@pytest.mark.parametrize("value", ["soon", 0, -5, *NO_NUMBER], ids=repr_of)
+@pytest.mark.parametrize("name", ["socket.timeout.ms", "socket.connection.setup.timeout.ms"])
+def test_a_malformed_duration_is_named(name: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{re.escape(name)} .{{1,200}}$"):
+        settings(**{name: value})
 
 
 def test_plaintext_is_the_default() -> None:
@@ -128,10 +137,19 @@ def test_socket_settings_are_read_as_librdkafka_reads_them() -> None:
     assert settings().socket == SocketSettings()
 
 
-@pytest.mark.parametrize("value", ["many", -1, 1.5])
-def test_a_malformed_buffer_is_named(value: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"^socket\.send\.buffer\.bytes"):
-        settings(socket_send_buffer_bytes=value)
+@pytest.mark.parametrize("value", ["many", -1, *NO_NUMBER], ids=repr_of)
+@pytest.mark.parametrize("name", ["socket.send.buffer.bytes", "socket.receive.buffer.bytes"])
+def test_a_malformed_buffer_is_named(name: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{re.escape(name)} .{{1,200}}$"):
+        settings(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["client.id", "sasl.username", "sasl.password"])
+def test_a_text_that_cannot_be_sent_is_named_and_not_shown(name: str) -> None:
+    """Python reads such a character from a variable of the environment that is not UTF-8."""
+    with pytest.raises(ConfigurationError) as caught:
+        secured(**{name: "caf\udce9"})
+    assert str(caught.value) == f"{name}: has a character that UTF-8 cannot encode"
 
 
 def test_a_file_may_be_named_by_a_path_and_by_nothing_else_than_text() -> None:
