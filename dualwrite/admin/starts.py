@@ -19,7 +19,7 @@ def start_offsets(
     """The offset of ``start`` in each of ``partitions``.
 
     :param committed: True for the last stable offset as the end; False for the high watermark.
-    :raises InputError: if ``start`` is a time without a zone, or before 1970, or a negative offset.
+    :raises InputError: if ``start`` is a time without a zone, or before 1970, or a negative offset, or another value.
     :raises KafkaRefusedError: if a topic may not be described.
     """
     if start == "beginning":
@@ -33,8 +33,10 @@ def start_offsets(
             raise InputError(f"offset {start}: use 0 or more")
         first = listed_offsets(cluster, partitions, EARLIEST)
         placed = {partition: max(start, first[partition]) for partition in partitions}
-    else:
+    elif start == "end":
         placed = {}
+    else:
+        raise InputError(f"{start!r}: use beginning, end, an offset or a time")
     ends = listed_offsets(cluster, partitions, LATEST, committed=committed)
     return {partition: min(offset, ends[partition]) for partition, offset in _known(placed, ends).items()}
 

@@ -8,10 +8,10 @@ from dualwrite.admin.acls import list_acls
 from dualwrite.admin.connecting import connected, partitions_of, with_leader
 from dualwrite.admin.groups import describe_group, list_groups, reset_offsets
 from dualwrite.admin.open_transactions import open_transactions, transactional_ids
-from dualwrite.admin.topics import create_topic, delete_topic, describe_topic
+from dualwrite.admin.topics import describe_topic
 from dualwrite.admin.views import OpenTransaction
 from dualwrite.cli.kafka.group_output import paragraphs
-from dualwrite.errors import AnswerLostError, KafkaRefusedError
+from dualwrite.errors import KafkaRefusedError
 from dualwrite.ids import ProducerIdentity, TopicPartition
 from dualwrite.wire.apis import APIS, ApiKey
 from dualwrite.wire.error_codes import ErrorCode
@@ -24,7 +24,7 @@ from tests.support.admin.scripted_answers import (
     offsets_committed,
     settings_of,
 )
-from tests.support.client.scripted_broker import HANG_UP, ScriptedBroker, described, listed, producers_of, scripted
+from tests.support.client.scripted_broker import ScriptedBroker, described, listed, producers_of, scripted
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 ENDS = offsets({T0: 5, T1: 5})
@@ -93,20 +93,6 @@ def test_settings_are_known_or_not(broker: ScriptedBroker, kafka: dict[str, str]
     broker.answer(ApiKey.DESCRIBE_CONFIGS, settings_of(code=int(ErrorCode.UNKNOWN_SERVER_ERROR)))
     with pytest.raises(KafkaRefusedError, match="DescribeConfigs of topic t: UNKNOWN_SERVER_ERROR"):
         describe_topic(kafka, "t")
-
-
-@pytest.mark.parametrize(
-    ("api_key", "act"),
-    [(ApiKey.CREATE_TOPICS, create_topic), (ApiKey.DELETE_TOPICS, delete_topic)],
-    ids=["create", "delete"],
-)
-def test_a_change_whose_answer_is_lost_is_not_sent_again(
-    broker: ScriptedBroker, kafka: dict[str, str], api_key: ApiKey, act: object
-) -> None:
-    broker.answer(api_key, HANG_UP)
-    with pytest.raises(AnswerLostError):
-        act(kafka, "t")  # type: ignore[operator]
-    assert len(broker.requests(api_key)) == 1
 
 
 def test_a_partition_is_chosen_by_its_number(kafka: dict[str, str]) -> None:
