@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dualwrite.client.config.native_keys import KEYS
 from dualwrite.client.config.native_rules import integer
 from dualwrite.client.config.reading import (
     DELIVERY_KEY,
@@ -13,7 +14,7 @@ from dualwrite.client.config.reading import (
     is_two_phase,
     milliseconds_in,
     name_in,
-    names_of,
+    one_name_in,
     transaction_timeout_ms,
     transactional_id_in,
     value_in,
@@ -32,6 +33,7 @@ sent yet, or that is not answered yet, for timed out, closes the connection, and
 (confluentinc/confluent-kafka-python#1915). Beside 2147483647 it refuses any socket.timeout.ms, as it adds 100 to that
 before it compares. So the library asks for two-phase commit by 2147483547 (ids.py)."""
 
+_TOPICS = "default.topic.config"
 _LOG_INFO = 6
 _LOG_LEVEL = integer(0, 7)
 
@@ -80,6 +82,8 @@ class LibrdkafkaSettings:
         transactional_id = transactional_id_in(made)
         if str(made.get("delivery.report.only.error", False)).lower() == "true":
             raise ConfigurationError("delivery.report.only.error: every record's delivery report is needed; remove it")
+        if _TOPICS in made:  # librdkafka would take them instead of those that are checked and set here
+            raise ConfigurationError(f"{_TOPICS}: {KEYS[_TOPICS].meaning}")
         on_delivery = value_in(made, "on_delivery")
         while (name := name_in(made, "on_delivery")) is not None:
             del made[name]
@@ -92,7 +96,7 @@ class LibrdkafkaSettings:
         socket_ms = milliseconds_in(made, _SOCKET)
         made[_SOCKET] = min(_SOCKET_MS if socket_ms is None else socket_ms, transaction_ms)
         # Set explicitly: librdkafka would derive an endless one from transaction.timeout.ms.
-        delivery = _one_name(made, DELIVERY_KEY)
+        delivery = one_name_in(made, DELIVERY_KEY)
         timeout_ms = delivery_timeout_ms(delivery, milliseconds_in(made, DELIVERY_KEY), transaction_ms)
         if timeout_ms <= 0:
             raise ConfigurationError(
@@ -103,14 +107,3 @@ class LibrdkafkaSettings:
         # Otherwise a record for a deleted topic would time out before it is refused, and be retried for ever.
         made.setdefault(_PROPAGATION, min(_PROPAGATION_MS, timeout_ms // 2))
         return cls(made, transactional_id, timeout_ms / 1000, two_phase, transaction_ms, on_delivery)
-
-
-def _one_name(config: Mapping[str, Any], key: str) -> str:
-    """The name under which ``config`` gives the setting ``key``; ``key`` itself if it does not.
-
-    :raises ConfigurationError: if it is given under two names with two values, of which librdkafka would take the last.
-    """
-    names = [name for name in names_of(key) if config.get(name) is not None]
-    if len({str(config[name]) for name in names}) > 1:
-        raise ConfigurationError(f"{' and '.join(names)} are one setting with two values: give one of them")
-    return names[0] if names else key

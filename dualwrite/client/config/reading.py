@@ -50,6 +50,17 @@ def name_in(config: Mapping[str, Any], key: str) -> str | None:
     return next((name for name in names_of(key) if config.get(name) is not None), None)
 
 
+def one_name_in(config: Mapping[str, Any], key: str) -> str:
+    """The name under which ``config`` gives the setting ``key``; ``key`` itself if it does not.
+
+    :raises ConfigurationError: if it is given under two names with two values, of which librdkafka would take the last.
+    """
+    names = [name for name in names_of(key) if config.get(name) is not None]
+    if len({str(config[name]) for name in names}) > 1:
+        raise ConfigurationError(f"{' and '.join(names)} are one setting with two values: give one of them")
+    return names[0] if names else key
+
+
 def value_in(config: Mapping[str, Any], key: str) -> Any:
     """The value of the setting ``key``, under any of its names; its default if it is not given."""
     name = name_in(config, key)
@@ -98,10 +109,11 @@ def milliseconds_in(config: Mapping[str, Any], key: str) -> int | None:
 def servers_in(config: Mapping[str, Any]) -> str:
     """The brokers to begin with.
 
-    :raises ConfigurationError: if they are missing, or not one text, or if the text names none.
+    :raises ConfigurationError: if they are missing, or not one text, or if the text names none; or if two names have
+        two texts, as librdkafka could write to another cluster than recovery looks at.
     """
-    servers = next((config[name] for name in names_of(BOOTSTRAP_KEY) if config.get(name)), None)
-    if servers is None:
+    servers = config.get(one_name_in(config, BOOTSTRAP_KEY))
+    if not servers:
         unknown = (str(name) for name in config if name not in KEYS and name not in ALIASES)
         misspelt = next((name for name in unknown if meant_by(name, names_of(BOOTSTRAP_KEY))), None)
         if misspelt is not None:

@@ -165,6 +165,11 @@ def test_only_a_log_that_ends_before_the_record_has_lost_it(first: LogSlice | No
     assert ChangingLog(first, extent=(0, end)).ending() == EndedTransaction(ending)
 
 
+def test_a_record_that_was_deleted_is_not_lost_although_a_new_leader_answers_that_its_log_is_shorter() -> None:
+    """The beginning and the end of a log are two questions."""
+    assert ChangingLog(None, extent=(1, 0)).ending() == EndedTransaction(Ending.UNKNOWN)
+
+
 def test_a_commit_stays_one_if_its_records_are_deleted_before_the_second_look() -> None:
     seen = one_record(ended=Marker.COMMIT)
     behind_it_is_another = seen._replace(high_watermark=seen.high_watermark + 1)

@@ -118,6 +118,10 @@ def test_a_transaction_timeout_is_refused_with_two_phase_commit(two_phase: dict[
         ({"delivery.report.only.error": "true"}, r"delivery\.report\.only\.error"),
         ({"message.timeout.ms": 0}, r"message\.timeout\.ms 0"),
         (
+            {"default.topic.config": {"message.timeout.ms": 0}},
+            r"^default\.topic\.config: put its entries into the configuration itself$",
+        ),
+        (
             {"delivery.timeout.ms": 30_000, "message.timeout.ms": 0},
             r"^delivery\.timeout\.ms and message\.timeout\.ms are one setting with two values: give one of them$",
         ),

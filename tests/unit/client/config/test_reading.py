@@ -66,6 +66,12 @@ def test_another_value_is_refused_by_the_settings_name(read: Any, config: dict[s
         read(config, next(iter(config)))
 
 
+def test_brokers_under_two_names_are_not_of_two_clusters() -> None:
+    assert servers_in({BOOTSTRAP_KEY: "a:1", "metadata.broker.list": "a:1"}) == "a:1"
+    with pytest.raises(ConfigurationError, match=r"^bootstrap\.servers and metadata\.broker\.list are one setting"):
+        servers_in({BOOTSTRAP_KEY: "a:1", "metadata.broker.list": "b:1"})
+
+
 @pytest.mark.parametrize("servers", [",", " , ,"])
 def test_a_text_that_names_no_broker_is_refused(servers: str) -> None:
     """Every request would wait in vain for an answer of a broker without a name."""

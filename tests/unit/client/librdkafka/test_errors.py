@@ -25,6 +25,8 @@ TABLE = [
     (KafkaError(KafkaError._TRANSPORT), KafkaUnavailableError),
     (KafkaError(KafkaError._ALL_BROKERS_DOWN), KafkaUnavailableError),
     (KafkaError(KafkaError._MSG_TIMED_OUT), KafkaUnavailableError),
+    (KafkaError(KafkaError._RESOLVE), KafkaUnavailableError),
+    (KafkaError(KafkaError._QUEUE_FULL), KafkaUnavailableError),
     (KafkaError(KafkaError.NOT_COORDINATOR, retriable=True), KafkaUnavailableError),
     (KafkaError(KafkaError._STATE, retriable=True), KafkaUnavailableError),
     (KafkaError(KafkaError._STATE), KafkaRefusedError),

@@ -62,6 +62,13 @@ def test_every_request_has_a_correlation_id_of_its_own_and_the_client_id() -> No
     assert {head.client_id for head in heads} == {"me"}
 
 
+def test_after_the_greatest_correlation_id_comes_zero() -> None:
+    protocol = ClientProtocol("me")
+    protocol._next_correlation_id = 2**31 - 1
+    heads = [read_request_head(protocol.send(ApiKey.END_TXN, 4, end_txn())[4:])[0] for _ in range(2)]
+    assert [head.correlation_id for head in heads] == [2**31 - 1, 0]
+
+
 @given(st.lists(st.integers(1, 12), max_size=12))
 def test_responses_come_out_whole_and_in_order_however_the_bytes_arrive(cuts: list[int]) -> None:
     protocol = ClientProtocol("me")
