@@ -227,9 +227,10 @@ class Engine:
         return self._calls.end(before, self._machine.commits(before, state), now)
 
     def abandon(self) -> None:
-        """Give up the verb in progress, as after an interrupt. The state becomes the one of its failure."""
-        self._verb.pending = None
+        """Give up the verb in progress, as after an interrupt. The state becomes the one of its failure, and its
+        operation has failed, for a caller that still looks at it."""
         self._coordinator_sender.forget()
+        self._verb.fail(self._interruption())
 
     def mark_abortable(self, error: DualWriteError) -> None:
         """Mark the open transaction as one that can only be aborted, for a reason outside of the engine."""
@@ -306,9 +307,7 @@ class Engine:
     def interrupted(self) -> None:
         """Fail the verb in progress; see Drivable. Only the state machine is kept, whose state during a verb is that of
         its failure: an open transaction can be aborted. Everything else may be half done and starts afresh."""
-        machine = self._machine
-        kind = AnswerLostError if machine.state is ProducerState.FAILED else PrepareFailedError
-        error = kind(f"producer of {self._settings.transactional_id}: interrupted in the middle of a call")
+        machine, error = self._machine, self._interruption()
         if machine.failure is None and machine.state in UNFINISHED:
             machine.fail(error, ErrorClass.ABORTABLE)
         self._sender.drop(error)
@@ -318,6 +317,10 @@ class Engine:
         self._verb.fail(error)
 
     # --- operations
+
+    def _interruption(self) -> DualWriteError:
+        kind = AnswerLostError if self._machine.state is ProducerState.FAILED else PrepareFailedError
+        return kind(f"producer of {self._settings.transactional_id}: interrupted in the middle of a call")
 
     def _sends_all(self, pending: PendingOperation) -> bool:
         is_unasked = pending.wants_report and self._settings.linger is None

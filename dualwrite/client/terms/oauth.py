@@ -59,8 +59,8 @@ class TokenSource:
                 return kept
             raise KafkaUnavailableError(f"oauth_cb: {type(error).__name__}: {error}") from error
         fresh = _checked(result, now)
+        self._token = fresh  # first: another thread must not take the one before for renewed
         self._renewed_at = now + _KEPT_FOR * (fresh.expires_at - now)
-        self._token = fresh
         return fresh
 
 

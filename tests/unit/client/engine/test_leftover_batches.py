@@ -22,8 +22,8 @@ def send_and_abort(driver: SimulatedDriver, value: bytes) -> None:
         for command in driver.engine.step(driver.now):
             driver.perform(command)
     driver.events.clear()  # the answer
-    driver.engine.abandon()
     assert not flush.is_done
+    driver.engine.abandon()
     driver.abort()
 
 

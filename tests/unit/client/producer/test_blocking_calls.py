@@ -8,7 +8,7 @@ from dualwrite.client.engine.accumulator import RecordAccumulator
 from dualwrite.client.engine.transaction_state import TransactionResult
 from dualwrite.client.producer.two_phase_producer import TwoPhaseProducer
 from dualwrite.client.terms.verbs import ProducerState
-from dualwrite.errors import InvalidTransactionStateError, PrepareFailedError
+from dualwrite.errors import AnswerLostError, InvalidTransactionStateError, PrepareFailedError
 from dualwrite.records.outgoing import OutgoingRecord
 from tests.support.client.producer_rig import ProducerRig
 
@@ -100,6 +100,27 @@ def test_the_commit_of_a_prepared_transaction_with_delivery_callbacks_is_sent(ri
     rig.face.send_commit()
     assert rig.face.collect_commit(wait=True)
     assert rig.committed == [b"known", b"a"]
+
+
+def test_an_answer_that_an_interrupt_kept_from_being_collected_is_lost(
+    rig: ProducerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.produce("a")
+    rig.call("prepare_transaction")
+    monkeypatch.setattr(rig.driver.simulated, "perform", lambda command: None)  # nobody answers
+    rig.face.send_commit()
+
+    def interrupted(_operation: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rig.driver, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            rig.face.collect_commit(wait=True)
+    for wait in (True, False):
+        with pytest.raises(AnswerLostError, match="app-0: interrupted in the middle of a call"):
+            rig.face.collect_commit(wait=wait)
+    assert rig.state is ProducerState.FAILED
 
 
 def test_an_interrupt_while_a_commit_is_sent_leaves_its_outcome_unknown_and_no_answer_to_collect(

@@ -98,6 +98,7 @@ def test_what_only_looks_or_sets_may_be_repeated() -> None:
     validating = topic_creation("a", validates=True)
     assert (validating.message.validate_only, validating.floor, validating.repeatable) == (True, 5, True)
     assert not topic_creation("a").message.validate_only
+    assert topic_creation("a").floor == 4, "an older broker has no numbers of its own (KIP-464)"
     assert settings_change("a", {}).repeatable
     assert topic_settings(["a"]).repeatable
 

@@ -40,6 +40,25 @@ def test_a_token_that_is_still_good_outlives_a_callback_that_fails() -> None:
     assert source.token(200.0).value == "two", "it is asked again"
 
 
+def test_a_thread_that_asks_during_the_renewal_of_another_gets_no_expired_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = TokenSource(Callback(("one", 200.0), ("two", 900.0), ("three", 900.0), ("four", 900.0)))
+    source.token(100.0)
+    others: list[str] = []
+
+    def ask_after(self: TokenSource, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+        with monkeypatch.context() as other:
+            other.delattr(TokenSource, "__setattr__")
+            others.append(self.token(300.0).value)
+
+    monkeypatch.setattr(TokenSource, "__setattr__", ask_after, raising=False)
+    source.token(300.0)
+    assert others
+    assert "one" not in others
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
