@@ -58,10 +58,12 @@ def read_records(
     :param limit: the most records to read.
     :param follow: True to go on with new records. Then the iteration does not end, unless there is a ``limit``.
     :param sleep: waits between two looks.
-    :raises InputError: if ``topic`` is not a topic's name, or a partition does not exist; or if a log has a batch that
-        is damaged, or older than format v2.
+    :raises InputError: if ``topic`` is not a topic's name, or a partition does not exist, or ``limit`` is negative; or
+        if a log has a batch that is damaged, or older than format v2.
     :raises KafkaRefusedError: if there is no such topic, or READ is not granted.
     """
+    if limit is not None and limit < 0:
+        raise InputError(f"limit {limit}: use 0 or more")
     with connected(kafka, timeout) as cluster:
         chosen = partitions_of(cluster, topic, partitions)
         offsets = start_offsets(cluster, chosen, start, committed=committed)

@@ -15,6 +15,7 @@ from dualwrite.client.config.reading import (
     milliseconds_in,
     name_in,
     one_name_in,
+    require_mapping,
     transaction_timeout_ms,
     transactional_id_in,
     value_in,
@@ -72,6 +73,7 @@ class LibrdkafkaSettings:
 
         :raises ConfigurationError: if a setting is missing or contradicts a dual write; the message says which.
         """
+        require_mapping(config)
         made = {key: value for key, value in config.items() if value is not None}
         two_phase = is_two_phase(made)
         made.pop(TWO_PHASE_KEY, None)

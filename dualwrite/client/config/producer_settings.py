@@ -16,6 +16,7 @@ from dualwrite.client.config.reading import (
     TWO_PHASE_KEY,
     delivery_timeout_ms,
     hint_for,
+    require_mapping,
     transaction_timeout_ms,
     transactional_id_in,
 )
@@ -139,8 +140,7 @@ class ProducerSettings:
 
 def _parsed(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that have an effect, parsed, under the names of ``KEYS``."""
-    if not isinstance(config, Mapping):
-        raise ConfigurationError(f"the configuration is of type {type(config).__name__}: allowed: a dict of settings")
+    require_mapping(config)
     parsed: dict[str, Any] = {}
     spelt: dict[str, str] = {}
     for name, value in config.items():

@@ -28,6 +28,15 @@ STEP_TIMEOUT = 30.0
 step_timeout."""
 
 
+def require_mapping(config: object) -> None:
+    """Refuse a configuration of another kind.
+
+    :raises ConfigurationError: naming its type.
+    """
+    if not isinstance(config, Mapping):
+        raise ConfigurationError(f"the configuration is of type {type(config).__name__}: allowed: a dict of settings")
+
+
 @cache
 def names_of(key: str) -> tuple[str, ...]:
     """All names of the setting ``key``, its own first."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dualwrite.client.config.native_keys import KEYS
-from dualwrite.client.config.reading import flag_in, milliseconds_in, servers_in, text_in, value_in
+from dualwrite.client.config.reading import flag_in, milliseconds_in, require_mapping, servers_in, text_in, value_in
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.client.terms.oauth import TokenSource
 from dualwrite.errors import ConfigurationError
@@ -87,8 +87,10 @@ class ClientSettings:
     def from_config(cls, config: Mapping[str, Any]) -> "ClientSettings":
         """The settings in a librdkafka configuration. None as a value means that the setting is not given.
 
-        :raises ConfigurationError: if bootstrap.servers is missing, or a setting is malformed or cannot be honoured.
+        :raises ConfigurationError: if it is no mapping, or bootstrap.servers is missing, or a setting is malformed or
+            cannot be honoured.
         """
+        require_mapping(config)
         servers = servers_in(config)
         protocol = str(value_in(config, "security.protocol")).upper()
         if protocol not in _SECURITY_PROTOCOLS:

@@ -19,6 +19,7 @@ from dualwrite.admin.acls import (
 )
 from dualwrite.admin.definitions import add_partitions, await_partitions, topic_definitions
 from dualwrite.admin.groups import delete_group, list_groups, reset_offsets, stable_offsets
+from dualwrite.admin.records import read_records
 from dualwrite.admin.topics import create_topic, delete_topic
 from dualwrite.client.protocol.requests import CommittedOffset
 from dualwrite.errors import AnswerLostError, InputError, KafkaRefusedError
@@ -196,3 +197,9 @@ def test_a_place_that_there_is_not_moves_no_offset(broker: ScriptedBroker, kafka
     with pytest.raises(InputError, match=f"{start!r}: use beginning, end, an offset or a time"):
         reset_offsets(kafka, "g", "t", start)
     assert not broker.requests(ApiKey.OFFSET_COMMIT)
+
+
+def test_fewer_records_than_none_are_not_asked_for(broker: ScriptedBroker, kafka: Kafka) -> None:
+    with pytest.raises(InputError, match="limit -1: use 0 or more"):
+        list(read_records(kafka, "t", limit=-1))
+    assert not broker.seen

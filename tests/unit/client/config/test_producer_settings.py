@@ -1,5 +1,6 @@
 """The native producer's configuration: librdkafka's names and ranges, and one clear line for every error."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dualwrite.client.config.librdkafka_settings import LibrdkafkaSettings
 from dualwrite.client.config.native_keys import ALIASES, JAVAS, KEYS, LARGEST_INT, Use
 from dualwrite.client.config.producer_settings import ProducerSettings
-from dualwrite.client.config.settings import SocketSettings
+from dualwrite.client.config.settings import ClientSettings, SocketSettings
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.errors import ConfigurationError
 from dualwrite.records.compression import Codec
@@ -249,9 +251,10 @@ def test_a_setting_without_effect_may_have_a_value_that_is_not_equal_to_itself()
 
 
 @pytest.mark.parametrize("config", [None, "bootstrap.servers=b:1", [("bootstrap.servers", "b:1")]])
-def test_a_configuration_other_than_a_mapping_is_refused(config: Any) -> None:
+@pytest.mark.parametrize("read", [ProducerSettings.of, ClientSettings.from_config, LibrdkafkaSettings.of])
+def test_a_configuration_other_than_a_mapping_is_refused(read: Callable[[Any], object], config: Any) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        ProducerSettings.of(config)
+        read(config)
     assert str(caught.value) == f"the configuration is of type {type(config).__name__}: allowed: a dict of settings"
 
 
