@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 def pause_after(number: int) -> float:
     """Seconds between attempt ``number`` and the next one: 0.05 after the first, then twice that, and so on to 2."""
-    return min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(number - 1, _DOUBLINGS))
+    return min(_LONGEST_PAUSE, _FIRST_PAUSE * float(2 ** min(number - 1, _DOUBLINGS)))
 
 
 def require_plain(function: object) -> None:
