@@ -1,8 +1,10 @@
 """Translates errors of Spark's tasks and of the database to this library's exceptions, with a one-line message."""
 
+import importlib
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from operator import itemgetter
 
 from sqlalchemy.exc import DBAPIError
 
@@ -22,7 +24,7 @@ _UNIQUE_VIOLATION = "23505"
 """PostgreSQL's SQLSTATE. The details of other errors may contain the whole row."""
 _LONGEST_KEY = 200
 _REFUSED_BY_KAFKA = re.compile(r"(.*): (\w+) \((-?\d+)\)")
-_RAISED_IN_A_TASK = re.compile(r"^dualwrite\.errors\.(\w+): (.*)$", re.MULTILINE)
+_RAISED_IN_A_TASK = re.compile(r"^(dualwrite(?:\.[a-z]\w*)+)\.(\w+): (.*)$", re.MULTILINE)
 
 
 @contextmanager
@@ -81,7 +83,7 @@ def as_raised_in_the_task() -> Iterator[None]:
     The error arrives as text, at the end of Python's traceback. For a job over an RDD, PySpark 4.0 passes on Java's
     exception unchanged.
 
-    :raises DualWriteError: the task's error, of the same class.
+    :raises DualWriteError: the task's error, of the same class, or of the nearest base that a message alone makes.
     :raises ConfigurationError: if the executors lack a Python module. Every other error passes unchanged.
     """
     from py4j.protocol import Py4JJavaError
@@ -91,22 +93,40 @@ def as_raised_in_the_task() -> Iterator[None]:
         yield
     except (PySparkException, Py4JJavaError) as error:
         text = str(error)
-        raised = max((*_RAISED_IN_A_TASK.finditer(text), *_NO_MODULE.finditer(text)), key=re.Match.start, default=None)
-        if raised is None:
+        found: list[tuple[int, DualWriteError]] = []
+        for raised in _RAISED_IN_A_TASK.finditer(text):
+            translated = _error_of(*raised.groups())
+            if translated is not None:
+                found.append((raised.start(), translated))
+        found += [(missing.start(), _lacks_module(missing[1])) for missing in _NO_MODULE.finditer(text)]
+        if not found:
             raise
-        if raised.re is _NO_MODULE:
-            raise ConfigurationError(
-                f"the executors' Python has no module {raised[1]}: install the driver's packages there, or set "
-                "PYSPARK_PYTHON to an interpreter that has them"
-            ) from error
-        raise _error_of(*raised.groups()) from error
+        raise max(found, key=itemgetter(0))[1] from error
 
 
-def _error_of(name: str, message: str) -> DualWriteError:
-    """The error of the class called ``name``. A plain DualWriteError, if the class cannot be made from ``message``."""
-    error_class = getattr(errors, name, DualWriteError)
-    if error_class is KafkaRefusedError:
-        parts = _REFUSED_BY_KAFKA.fullmatch(message)
-        return KafkaRefusedError(parts[1], int(parts[3]), parts[2]) if parts else DualWriteError(message)
-    error: DualWriteError = error_class(message)
+def _lacks_module(name: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the executors' Python has no module {name}: install the driver's packages there, or set PYSPARK_PYTHON to an "
+        "interpreter that has them"
+    )
+
+
+def _error_of(module: str, name: str, message: str) -> DualWriteError | None:
+    """The error of the class called ``name`` in ``module``, made of ``message``; None if that is none of the library's
+    errors. A plain DualWriteError for a public error of another release."""
+    error_class = _class_of(module, name)
+    if error_class is None:
+        return DualWriteError(message) if module == errors.__name__ else None
+    if error_class is KafkaRefusedError and (parts := _REFUSED_BY_KAFKA.fullmatch(message)):
+        return KafkaRefusedError(parts[1], int(parts[3]), parts[2])
+    takes_a_message = (base for base in error_class.__mro__ if base.__init__ is DualWriteError.__init__)
+    error: DualWriteError = next(takes_a_message)(message)
     return error
+
+
+def _class_of(module: str, name: str) -> type[DualWriteError] | None:
+    with suppress(ImportError):
+        found = getattr(importlib.import_module(module), name, None)
+        if isinstance(found, type) and issubclass(found, DualWriteError):
+            return found
+    return None

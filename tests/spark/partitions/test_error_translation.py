@@ -7,12 +7,16 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from sqlalchemy.exc import DataError, OperationalError
 
+from dualwrite.client.librdkafka.deadline_calls import WedgedError
 from dualwrite.errors import (
     BatchChangedError,
     ConfigurationError,
     DatabaseUnavailableError,
+    DecisionLostError,
     DualWriteError,
+    FencedError,
     InputError,
+    InvalidTransactionStateError,
     KafkaRefusedError,
 )
 from dualwrite.spark.error_translation import as_raised_in_the_task, database_errors_translated
@@ -80,6 +84,29 @@ def test_a_brokers_refusal_keeps_its_code(handed_on: type[Exception]) -> None:
     raised = raised_for(handed_on(f"dualwrite.errors.KafkaRefusedError: {error}"))
     assert isinstance(raised, KafkaRefusedError)
     assert (raised.code, raised.name, str(raised)) == (error.code, error.name, str(error))
+
+
+@pytest.mark.parametrize("handed_on", [of_java, of_spark])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("client.librdkafka.deadline_calls.WedgedError", WedgedError),
+        ("coordinator.rules.lease.LeaseLostError", FencedError),  # it has its lease, too
+        ("coordinator.rules.lease.LeaseContradictedError", DecisionLostError),
+        ("coordinator.sql.dialects.unit_transactions.TransactionEndedError", InvalidTransactionStateError),
+    ],
+)
+def test_an_error_that_another_module_defines_is_raised_and_not_the_cause_of_it(
+    handed_on: type[Exception], name: str, kind: type[DualWriteError]
+) -> None:
+    raised = raised_for(handed_on(f"dualwrite.{name}: not in time"))
+    assert (type(raised), str(raised)) == (kind, "not in time")
+
+
+@pytest.mark.parametrize("name", ["wire.codec.MalformedMessageError", "a_later.release.OneError", "__main__.OneError"])
+def test_an_error_of_the_librarys_that_is_no_public_one_is_passed_over(name: str) -> None:
+    error = OfJavaError(f"{JOB}: {PYTHON}\ndualwrite.{name}: no")
+    assert raised_for(error) is error
 
 
 @pytest.mark.parametrize("kind", [OfJavaError, PySparkException, ValueError])
