@@ -4,7 +4,10 @@ Spark runs the parts of a write in separate processes. One process makes the wri
 Another process commits or aborts. They share only the database and the messages that Spark passes on.
 """
 
+import os
+import time
 from collections.abc import Iterable, Iterator, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -179,15 +182,39 @@ def _written(work: TaskInput, rows: "Iterator[Row]") -> Message:
     context = TaskContext.get()
     assert context is not None
     number = context.getLocalProperty(_BATCH_PROPERTY)
-    return Message(
-        work.returning(None).write(
-            rows,
-            context.partitionId(),
-            context.taskAttemptId(),
-            zone=context.getLocalProperty(_ZONE_PROPERTY),
-            batch_id=None if number is None else int(number),
+    zone = context.getLocalProperty(_ZONE_PROPERTY)
+    with _process_in_utc():
+        return Message(
+            work.returning(None).write(
+                rows,
+                context.partitionId(),
+                context.taskAttemptId(),
+                zone=zone,
+                batch_id=None if number is None else int(number),
+            )
         )
-    )
+
+
+@contextmanager
+def _process_in_utc() -> Iterator[None]:
+    """In this block, the time zone of this process is UTC. PySpark converts a row's timestamps from Arrow to local time
+    when the row is read. In a zone whose clocks are set back, two hours have one local time, and PySpark does not keep
+    which of them it is."""
+    zone = os.environ.get("TZ")
+    _set_zone("UTC")
+    try:
+        yield
+    finally:
+        _set_zone(zone)
+
+
+def _set_zone(name: str | None) -> None:
+    if name is None:
+        os.environ.pop("TZ", None)
+    else:
+        os.environ["TZ"] = name
+    if hasattr(time, "tzset"):  # Windows lacks it
+        time.tzset()
 
 
 def _tasks(messages: Iterable[WriterCommitMessage | None]) -> list[PreparedTask | None]:

@@ -1,8 +1,11 @@
 """The parts of the data source that Spark calls in processes of their own, called here by hand, each from what was sent
 to it."""
 
+import os
 import pickle
+import time
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -13,12 +16,15 @@ from dualwrite.coordinator.sql.tables import spark_batch, spark_run
 from dualwrite.errors import BatchChangedError, ConfigurationError
 from dualwrite.spark.batch import datasource
 from dualwrite.spark.batch.datasource import DualWriteDataSource, Message, WholeBatchStreamWriter
+from dualwrite.spark.batch.runs import Run
 from dualwrite.spark.batch.task_input import TaskInput
 from dualwrite.spark.batch.tasks import PreparedTask
+from dualwrite.spark.plan.columns import Family, match_columns, plan_of
 from dualwrite.spark.workers import close_workers
 from dualwrite.testing.kafka import KafkaBroker
 from tests.support.coordinator.event_table import await_sweeps
 from tests.support.spark.batches import open_slots, staged_rows
+from tests.support.spark.expected_rows import KEEPS, column, options, schema, table
 from tests.support.spark.writing import SparkPlace, rows_of, values_of
 
 SCHEMA = StructType([StructField("id", LongType()), StructField("note", StringType())])
@@ -147,6 +153,38 @@ def test_a_task_writes_as_the_attempt_and_in_the_time_zone_that_spark_gives_it(
     assert message.task is not None
     assert message.task.attempt == (2, 17, 5)
     writer.abort([message], 7)
+
+
+def writer_of(kind: str, family: Family) -> WholeBatchStreamWriter:
+    """A writer of one column, whose tasks return their rows and so need no database and no broker."""
+    given = options(application="batches", job="job")
+    plan = plan_of(schema(at=kind), given, "UTC")
+    columns = match_columns(plan, table(column("at", family)), given)
+    return WholeBatchStreamWriter(given, TaskInput(given, plan, columns, KEEPS["mysql"], Run("job", 1, (None, "none"))))
+
+
+def test_both_of_two_equal_hours_of_a_clock_change_arrive(monkeypatch: pytest.MonkeyPatch, in_vienna: None) -> None:
+    """PySpark reads timestamps from Arrow into this process's local time, without saying which of the two it is."""
+    monkeypatch.setattr(datasource, "TaskContext", GivenContext)
+    moments = [datetime(2024, 10, 27, hour, 30, tzinfo=timezone.utc) for hour in range(3)]
+    rows: Any = ((moment.astimezone().replace(tzinfo=None),) for moment in moments)
+    task = writer_of("timestamp", Family.MOMENT).write(rows).task
+    assert task is not None
+    assert [row.values for row in task.rows] == [(moment.replace(tzinfo=None),) for moment in moments]
+    said = [b'{"at":"2024-10-27T%02d:30:00.000+09:00"}' % hour for hour in (9, 10, 11)]
+    assert [row.value for row in task.rows] == said
+    assert os.environ["TZ"] == "Europe/Vienna"
+    assert datetime(2024, 7, 1).astimezone().utcoffset() == timedelta(hours=2), "the zone is as it was"
+
+
+@pytest.fixture
+def in_vienna() -> Iterator[None]:
+    """The time zone of this process."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("TZ", "Europe/Vienna")
+        time.tzset()
+        yield
+    time.tzset()
 
 
 def test_a_micro_batch_that_has_other_rows_now_is_refused(place: SparkPlace) -> None:
