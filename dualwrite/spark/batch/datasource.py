@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dualwrite.errors import ConfigurationError
@@ -17,6 +19,7 @@ from dualwrite.spark.batch.task_input import Observe, TaskInput
 from dualwrite.spark.batch.tasks import PreparedTask
 from dualwrite.spark.batch.whole_batch import WholeBatch
 from dualwrite.spark.plan.options import WriteOptions, options_of
+from dualwrite.spark.plan.to_json import zone_of
 from dualwrite.spark.unpickling import ReducedObject, reduced
 
 with brought_by("spark"):
@@ -31,6 +34,7 @@ NAME = "dualwrite"
 """The data source's name."""
 
 _ZONE_PROPERTY = "spark.sql.session.timeZone"
+_ZONE_FILE = Path("/etc/localtime")
 _BATCH_PROPERTY = "streaming.sql.batchId"
 """Spark's name of the micro-batch number in the properties of its tasks."""
 
@@ -101,7 +105,7 @@ class DualWriteDataSource(DataSource):
 
     def _check(self, options: WriteOptions, schema: "StructType") -> tuple[WholeBatch, TaskInput]:
         batch = WholeBatch(options, type(self).on_step)
-        return batch, batch.check(schema.jsonValue(), "UTC")  # tasks know the session's time zone
+        return batch, batch.check(schema.jsonValue(), _own_zone())  # tasks know the session's, if it was set
 
 
 class WholeBatchWriter(DataSourceWriter):
@@ -193,6 +197,17 @@ def _written(work: TaskInput, rows: "Iterator[Row]") -> Message:
                 batch_id=None if number is None else int(number),
             )
         )
+
+
+def _own_zone() -> str:
+    """The time zone of this process: its name, or its offset if Python does not know the name. On Spark's driver it is
+    the default of the session's time zone."""
+    name = os.environ.get("TZ", "").removeprefix(":") or str(_ZONE_FILE.resolve()).partition("/zoneinfo/")[2]
+    try:
+        zone_of(name)
+    except ConfigurationError:
+        return f"{datetime.now().astimezone():%z}"
+    return name
 
 
 @contextmanager

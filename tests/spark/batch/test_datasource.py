@@ -1,10 +1,10 @@
 """The parts of the data source that Spark calls in processes of their own, called here by hand, each from what was sent
 to it."""
 
-import os
 import pickle
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -25,7 +25,7 @@ from dualwrite.testing.kafka import KafkaBroker
 from tests.support.coordinator.event_table import await_sweeps
 from tests.support.spark.batches import open_slots, staged_rows
 from tests.support.spark.expected_rows import KEEPS, column, options, schema, table
-from tests.support.spark.writing import SparkPlace, rows_of, values_of
+from tests.support.spark.writing import THINGS, SparkPlace, rows_of, url_of, values_of
 
 SCHEMA = StructType([StructField("id", LongType()), StructField("note", StringType())])
 
@@ -163,28 +163,42 @@ def writer_of(kind: str, family: Family) -> WholeBatchStreamWriter:
     return WholeBatchStreamWriter(given, TaskInput(given, plan, columns, KEEPS["mysql"], Run("job", 1, (None, "none"))))
 
 
-def test_both_of_two_equal_hours_of_a_clock_change_arrive(monkeypatch: pytest.MonkeyPatch, in_vienna: None) -> None:
+def test_both_of_two_equal_hours_of_a_clock_change_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
     """PySpark reads timestamps from Arrow into this process's local time, without saying which of the two it is."""
     monkeypatch.setattr(datasource, "TaskContext", GivenContext)
     moments = [datetime(2024, 10, 27, hour, 30, tzinfo=timezone.utc) for hour in range(3)]
     rows: Any = ((moment.astimezone().replace(tzinfo=None),) for moment in moments)
-    task = writer_of("timestamp", Family.MOMENT).write(rows).task
+    with in_zone("Europe/Vienna"):
+        task = writer_of("timestamp", Family.MOMENT).write(rows).task
+        assert datetime(2024, 7, 1).astimezone().utcoffset() == timedelta(hours=2), "the zone is as it was"
     assert task is not None
     assert [row.values for row in task.rows] == [(moment.replace(tzinfo=None),) for moment in moments]
     said = [b'{"at":"2024-10-27T%02d:30:00.000+09:00"}' % hour for hour in (9, 10, 11)]
     assert [row.value for row in task.rows] == said
-    assert os.environ["TZ"] == "Europe/Vienna"
-    assert datetime(2024, 7, 1).astimezone().utcoffset() == timedelta(hours=2), "the zone is as it was"
 
 
-@pytest.fixture
-def in_vienna() -> Iterator[None]:
-    """The time zone of this process."""
+@contextmanager
+def in_zone(name: str) -> Iterator[None]:
+    """In the block, the time zone of this process."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("TZ", "Europe/Vienna")
+        patched.setenv("TZ", name)
         time.tzset()
         yield
     time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("name", "zone"), [("Europe/Vienna", "Europe/Vienna"), (":Asia/Tokyo", "Asia/Tokyo"), ("<+03>-3", "+0300")]
+)
+def test_the_zone_of_a_session_that_sets_none_is_the_drivers_own(sqlite: Engine, name: str, zone: str) -> None:
+    """Then it is Spark's default, and Spark does not tell it to a task."""
+    with sqlite.begin() as connection:
+        connection.exec_driver_sql(THINGS)
+    given = {"url": url_of(sqlite), "dbtable": "things", "topic": "things", "application": "a", "job": "job"}
+    with in_zone(name):
+        committing = sent(DualWriteDataSource({**given, "kafka.bootstrap.servers": "nobody:1"}))
+        assert committing.streamWriter(SCHEMA, False).work.plan.zone == zone
+    close_workers()
 
 
 def test_a_micro_batch_that_has_other_rows_now_is_refused(place: SparkPlace) -> None:
