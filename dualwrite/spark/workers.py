@@ -23,8 +23,8 @@ from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.config.librdkafka_settings import LibrdkafkaSettings
 from dualwrite.coordinator.branch import Branches
 from dualwrite.coordinator.dual_write import DualWrite
-from dualwrite.coordinator.kafka.choice import ProducerChoice
 from dualwrite.coordinator.manager.unit_manager import manager_of
+from dualwrite.coordinator.process.after_fork import INHERITED
 from dualwrite.coordinator.rules.slot_rules import slot_id
 from dualwrite.coordinator.rules.two_phase import completed_config
 from dualwrite.coordinator.sql.dialects.base import Database
@@ -121,16 +121,6 @@ def first_connection(engine: Engine) -> Iterator[Connection]:
         yield connection
 
 
-def require_known_settings(options: WriteOptions) -> None:
-    """Refuse settings that no producer knows. Spark's driver calls this, as otherwise every task would fail with them.
-
-    :raises ConfigurationError: naming the setting.
-    """
-    settings = completed_config(options.kafka_config, options.two_phase)
-    config = {**settings, "transactional.id": slot_id(options.application, 0)}
-    ProducerChoice(config, options.producer).require_known_settings()
-
-
 def require_kafka(options: WriteOptions, work: str) -> None:
     """Check that the cluster answers before the work begins. Otherwise every task would wait for the cluster.
 
@@ -224,7 +214,7 @@ class _Workers:
 
     def _after_fork(self) -> None:
         """In a forked child: keep the parent's objects alive and do not touch them; DualWrite says why."""
-        self._inherited = self._workers
+        INHERITED.append(self._workers)
         self._workers = {}
         self._lock = threading.Lock()
 

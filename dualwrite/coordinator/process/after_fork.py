@@ -4,8 +4,8 @@ import os
 import threading
 
 INHERITED: list[object] = []
-"""Units of work and connections that a forked process got from its parent. Collecting a connection would roll it back
-or close it, so they are kept for as long as the process lives."""
+"""Units of work, connections and engines that a forked process got from its parent. Collecting a connection would roll
+it back or close it, so they are kept for as long as the process lives."""
 
 
 class _AfterFork:

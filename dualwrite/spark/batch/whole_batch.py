@@ -32,7 +32,7 @@ from dualwrite.spark.known.targets import COMPARE, batch_target_of, require_rows
 from dualwrite.spark.plan.columns import match_columns, plan_of
 from dualwrite.spark.plan.options import WriteOptions
 from dualwrite.spark.tables.target_table import checked_target_of
-from dualwrite.spark.workers import Worker, first_connection, require_kafka, require_known_settings, worker_of
+from dualwrite.spark.workers import Worker, first_connection, require_kafka, worker_of
 
 _LOG = logging.getLogger("dualwrite")
 
@@ -81,7 +81,6 @@ class WholeBatch:
         options = self._options
         plan = plan_of(schema, options, zone)
         engine = self._worker.engine
-        require_known_settings(options)
         with first_connection(engine) as connection:
             target = checked_target_of(connection, options.dbtable)
         return TaskInput(options, plan, match_columns(plan, target, options), target.keeps, None, self._on_step)

@@ -34,7 +34,6 @@ from dualwrite.spark.workers import (
     first_connection,
     require_classic,
     require_kafka,
-    require_known_settings,
     require_shared,
     worker_of,
 )
@@ -224,7 +223,6 @@ def _writer(df: "DataFrame", options: WriteOptions) -> PartitionWriter:
     engine = engine_of(options)
     try:
         dual_write_of(options, engine).close()  # checks the settings
-        require_known_settings(options)
         with first_connection(engine) as connection:
             target = checked_target_of(connection, options.dbtable)
             batch_target = batch_target_of(connection, options.dbtable, plan.topic)

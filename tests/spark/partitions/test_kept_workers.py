@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -35,6 +36,17 @@ def test_a_forked_process_makes_its_own(sqlite_url: str) -> None:
     first = worker_of(options(url=sqlite_url))
     assert in_child(lambda: worker_of(options(url=sqlite_url)) is not first)
     assert worker_of(options(url=sqlite_url)) is first
+
+
+def test_a_childs_child_keeps_what_it_has_from_both(sqlite_url: str) -> None:
+    """To collect a connection of theirs may end it at the server."""
+    first = weakref.ref(worker_of(options(url=sqlite_url)).engine)
+
+    def act() -> bool:
+        second = weakref.ref(worker_of(options(url=sqlite_url)).engine)
+        return in_child(lambda: gc.collect() >= 0 and None not in (first(), second()))
+
+    assert in_child(act)
 
 
 class SlowEngines:

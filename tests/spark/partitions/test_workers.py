@@ -23,7 +23,6 @@ from dualwrite.spark.workers import (
     engine_of,
     first_connection,
     require_classic,
-    require_known_settings,
     require_shared,
     worker_of,
 )
@@ -253,18 +252,20 @@ def test_a_later_error_on_the_first_connection_is_raised_unchanged(sqlite_url: s
 
 
 @pytest.mark.parametrize("producer", [None, "native", "librdkafka"])
-def test_a_setting_of_kafka_that_no_producer_knows_is_named_before_any_task(producer: str | None) -> None:
+def test_a_setting_of_kafka_that_no_producer_knows_is_named_before_any_task(
+    producer: str | None, sqlite_url: str
+) -> None:
     with pytest.raises(ConfigurationError, match=r"linger\.mss"):
-        require_known_settings(options(producer=producer, **{"kafka.linger.mss": "5"}))
+        worker_of(options(url=sqlite_url, producer=producer, **{"kafka.linger.mss": "5"}))
 
 
 @pytest.mark.parametrize("name", ["linger.ms", "queue.buffering.max.kbytes"])  # the latter is librdkafka's alone
 def test_a_setting_that_one_of_the_producers_knows_is_accepted_without_a_request(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[object] = []
     monkeypatch.setattr("socket.getaddrinfo", lambda *arguments, **_: asked.append(arguments))
-    require_known_settings(options(**{f"kafka.{name}": "5", "kafka.bootstrap.servers": "nobody.invalid:1"}))
+    worker_of(options(url=sqlite_url, **{f"kafka.{name}": "5", "kafka.bootstrap.servers": "nobody.invalid:1"}))
     assert asked == []
 
 
