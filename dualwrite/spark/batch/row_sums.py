@@ -57,7 +57,7 @@ class RowSummer:
 
     def _summed_by_value(self, rows: Iterable[ConvertedRow]) -> Iterator[ConvertedRow]:
         for row in rows:
-            content = repr(row[:-1]).encode(errors="surrogatepass")  # without the weight
+            content = repr(row[:-1]).encode()  # without the weight
             self._total += int.from_bytes(hashlib.blake2b(content, digest_size=_BYTES).digest(), "big")
             self._rows += 1
             yield row
