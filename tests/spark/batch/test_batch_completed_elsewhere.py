@@ -5,17 +5,55 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, select
 
+from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.tables import spark_run
 from dualwrite.errors import KafkaUnavailableError
 from dualwrite.spark import recover_job
+from dualwrite.spark.batch import completing
 from dualwrite.spark.batch.runs import RunState
 from tests.support.spark.batch_kills import ROWS, BatchKillWorld
 from tests.support.spark.batch_process import go_on, running, said
 from tests.support.spark.batches import begun, open_slots, options_for, rows, staged_rows, stored
+
+
+class FakeSweeps:
+    """In place of a worker, its branches and the runs: one slot is to be completed, and each sweep ends as given."""
+
+    def __init__(self, *ends: tuple[dict[str, Outcome], list[Exception]]) -> None:
+        self.left = list(ends)
+        self.branches = self
+
+    def completable(self) -> list[str]:
+        return ["a-0"]
+
+    def sweep_left(self) -> tuple[dict[str, Outcome], list[Exception]]:
+        return self.left.pop(0)
+
+
+@pytest.mark.parametrize("patience", [60.0, 0.0])
+def test_a_driver_tries_again_if_its_own_slot_is_not_completed(
+    patience: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(completing, "PATIENCE", patience)
+    sweeps: Any = FakeSweeps(({}, [KafkaUnavailableError("gave up")]), ({"a-0": Outcome.COMMITTED}, []))
+    completing.complete(sweeps, sweeps, lambda _: None)
+    assert len(sweeps.left) == (0 if patience else 1)
+    assert ("recovery will end them later: gave up" in caplog.text) is not bool(patience)
+
+
+def test_a_driver_does_not_wait_for_the_slots_of_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(completing, "PATIENCE", 0.0)
+    sweeps: Any = FakeSweeps(({"a-0": Outcome.COMMITTED}, [KafkaUnavailableError("b-0: gave up")]))
+    completing.complete(sweeps, sweeps, lambda _: None)
+    assert caplog.text == ""
+
 
 BRIEFLY = 2
 """Seconds after which the leases of a driver run out that says nothing."""

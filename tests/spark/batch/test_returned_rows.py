@@ -1,16 +1,21 @@
 """Partitions with few rows: their tasks return them, and the driver writes the rows of all of them as one more task."""
 
 import pickle
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection, Engine
 
 from dualwrite import EmbeddedBroker
 from dualwrite.errors import FencedError, InputError
+from dualwrite.records.outgoing import OutgoingRecord
 from dualwrite.spark.batch.task_input import MOST_RETURNED
-from dualwrite.spark.batch.tasks import Portion, RunWriter, few_rows
+from dualwrite.spark.batch.tasks import Portion, RunWriter, few_rows, portions_of
 from dualwrite.spark.plan.converted_row import ConvertedRow
 from dualwrite.spark.workers import close_workers
 from tests.support.coordinator.event_table import slot_rows
@@ -27,6 +32,7 @@ from tests.support.spark.batches import (
     write,
     written,
 )
+from tests.support.spark.lock_waits import AT_ONCE, PATIENCE
 
 __all__ = ["broker"]
 
@@ -188,6 +194,41 @@ def test_a_task_raises_the_error_of_a_portion_although_later_portions_could_be_s
     batch.abort(work.run, 1)
     close_workers()
     place.judge([])
+
+
+def test_a_task_that_fails_waits_for_the_portion_that_is_being_staged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its slot and its connections are the next task's."""
+    has_failed, has_ended, steps = threading.Event(), threading.Event(), list[str]()
+
+    def produce_many(records: Iterable[OutgoingRecord]) -> None:
+        if steps:
+            has_failed.set()
+            raise InputError("the second portion")
+        steps.append("first portion produced")
+
+    @contextmanager
+    def branch(_: object) -> Iterator[Any]:
+        try:
+            yield SimpleNamespace(produce_many=produce_many)
+        finally:
+            steps.append("branch ended")
+            has_ended.set()
+
+    @contextmanager
+    def writing(_: object) -> Iterator[None]:
+        assert has_failed.wait(PATIENCE)
+        has_ended.wait(AT_ONCE)
+        yield
+        steps.append("first portion staged")
+
+    monkeypatch.setattr(RunWriter, "stage", lambda *_: None)
+    runs: Any = SimpleNamespace(require_still_open=lambda _: None, writing=writing)
+    nothing: Any = None
+    portions = portions_of([ConvertedRow((n,), "topic", None, b"", -1, None, 1) for n in range(2)], 0, 1, 1)
+    branches: Any = SimpleNamespace(branch=branch)
+    with pytest.raises(InputError, match="the second portion"):
+        RunWriter(runs, nothing, nothing, lambda _: None, overlaps=True).write(branches, portions)
+    assert steps == ["first portion produced", "first portion staged", "branch ended"]
 
 
 def test_the_share_of_a_task_depends_on_their_number(place: BatchPlace) -> None:

@@ -35,6 +35,16 @@ def test_a_target_that_was_changed_meanwhile_gets_no_rows(place: StagingPlace) -
     assert place.move(staged) == 1
 
 
+def test_a_target_that_is_gone_by_now_was_changed(place: StagingPlace) -> None:
+    staged, columns = [place.stage(0, 1, [(1, "a")])], place.columns
+    place.table.drop(place.engine)
+    with (
+        pytest.raises(DatabaseBusyError, match="was changed while job 'job' was writing: run the batch again"),
+        place.engine.begin() as connection,
+    ):
+        move_rows(connection, place.run, place.dbtable, columns, (), staged)
+
+
 @pytest.mark.postgresql
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 def test_a_column_type_changed_during_the_move_rolls_the_batch_back(

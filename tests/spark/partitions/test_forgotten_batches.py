@@ -3,18 +3,20 @@
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import count
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Engine, select, update
+from sqlalchemy import Engine, event, select, update
 
 from dualwrite.coordinator.sql.tables import spark_progress
 from dualwrite.coordinator.sql.unit_bounds import begin_writing
 from dualwrite.errors import BatchChangedError
 from dualwrite.spark.known.targets import BatchTarget
 from dualwrite.spark.partitions.batches import begin_batch
-from dualwrite.spark.partitions.progress import BatchPartition, BegunBatch, claim
+from dualwrite.spark.partitions.progress import BatchPartition, BegunBatch, claim, require_same
+from dualwrite.spark.plan.rows import RowsDigest
 from dualwrite.spark.workers import engine_of
 from tests.support.coordinator.event_table import make_tables
 from tests.support.spark.expected_rows import options
@@ -102,6 +104,28 @@ def test_a_task_of_a_batch_that_is_forgotten_writes_nothing(place: SparkPlace) -
     ):
         zombie.write(worker, 0, rows_of(1))
     assert place.produced() == values_of(rows_of(1))
+
+
+def test_a_batch_that_is_forgotten_while_its_driver_waits_for_it_is_refused(sqlite: Engine) -> None:
+    batch = BegunBatch("job", 1, 2, BatchTarget("t", None, "t"))
+    begin_batch(sqlite, batch, "t", 1)
+    looks: list[str] = []
+
+    @event.listens_for(sqlite, "before_cursor_execute")
+    def forget_at_the_second_look(connection: Any, cursor: Any, statement: str, *_: object) -> None:
+        if statement.startswith("SELECT dualwrite_spark_progress.partitions"):
+            looks.append(statement)
+            if len(looks) == 2:  # under the lock
+                cursor.execute("DELETE FROM dualwrite_spark_progress WHERE batch_id = 1")
+
+    with pytest.raises(BatchChangedError, match="batch 1 of job 'job' was forgotten just now: raise keepBatches, or"):
+        begin_batch(sqlite, batch._replace(partitions=3), "t", 1)
+
+
+def test_a_partition_that_is_forgotten_before_its_rows_are_compared_passes(sqlite: Engine) -> None:
+    batch = BegunBatch("job", 1, 1, None)
+    with sqlite.connect() as connection:
+        require_same(connection, BatchPartition(batch, 0), RowsDigest())
 
 
 def as_an_earlier_release_left_it(place: SparkPlace) -> None:

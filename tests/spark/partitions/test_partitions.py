@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
+from sqlalchemy.exc import OperationalError
 
 from dualwrite.errors import (
     BatchChangedError,
@@ -18,13 +19,15 @@ from dualwrite.errors import (
     KafkaUnavailableError,
 )
 from dualwrite.spark.partitions import writers as partitions
-from dualwrite.spark.partitions.writers import batch_writer
+from dualwrite.spark.partitions.progress import BegunBatch
+from dualwrite.spark.partitions.writers import PartitionWriter, batch_writer
+from dualwrite.spark.plan.columns import Family, match_columns, plan_of
 from dualwrite.spark.tables.bulk_load import Loader
 from dualwrite.testing.kafka import KafkaBroker
 from tests.support.servers.databases import SERVERS
 from tests.support.spark.attempts import begun, in_thread, is_awaited
-from tests.support.spark.expected_rows import HEADERS
-from tests.support.spark.writing import PATIENCE, SparkPlace, rows_of, values_of
+from tests.support.spark.expected_rows import HEADERS, KEEPS, column, options, schema, table
+from tests.support.spark.writing import COLUMNS, PATIENCE, SparkPlace, rows_of, values_of
 
 pytestmark = pytest.mark.slow_cases("mariadb")
 
@@ -245,6 +248,50 @@ def test_an_unreachable_broker_is_reported_as_soon_as_for_any_unit_of_work(
     with place.worker(**away) as worker, pytest.raises(KafkaUnavailableError):
         place.writer(**away).write(worker, 0, taken)
     assert list(taken) == rows_of(5)
+
+
+class RefusingWorker:
+    """A worker whose units of work all end with ``error``, and a clock for the writer."""
+
+    def __init__(self, engine: Engine, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.engine, self.dual_write = engine, self
+        self.seconds = 0.0
+        self.attempts: list[float] = []
+        self._error = error
+        monkeypatch.setattr(partitions, "manager_of", lambda _: SimpleNamespace(require_kafka=lambda: None))
+        monkeypatch.setattr(partitions, "time", SimpleNamespace(monotonic=lambda: self.seconds, sleep=self._sleep))
+
+    def _sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
+    def transaction(self) -> Any:
+        self.attempts.append(self.seconds)
+        assert len(self.attempts) < 1000, "it goes on for ever"
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "waits"),
+    [
+        (DatabaseBusyError("another attempt has the row"), True),
+        (OperationalError("SELECT", None, Exception("disk I/O error")), False),
+    ],
+    ids=["busy", "disk"],
+)
+def test_a_task_waits_for_another_attempt_for_as_long_as_a_run_may_take_and_for_nothing_else(
+    sqlite: Engine, monkeypatch: pytest.MonkeyPatch, error: Exception, waits: bool
+) -> None:
+    fake: Any = RefusingWorker(sqlite, error, monkeypatch)
+    given, rows = options(runTimeout=3), iter(rows_of(3))
+    plan = plan_of(schema(**COLUMNS), given, "UTC")
+    target = table(column("id", Family.WHOLE), column("note"))
+    batch = BegunBatch("job", 0, 1, None)
+    writer = PartitionWriter(given, plan, match_columns(plan, target, given), KEEPS["sqlite"], batch)
+    with pytest.raises(type(error)) as raised:
+        writer.write(fake, 0, rows)
+    assert raised.value is error
+    assert (len(fake.attempts) > 10, fake.attempts[-1] > 3) == (waits, waits)
+    assert list(rows) == rows_of(3)
 
 
 def test_a_partition_writer_is_refused_outside_of_a_task(postgresql_place: SparkPlace) -> None:

@@ -11,6 +11,7 @@ from dualwrite.spark import task_socket
 from dualwrite.spark.batch.task_input import TaskInput
 from dualwrite.spark.partitions.writers import PartitionWriter
 from dualwrite.spark.task_socket import SentToTask, acknowledge_at_once
+from tests.support.spark.expected_rows import options
 
 needs_linux = pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="the option is Linux's")
 
@@ -51,6 +52,16 @@ def test_in_a_worker_the_arrival_acknowledges_what_connections_have_received(
     assert connection.fileno() in told
     assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) == 1
     connection.sendall(b"the socket still belongs to its object")
+
+
+@needs_linux
+def test_a_partition_writer_acknowledges_although_it_is_loaded_in_a_way_of_its_own(
+    told: list[int], connection: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHON_WORKER_FACTORY_SECRET", "secret")
+    nothing: Any = None
+    assert pickle.loads(pickle.dumps(PartitionWriter(options(), nothing, (), nothing, None))).options == options()
+    assert connection.fileno() in told
 
 
 def test_elsewhere_nothing_is_done(told: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
