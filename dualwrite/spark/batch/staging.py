@@ -101,11 +101,14 @@ def make_staging(engine: Engine, dbtable: str, columns: Sequence[TableColumn]) -
 
     :raises ConfigurationError: if the database refuses, if SQLAlchemy does not know the type of a column, or if a
         column has the name of a column that marks rows.
+    :raises DatabaseBusyError: if a column is gone, because the table was changed since it was checked.
     """
     schema, name = parse_table_name(dbtable)
     with engine.connect() as connection:
         column_names = [table_column.name for table_column in columns]
-        types = _types_of(connection, schema, name)
+        types = _types_if_there(connection, schema, name)
+        if not types.keys() >= set(column_names):
+            raise DatabaseBusyError(f"table {dbtable} was changed meanwhile: run the batch again")
         for column_name in column_names:
             if column_name.lower() in (*_MARK_COLUMNS, _RANK):
                 raise ConfigurationError(
@@ -206,6 +209,14 @@ def _types_of(connection: Connection, schema: str | None, name: str) -> dict[str
         )
         for column_name, column_type in column_types.items()
     }
+
+
+def _types_if_there(connection: Connection, schema: str | None, name: str) -> dict[str, _Type]:
+    """Like :func:`_types_of`; empty if there is no such table."""
+    try:
+        return _types_of(connection, schema, name)
+    except NoSuchTableError:
+        return {}
 
 
 def _type_name(column_type: TypeEngine[Any], dialect: Dialect) -> str | None:
@@ -316,10 +327,7 @@ def move_rows(
 
 def _require_unchanged(connection: Connection, run: Run, dbtable: str, columns: Sequence[TableColumn]) -> None:
     schema, name = parse_table_name(dbtable)
-    try:
-        types = _types_of(connection, schema, name)
-    except NoSuchTableError:
-        types = {}
+    types = _types_if_there(connection, schema, name)
     if not _is_for((schema, name), types, [table_column.name for table_column in columns], run.staging[1]):
         raise DatabaseBusyError(f"table {dbtable} was changed while job {run.job!r} was writing: run the batch again")
 

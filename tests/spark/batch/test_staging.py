@@ -240,6 +240,16 @@ def test_without_the_right_to_create_tables_the_error_has_the_statement(place: S
             connection.exec_driver_sql("DROP OWNED BY writer_of_rows; DROP ROLE writer_of_rows")
 
 
+@pytest.mark.parametrize("change", ["DROP TABLE things", "ALTER TABLE things DROP COLUMN note"])
+def test_a_target_that_was_changed_since_its_check_has_no_staging_table_made(sqlite: Engine, change: str) -> None:
+    with sqlite.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE things (id INTEGER PRIMARY KEY, note VARCHAR(9))")
+        columns = target_of(connection, "things").columns
+        connection.exec_driver_sql(change)
+    with pytest.raises(DatabaseBusyError, match=r"^table things was changed meanwhile: run the batch again$"):
+        make_staging(sqlite, "things", columns)
+
+
 def test_a_column_of_an_unknown_type_is_named(sqlite: Engine) -> None:
     with sqlite.begin() as connection:
         connection.exec_driver_sql("CREATE TABLE things (id INTEGER PRIMARY KEY, anything)")
