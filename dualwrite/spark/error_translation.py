@@ -119,9 +119,13 @@ def _error_of(module: str, name: str, message: str) -> DualWriteError | None:
         return DualWriteError(message) if module == errors.__name__ else None
     if error_class is KafkaRefusedError and (parts := _REFUSED_BY_KAFKA.fullmatch(message)):
         return KafkaRefusedError(parts[1], int(parts[3]), parts[2])
-    takes_a_message = (base for base in error_class.__mro__ if base.__init__ is DualWriteError.__init__)
-    error: DualWriteError = next(takes_a_message)(message)
+    error: DualWriteError = next(filter(_takes_a_message, error_class.__mro__))(message)
     return error
+
+
+def _takes_a_message(error_class: type) -> bool:
+    """True if neither the class nor one of its bases in the library has a constructor of its own."""
+    return not any("__init__" in vars(base) for base in error_class.__mro__ if issubclass(base, DualWriteError))
 
 
 def _class_of(module: str, name: str) -> type[DualWriteError] | None:

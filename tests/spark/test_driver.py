@@ -77,8 +77,8 @@ def test_a_job_of_sparks_that_fails_ends_its_run_at_once(sqlite: Engine, monkeyp
     """Its prepared transactions would hold up readers of the topic until the next run."""
 
     def fail() -> Iterator[Any]:
+        yield from rows_of(1)
         raise OSError("the executor's disk is full")
-        yield
 
     let_write_batch_take_it(monkeypatch)
     df: Any = FakeFrame(schema(**COLUMNS), fail())
