@@ -45,7 +45,8 @@ class ClientProtocol:
 
     def __init__(self, client_id: str) -> None:
         self._client_id = client_id
-        self._next_correlation_id = 0
+        self.next_correlation_id = 0
+        """That of the next request: from 0 to 2^31 - 1, and then from 0 again."""
         self._expected: deque[_Expected] = deque()
         self._received: bytes | bytearray = b""  # a bytearray once something arrived in pieces
         self.versions = NO_VERSIONS
@@ -53,8 +54,8 @@ class ClientProtocol:
 
     def send(self, api_key: ApiKey, version: int, message: Message) -> bytes:
         """The bytes of the request ``message`` in ``version``."""
-        correlation_id = self._next_correlation_id
-        self._next_correlation_id = (correlation_id + 1) & _CORRELATION_MASK
+        correlation_id = self.next_correlation_id
+        self.next_correlation_id = (correlation_id + 1) & _CORRELATION_MASK
         payload = write_request(api_key, version, correlation_id, self._client_id, message)
         self._expected.append(_Expected(correlation_id, api_key, version))
         return with_size(payload)

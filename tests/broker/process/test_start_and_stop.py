@@ -51,7 +51,7 @@ STOP: dict[str, Any] = {
 """Each step, in order: what it is called, which begins with the name of the function, and where that is."""
 
 
-class Moment(NamedTuple):
+class StepSeen(NamedTuple):
     """What was so when a step began."""
 
     stage: BrokerStage
@@ -76,7 +76,7 @@ class Witness:
     """Notes each step as the broker takes it, and its last one of several; sends SIGTERM once the broker is ready."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, ready_file: Path) -> None:
-        self.moments: dict[str, Moment] = {}
+        self.moments: dict[str, StepSeen] = {}
         self._ready_file = ready_file
         self._health: list[Health] = []
         self.chores: list[Any] = []
@@ -92,7 +92,7 @@ class Witness:
         def watched(*arguments: Any, **keywords: Any) -> Any:
             self.moments.pop(step, None)
             running = sum(not chore.done() for chore in self.chores)
-            self.moments[step] = Moment(self._health[0].stage, self._ready_file.exists(), running)
+            self.moments[step] = StepSeen(self._health[0].stage, self._ready_file.exists(), running)
             if step == "write_ready_file":
                 assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
                 os.kill(os.getpid(), signal.SIGTERM)

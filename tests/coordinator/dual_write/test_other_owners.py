@@ -11,7 +11,8 @@ import pytest
 from sqlalchemy import Engine, create_engine, select
 
 from dualwrite.coordinator.dual_write import DualWrite
-from dualwrite.coordinator.manager.unit_manager import UnitManager, manager_of
+from dualwrite.coordinator.manager.process import ProcessObjects
+from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.process.after_fork import after_fork
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.errors import DatabaseBusyError, FencedError, InvalidTransactionStateError, NoFreeSlotError
@@ -250,10 +251,10 @@ def test_a_child_makes_its_own_objects_although_a_thread_of_its_parent_does_the_
 
 
 @forks
-def test_threads_of_a_child_share_its_own_objects(dual_write: DualWrite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_of_a_child_share_its_own_objects(dual_write: DualWrite) -> None:
     """Two sets would lease slots for each, and only one of them would be closed."""
     manager, lock = manager_of(dual_write), after_fork.lock
-    begun: list[int] = []
+    made: list[ProcessObjects] = []
 
     class Overtaken:
         """As if another thread had got the lock before."""
@@ -261,19 +262,16 @@ def test_threads_of_a_child_share_its_own_objects(dual_write: DualWrite, monkeyp
         def __enter__(self) -> None:
             after_fork.lock = lock
             manager.check_process()
+            made.append(manager.process)
 
         def __exit__(self, *_: object) -> None:
             """The other thread has let go of it, too."""
 
-    def note(manager: UnitManager, begin: Any = UnitManager._begin_process) -> None:
-        begun.append(os.getpid())
-        begin(manager)
-
     def use() -> bool:
         after_fork.lock = lock_of_another
+        inherited = manager.process
         manager.check_process()
-        return begun == [os.getpid()]
+        return made == [manager.process] and manager.process is not inherited
 
     lock_of_another: Any = Overtaken()
-    monkeypatch.setattr(UnitManager, "_begin_process", note)
     assert in_child(use)

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from dualwrite.admin import definitions
 from dualwrite.admin.acls import (
     EVERY_ACL,
     Acl,
@@ -161,9 +160,7 @@ def test_a_topic_that_may_not_be_described_does_not_read_as_a_missing_one(broker
         topic_definitions(kafka, ["t", "secret"])
 
 
-def test_the_settings_of_many_topics_are_asked_for_in_several_requests(
-    broker: ScriptedBroker, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_settings_of_many_topics_are_asked_for_in_several_requests(broker: ScriptedBroker, kafka: Kafka) -> None:
     response = APIS[ApiKey.DESCRIBE_CONFIGS].response
 
     def settings(request: Any) -> Any:
@@ -173,12 +170,11 @@ def test_the_settings_of_many_topics_are_asked_for_in_several_requests(
         ]
         return response(throttle_time_ms=0, results=results)
 
-    names = ["a", "b", "c"]
+    names = [f"t{number:03}" for number in range(501)]
     broker.topics = dict.fromkeys(names, 1)
     broker.answer(ApiKey.DESCRIBE_CONFIGS, settings)
-    monkeypatch.setattr(definitions, "_AT_ONCE", 2)
     assert list(topic_definitions(kafka, names)) == names
-    assert [len(seen.message.resources) for seen in broker.requests(ApiKey.DESCRIBE_CONFIGS)] == [2, 1]
+    assert [len(seen.message.resources) for seen in broker.requests(ApiKey.DESCRIBE_CONFIGS)] == [500, 1]
 
 
 def test_a_prefixed_acl_is_not_sent_to_a_broker_that_knows_no_patterns() -> None:

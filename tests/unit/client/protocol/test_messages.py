@@ -64,7 +64,7 @@ def test_every_request_has_a_correlation_id_of_its_own_and_the_client_id() -> No
 
 def test_after_the_greatest_correlation_id_comes_zero() -> None:
     protocol = ClientProtocol("me")
-    protocol._next_correlation_id = 2**31 - 1
+    protocol.next_correlation_id = 2**31 - 1
     heads = [read_request_head(protocol.send(ApiKey.END_TXN, 4, end_txn())[4:])[0] for _ in range(2)]
     assert [head.correlation_id for head in heads] == [2**31 - 1, 0]
 
