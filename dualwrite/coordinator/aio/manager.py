@@ -60,6 +60,7 @@ class AsyncUnitManager(UnitManager):
         self._knows_database = False
         self.waiting = 0
         """The units of work that wait for a slot."""
+        self._endings: set[asyncio.Task[None]] = set()
         name = f"dualwrite-{self.settings.application}"
         # Units of work wait for a slot in turn; so one thread waits for all of them.
         self._door = ThreadPoolExecutor(1, f"{name}-door")
@@ -121,7 +122,9 @@ class AsyncUnitManager(UnitManager):
                 await asyncio.wait([before])
             await greenlet_spawn(self.force_end, unit, error)
 
-        unit.ending = asyncio.ensure_future(force_end())  # which holds the task, as the pool holds the unit
+        unit.ending = task = asyncio.ensure_future(force_end())
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)
 
     def end_orphans(self) -> None:
         """End the units of work that no block will end. An interrupt may come where no code can handle it, and its
