@@ -49,6 +49,7 @@ from dualwrite.coordinator.sql.dialects.interface.server import DurabilityGap, M
 from dualwrite.coordinator.sql.dialects.interface.tables import STATE_TABLE
 from dualwrite.coordinator.sql.dialects.interface.urls import host_of, port_of, seconds_in
 from dualwrite.coordinator.sql.dialects.mysql.implicit_commits import GRAMMAR
+from dualwrite.coordinator.sql.dialects.mysql.settings import durability_gaps_in, server_settings
 from dualwrite.coordinator.sql.dialects.mysql.timeouts import missing_timeouts
 from dualwrite.coordinator.sql.dialects.mysql.upserts import upsert
 from dualwrite.coordinator.sql.dialects.unit_transactions import Fate, run_unseen
@@ -76,16 +77,6 @@ _TIMEOUTS = {"innodb_lock_wait_timeout": None, "lock_wait_timeout": None, "wait_
 """Timeouts of row locks, of metadata locks, and of idle clients. None: the same timeout as for row locks."""
 _SNAPSHOTS = "dualwrite_reads_a_snapshot"
 
-_SETTINGS = text(
-    "SHOW SESSION VARIABLES WHERE Variable_name IN "
-    "('innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog', 'innodb_snapshot_isolation', 'wsrep_on', "
-    "'innodb_rollback_on_timeout')"
-)
-_OF_GALERA = DurabilityGap(
-    "wsrep_on = ON",
-    "row locks are local to a node, and a node may not have another node's last commits yet",
-    "send all connections of an application to the same node of the Galera cluster, as long as that node works",
-)
 _SERVER = text(
     "SHOW GLOBAL VARIABLES WHERE Variable_name IN "
     "('server_uuid', 'server_uid', 'server_id', 'hostname', 'port', 'datadir')"
@@ -243,12 +234,13 @@ class Mysql(Database):
         """Require a transactional state table, and transactions that go on if a row is locked; warn of a server that
         does not flush each commit to the disk."""
         self.require_transactional(connection, STATE_TABLE, schema)
-        if server_settings(connection).get("innodb_rollback_on_timeout") == "ON":
+        settings = server_settings(connection)
+        if settings.get("innodb_rollback_on_timeout") == "ON":
             raise ConfigurationError(
                 "innodb_rollback_on_timeout = ON: if a row is locked, the server rolls back the whole transaction, "
                 "which looks like a commit past the library: turn it off, and restart the server"
             )
-        for gap in self.durability_gaps(connection):
+        for gap in durability_gaps_in(settings):
             _LOG.warning("the database server has %s", gap)
 
     def version(self, connection: Connection) -> str:
@@ -258,18 +250,7 @@ class Mysql(Database):
 
     def durability_gaps(self, connection: Connection) -> list[DurabilityGap]:
         """Logs that are not flushed at each commit; row locks that other nodes of a cluster do not see."""
-        settings = server_settings(connection)
-        names = ["innodb_flush_log_at_trx_commit"] + ["sync_binlog"] * (settings.get("log_bin") == "ON")
-        logs = [
-            DurabilityGap(
-                f"{name} = {settings[name]}",
-                "a COMMIT succeeds before it is on disk, so a crash can undo a decision after Kafka has committed",
-                "set it to 1",
-            )
-            for name in names
-            if settings.get(name, "1") != "1"
-        ]
-        return [*logs, _OF_GALERA] if settings.get("wsrep_on") == "ON" else logs
+        return durability_gaps_in(server_settings(connection))
 
     def autocommits(self, driver: Any) -> bool:
         """Ask ``get_autocommit`` of PyMySQL and mysqlclient; their ``autocommit`` is the method that sets it."""
@@ -442,8 +423,3 @@ def _unless_lost(connection: Connection, statement: str) -> None:
     """Run ``statement`` unless the connection is lost, which has released its locks already."""
     if not connection.invalidated:
         connection.exec_driver_sql(statement)
-
-
-def server_settings(connection: Connection) -> dict[str, str]:
-    """The server's settings that concern durability and isolation, by name."""
-    return {str(name): str(value) for name, value in connection.execute(_SETTINGS)}
