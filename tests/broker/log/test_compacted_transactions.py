@@ -4,7 +4,7 @@ import pytest
 
 from dualwrite.records.control import Marker
 from dualwrite.testing.files import MemoryFiles
-from tests.support.broker.compactions import DAY, CompactedHistory, kept, on_disk, reopened
+from tests.support.broker.compactions import CompactedHistory, kept, on_disk, reopened
 
 
 def test_the_marker_of_an_abort_stays_while_a_record_below_the_start_of_the_log_does() -> None:
@@ -19,8 +19,7 @@ def test_the_marker_of_an_abort_stays_while_a_record_below_the_start_of_the_log_
     disk.log.truncate_before(2)
     disk.first_dirty, disk.aborted = 2, []
     disk.producers.clear()
-    for day in range(4):
-        disk.clean(5000 + day * DAY)
+    disk.clean_daily()
     assert not reopened(files)[1].open_transactions
 
 
@@ -32,8 +31,7 @@ def test_each_marker_goes_with_the_records_of_its_own_transaction() -> None:
     history.write([(b"b", b"2")])
     disk = on_disk(history)
     disk.producers.clear()
-    for day in range(4):
-        disk.clean(5000 + day * DAY)
+    disk.clean_daily()
     assert [offset for offset, _, _ in kept(disk)] == [0, 1, 4, 5, 6]
 
 
@@ -89,6 +87,5 @@ def test_the_last_batch_of_a_producer_without_sequences_stays_too() -> None:
     history.end(7, commit=True, bump=False)
     history.write([(b"a", b"2"), (b"b", b"2")])
     disk = on_disk(history, files=files)
-    for day in range(4):
-        disk.clean(5000 + day * DAY)
+    disk.clean_daily()
     assert reopened(files)[1].producers[7].epoch == 3

@@ -210,14 +210,12 @@ def test_the_marker_of_a_commit_stays_while_a_record_of_it_does() -> None:
     history.write([(b"z", b"1")])
     disk = on_disk(history)
     disk.producers.clear()
-    for day in range(4):
-        disk.clean(5000 + day * DAY)
+    disk.clean_daily()
     assert len(disk.batches()) == 3
     history.write([(b"a", b"2")])
     disk = on_disk(history)
     disk.producers.clear()
-    for day in range(4):
-        disk.clean(5000 + day * DAY)
+    disk.clean_daily()
     assert [offset for offset, _, _ in kept(disk)] == [2, 3]
 
 
