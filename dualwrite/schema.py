@@ -63,14 +63,14 @@ def upgrade_engine(engine: Engine, revision: str = HEAD, *, schema: str | None =
     with connected(with_schema(engine, schema)) as connection, connection.begin():
         begin_writing(connection)
         with database_of(connection.dialect).changing_tables(connection):
-            _climb(connection, history, revision)
+            _upgrade_tables(connection, history, revision)
             version = current(connection)
             if version == history.names[-1]:
                 _require_all_tables(connection)
             return version
 
 
-def _climb(connection: Connection, history: "_History", revision: str) -> None:
+def _upgrade_tables(connection: Connection, history: "_History", revision: str) -> None:
     if history.position(revision):
         _require_no_other_tables(connection)
     _keep_identity(connection)
@@ -173,7 +173,7 @@ def upgrade(op: Op, revision: str, *, since: str = BASE, schema: str | None = No
         _run(_printing(theirs.output_buffer, since, history.up(revision), schema, dialect=theirs.dialect))
         return
     with _connection_of(theirs, schema) as connection:
-        _climb(connection, history, revision)
+        _upgrade_tables(connection, history, revision)
 
 
 def downgrade(op: Op, revision: str, *, since: str, lose_rows: bool = False, schema: str | None = None) -> None:

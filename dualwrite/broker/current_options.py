@@ -12,7 +12,7 @@ from dualwrite.broker.settings.dynamic_settings import DYNAMIC_OWN
 
 
 class CurrentOptions:
-    """The options of a running broker. Belongs to the thread of the event loop, which runs."""
+    """The options of a running broker. Made in the running event loop, to whose thread it belongs."""
 
     def __init__(self, options: BrokerOptions, cluster: Cluster) -> None:
         self._at_start = options

@@ -47,8 +47,8 @@ class RecordAttempt:
 
     @property
     def may_be_of_record(self) -> bool:
-        """False if its error can be the fault of no record, whatever it is: it came before the unit had its offsets, or
-        of a lost connection, or the unit has left rows."""
+        """False if no record can have caused the error: it came before the unit had its offsets, or the unit has lost
+        its connection, or has left rows."""
         return self.has_offsets and self.is_undone and not self._has_lost_database
 
     @property
