@@ -17,7 +17,7 @@ from dualwrite.coordinator.rules.lease import Lease, LeaseLostError
 from dualwrite.coordinator.rules.lease_memory import RowSeen, Unmatched
 from dualwrite.coordinator.rules.recovery_decision import DETAILS, LEFT_ELSEWHERE, UNCLAIMED, Outcome
 from dualwrite.coordinator.sql.dialects.supported import database_of
-from dualwrite.coordinator.sql.engine.connecting import detach_if_pool_disposed
+from dualwrite.coordinator.sql.engine.connecting import close_connection
 from dualwrite.coordinator.sql.engine.database_errors import connected
 from dualwrite.coordinator.sql.engine.engine_checks import (
     discard,
@@ -305,7 +305,7 @@ class SqlDecisionStore:
             try:
                 yield connection
             finally:
-                detach_if_pool_disposed(connection, keep=not self._is_closed)
+                close_connection(connection, keep=not self._is_closed)
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:

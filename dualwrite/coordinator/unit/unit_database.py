@@ -14,7 +14,7 @@ from dualwrite.coordinator.rules.machine import DualWriteMachine, Result, UnitSt
 from dualwrite.coordinator.slots.lent_slot import LentSlot
 from dualwrite.coordinator.slots.unmatched import UnmatchedUnits
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
-from dualwrite.coordinator.sql.engine.connecting import detach_if_pool_disposed
+from dualwrite.coordinator.sql.engine.connecting import close_connection
 from dualwrite.coordinator.sql.engine.database_errors import connected
 from dualwrite.coordinator.sql.engine.engine_checks import discard, require_idle
 from dualwrite.coordinator.steps.driver import UnitDriver
@@ -262,8 +262,7 @@ class SqlUnit:
             if self._connection.get_transaction() is not None:
                 # For example after a COMMIT that raised. SQLAlchemy would pool the connection with it open.
                 discard(self._connection)
-            detach_if_pool_disposed(self._connection)
-            self._connection.close()
+            close_connection(self._connection)
 
     @property
     def _is_undone(self) -> bool | None:

@@ -11,9 +11,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from dualwrite.coordinator.aio.dual_write import AsyncDualWrite
 from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.manager.unit_manager import manager_of
+from dualwrite.coordinator.process.greenlets import greenlet_spawn
 from dualwrite.errors import ConfigurationError, DatabaseNotReadyError, InvalidTransactionStateError
 from dualwrite.ids import TopicPartition
-from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run, write_unit
+from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run, write, write_unit
 from tests.support.coordinator.event_table import CONFIG, slot_rows
 from tests.support.coordinator.fake_consumer import FakeConsumer, FakeGroup, positions
 
@@ -62,6 +64,42 @@ def test_autocommit_is_refused(server_place: AsyncPlace) -> None:
         ):
             with pytest.raises(ConfigurationError, match="AUTOCOMMIT"):
                 await write_unit(dual_write, "one")
+
+    run(main())
+
+
+def is_closed(driver: Any) -> bool:
+    return bool(driver.is_closed() if hasattr(driver, "is_closed") else driver.closed)  # asyncpg has the method
+
+
+def test_a_connection_of_a_unit_in_which_the_engine_is_disposed_of_is_closed_in_the_end(
+    server_place: AsyncPlace,
+) -> None:
+    async def main() -> None:
+        async with server_place.engine() as engine, server_place.dual_write(engine) as dual_write:
+            async with dual_write.transaction() as tx:
+                await write(tx, "one")
+                driver = (await tx.connection.get_raw_connection()).driver_connection
+                await engine.dispose()
+            assert is_closed(driver)
+
+    run(main())
+    assert server_place.in_both("one")
+
+
+def test_a_store_that_was_closed_leaves_no_connection_open(server_place: AsyncPlace) -> None:
+    """A thread that goes on after a close() in time may connect afterwards."""
+
+    async def main() -> None:
+        async with server_place.dual_write() as dual_write:
+            store = manager_of(dual_write).store
+            store.close()
+
+            def read() -> Any:
+                with store.connection() as connection:
+                    return connection.connection.driver_connection
+
+            assert is_closed(await greenlet_spawn(read))
 
     run(main())
 

@@ -57,16 +57,25 @@ def bound_connections(engine: Engine, longest: float = math.inf) -> None:
         dialect.do_ping = WatchedPing(dialect.do_ping)  # type: ignore[method-assign]
 
 
-def detach_if_pool_disposed(connection: Connection, *, keep: bool = True) -> None:
-    """Detach ``connection`` from its pool if the engine was disposed of meanwhile. The caller closes it afterwards:
-    that then closes the driver's connection, instead of returning it to the old pool.
+def close_connection(connection: Connection, *, keep: bool = True) -> None:
+    """Close ``connection``, whose driver's connection goes back to the pool. If the engine was disposed of meanwhile,
+    the driver's connection is closed, too, instead of going back to the old pool.
 
-    :param keep: False to detach the connection in any case.
+    :param keep: False to close the driver's connection in any case.
     """
     pool = connection.engine.pool
     is_there = not (connection.closed or connection.invalidated)
-    if is_there and not (keep and getattr(connection.connection, "_pool", pool) is pool):
-        connection.detach()
+    if not is_there or (keep and getattr(connection.connection, "_pool", pool) is pool):
+        connection.close()
+        return
+    dialect, driver = connection.dialect, connection.connection.dbapi_connection
+    connection.detach()
+    try:
+        connection.close()
+    finally:
+        # SQLAlchemy closes no detached connection of a driver for asyncio that cannot terminate one, as psycopg.
+        if driver is not None and dialect.is_async and not dialect.has_terminate:
+            driver.close()
 
 
 class WatchedPing:
