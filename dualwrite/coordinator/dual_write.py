@@ -282,7 +282,8 @@ class DualWrite(SeekingConsumers, NamesTheBlock):
 
         The slots are given back. Another process under this application name, or the next start, completes what is
         still pending; it may roll back a unit of work that still runs in another thread. A heuristic outcome that the
-        database does not take now is logged at ERROR. A second call only tries that again.
+        database does not take now is logged at ERROR. A second call waits for the units that the first has left, and
+        tries that again.
 
         :raises InvalidTransactionStateError: inside a unit of work.
         """

@@ -210,8 +210,7 @@ class AsyncUnitManager(UnitManager):
     def close(self, timeout: float) -> None:
         """Close, in a thread; see UnitManager. A unit of work that has not ended by then goes on as one of a DualWrite
         does, so its threads stay; and a consumer can be positioned afterwards."""
-        slots = self.process.pool.slots()
         super().close(timeout)
-        if all(slot.user is None for slot in slots):
+        if all(slot.user is None for slot in self.process.pool.slots()):
             for threads in (self._recoverers, self._callers):
                 threads.shutdown(wait=False)

@@ -268,8 +268,10 @@ class Pool:
             for finished, leases in ended.items():
                 self.registry.give_back(leases, finished=finished)
         log_unfinished(self._settings.application, [slot.transactional_id for slot in slots if slot.is_unfinished])
-        with self._guard:
-            self._slots.clear()  # last: a close that was interrupted can be called again
+        with self._guard:  # last: a close that was interrupted can be called again, and one that has left units
+            for slot in slots:
+                if slot.user is None:
+                    self._slots.pop(slot.transactional_id, None)
 
     def wait_idle(self, timeout: float) -> bool:
         """Wait up to ``timeout`` seconds until no slot is in use, the background has completed every earlier unit of
@@ -376,6 +378,8 @@ class Pool:
         try:
             lease = self.registry.lease_one(self._settings.size, self._observe)
             slot = None if lease is None else self._add(lease, user)
+            if lease is not None and slot is None:
+                self.registry.give_back([lease], finished=False)
         except BaseException:
             if lease is not None and all(slot.lease != lease for slot in self._slots.values()):
                 self.registry.forget([lease])  # not used: it can be taken again
@@ -384,10 +388,12 @@ class Pool:
             self._sweeper.look(again=False)
         return slot
 
-    def _add(self, lease: Lease, user: object) -> Slot:
-        """Make the slot of a new lease, in use by ``user``."""
+    def _add(self, lease: Lease, user: object) -> Slot | None:
+        """Make the slot of a new lease, in use by ``user``; None if the pool was closed meanwhile."""
         name = lease.transactional_id
         with self._guard:
+            if self._closed:
+                return None
             self._slots[name] = slot = Slot(
                 self._runtime,
                 lease,

@@ -249,6 +249,41 @@ def test_a_unit_that_a_close_did_not_wait_for_goes_on_as_one_of_a_blocking_dual_
     assert sqlite_place.in_both("one")
 
 
+def test_a_unit_that_begins_just_before_a_close_outlasts_that_and_another_one(
+    sqlite_place: AsyncPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with (
+            sqlite_place.engine(connect_args={"timeout": 0.5}) as engine,  # of the leases, which the close gives back
+            sqlite_place.dual_write(engine) as dual_write,
+        ):
+            loop, pool = asyncio.get_running_loop(), manager_of(dual_write).process.pool
+            may_begin, may_leave, is_inside = asyncio.Event(), asyncio.Event(), threading.Event()
+            close = pool.close
+
+            def close_late(timeout: float) -> None:
+                loop.call_soon_threadsafe(may_begin.set)
+                assert is_inside.wait(PATIENCE)
+                close(timeout)
+
+            async def unit() -> None:
+                await may_begin.wait()
+                async with dual_write.transaction() as tx:
+                    await write(tx, "one")
+                    is_inside.set()
+                    await may_leave.wait()
+
+            task = asyncio.create_task(unit())
+            monkeypatch.setattr(pool, "close", close_late)
+            for _ in range(2):
+                await dual_write.close(0)
+            may_leave.set()
+            await task
+
+    run(main())
+    assert sqlite_place.in_both("one")
+
+
 def test_a_unit_whose_generator_is_closed_is_ended_by_one_task_at_a_time(sqlite_place: AsyncPlace) -> None:
     """Its block has it ended as it is left, and again as it is collected."""
     failed: list[Any] = []

@@ -1,4 +1,5 @@
-"""What the pool does for units of work of an event loop: slots without a wait, and waits that are given up."""
+"""What the pool does for units of work of an event loop: slots without a wait, waits that are given up, and units that
+a close does not wait for."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -76,3 +77,32 @@ def test_a_wait_cancelled_while_its_slot_is_leased_leaves_the_slot_free(world: P
     pool.acquire("cancelled")
     assert users(pool) == []
     assert pool.acquire("next").transactional_id == "a-0"
+
+
+def test_a_slot_that_is_leased_while_the_pool_closes_goes_to_no_unit_and_is_given_back(world: PoolWorld) -> None:
+    pool = world.pool(size=1)
+    look = world.leases.take
+
+    def take(*arguments: object, **options: object) -> object:
+        pool.close(0)
+        return look(*arguments, **options)  # type: ignore[arg-type]
+
+    world.leases.take = take  # type: ignore[method-assign, assignment]
+    with pytest.raises(InvalidTransactionStateError, match="closed"):
+        pool.acquire("late")
+    assert (users(pool), pool.registry.held) == ([], [])
+    assert world.leases.row("a-0").remaining == 0
+
+
+def test_a_second_close_waits_for_the_unit_that_the_first_has_left(world: PoolWorld) -> None:
+    pool = world.pool()
+    slot = world.warm(pool.acquire("unit"))
+    pool.close(0)
+    with ThreadPoolExecutor(1) as threads:
+        closing = threads.submit(pool.close, 3000)
+        assert users(pool) == ["unit"]
+        assert not closing.done()
+        pool.release("unit")
+        closing.result(20)
+    assert slot.user is None
+    assert pool.slots() == []
