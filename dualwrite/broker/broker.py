@@ -169,7 +169,13 @@ def _stop_request(loop: asyncio.AbstractEventLoop, *, embedded: bool) -> asyncio
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, stopped.set)
     if embedded:
-        loop.add_reader(sys.stdin.fileno(), stopped.set)  # the parent writes nothing: stdin is readable only at its end
+        stdin = sys.stdin.fileno()
+
+        def parent_has_ended() -> None:  # it writes nothing, so stdin is readable only at its end, and from then on
+            loop.remove_reader(stdin)
+            stopped.set()
+
+        loop.add_reader(stdin, parent_has_ended)
     return stopped
 
 

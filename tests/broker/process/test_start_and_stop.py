@@ -1,5 +1,6 @@
 """The start and the stop of a broker, in this process: no step comes before another one that it needs."""
 
+import asyncio
 import os
 import signal
 import sys
@@ -172,6 +173,24 @@ def test_only_an_embedded_broker_waits_for_the_one_before_it(
     with pytest.raises(ConfigurationError, match="in use"):
         serve(options(tmp_path, embedded=embedded))
     assert [wait > 0 for wait in waits] == [embedded]
+
+
+def test_an_embedded_broker_looks_no_more_at_its_stdin_once_its_parent_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The end of a pipe can be read again and again: the event loop would never rest during the stop."""
+    broker_end, parents_end = os.pipe()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        with os.fdopen(broker_end) as stdin:
+            monkeypatch.setattr(sys, "stdin", stdin)
+            stopped = module._stop_request(loop, embedded=True)
+            os.close(parents_end)
+            await asyncio.wait_for(stopped.wait(), 20)
+            assert not loop.remove_reader(stdin.fileno()), "there was one"
+
+    asyncio.run(main())
 
 
 # --- the ready file
