@@ -91,7 +91,9 @@ class SaslListeners:
             yield partial(asyncio.to_thread, keys.refresh), interval_ms
 
     def close(self) -> None:
-        """Check no more passwords."""
+        """Check no more passwords, and wait for no keys."""
+        for keys, _ in self._keys.values():
+            keys.close()
         for authentication in self.authentications.values():
             authentication.close()
 

@@ -7,6 +7,7 @@ send such a token. Source: KIP-768; Kafka's RefreshingHttpsJwks and JwksFileVeri
 import http.client
 import json
 import logging
+import queue
 import threading
 import urllib.error
 import urllib.parse
@@ -66,6 +67,14 @@ class TokenKeys:
         self._keys: tuple[Key, ...] = ()
         self._read_at = -_LEAST_SECONDS_BETWEEN
         self._reading = threading.Lock()
+        self._answers: queue.SimpleQueue[bytes | Exception] = queue.SimpleQueue()
+        """For the reading in progress, or the last one."""
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Wait for no answer: the broker stops."""
+        self._is_closed = True
+        self._answers.put(_stopped())
 
     def load(self) -> None:
         """Read the set for the first time. A server that does not answer is tried again later.
@@ -107,10 +116,31 @@ class TokenKeys:
         try:
             self._read()
         except _FAILURES as error:
-            logger.warning("%s", self._failure_message(error))
+            if not self._is_closed:
+                logger.warning("%s", self._failure_message(error))
 
     def _read(self) -> None:
+        """Read the set, in a thread that does not hold up the end of the process."""
         self._read_at = self._clock.monotonic()
+        self._answers = answers = queue.SimpleQueue[bytes | Exception]()
+        if self._is_closed:  # after that: close() answers in this queue, or is seen here
+            raise _stopped()
+        threading.Thread(target=self._ask, args=(answers,), name="token-keys", daemon=True).start()
+        answer = answers.get()
+        try:
+            if isinstance(answer, Exception):
+                raise answer
+            self._keys = _keys_in(answer)
+        finally:
+            del answer  # an error refers to this frame, and may hold a connection open
+
+    def _ask(self, answers: "queue.SimpleQueue[bytes | Exception]") -> None:
+        try:
+            answers.put(self._content())
+        except Exception as error:  # noqa: BLE001  raised where it is waited for
+            answers.put(error)
+
+    def _content(self) -> bytes:
         request = urllib.request.Request(self.url, headers={"Accept": "application/json"})  # noqa: S310  checked setting
         with _open(request, timeout=_TIMEOUT_SECONDS) as response:
             content = bytearray()
@@ -120,7 +150,7 @@ class TokenKeys:
                     raise ValueError(f"it is larger than {_MOST_BYTES} bytes")
                 if self._clock.monotonic() - self._read_at > _LONGEST_SECONDS:
                     raise ValueError(f"it is not complete after {_LONGEST_SECONDS:.0f} seconds")
-        self._keys = _keys_in(bytes(content))
+        return bytes(content)
 
     def _failure_message(self, error: Exception) -> str:
         remaining = f"the {len(self._keys)} known keys remain" if self._keys else "no token can be verified until then"
@@ -150,6 +180,10 @@ class TokenVerifier:
                 raise InvalidTokenError(f"it is signed, and {JWKS_URL} is not set")
             key = self._keys.key(header.key_id)
         return check_token(token, key, self._rules, self._clock.wall_ms())
+
+
+def _stopped() -> InterruptedError:
+    return InterruptedError("the broker stops")
 
 
 def _keys_in(content: bytes) -> tuple[Key, ...]:

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import pytest
 
 from dualwrite.broker.access.oauth_tokens import InvalidTokenError, TokenRules
+from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.broker.token_keys import TokenKeys, TokenVerifier
 from dualwrite.errors import ConfigurationError
 from dualwrite.wire.error_codes import ErrorCode
@@ -21,7 +22,16 @@ from tests.support.broker.token_makers import public_jwk, token
 from tests.support.forked import ForkedBroker
 from tests.support.requests.calls import new_topic
 from tests.support.requests.raw_client import RawClient
-from tests.support.requests.sasl_calls import OPEN, SASL, log_in, log_of, sasl_broker, unsecured_token
+from tests.support.requests.sasl_calls import (
+    CONFIG,
+    OPEN,
+    SASL,
+    add_users,
+    log_in,
+    log_of,
+    sasl_broker,
+    unsecured_token,
+)
 from tests.support.waiting import eventually
 
 
@@ -184,6 +194,32 @@ def test_a_server_that_answers_byte_by_byte_is_given_up(
     assert "it is not complete after 15 seconds" in caplog.text
 
 
+def test_a_server_that_does_not_answer_holds_up_no_end(
+    server: KeyServer, clock: ScriptedClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked, may_answer = Event(), Event()
+
+    def hang(_: socket.socket) -> None:
+        asked.set()
+        may_answer.wait(20)
+
+    keys = TokenKeys(server.url, clock)
+    keys.load()
+    server.raw = hang
+    readings = [Thread(target=keys.refresh) for _ in range(2)]
+    for reading in readings:
+        reading.start()
+    assert asked.wait(20)
+    keys.close()
+    for reading in readings:
+        reading.join(20)
+    assert not any(reading.is_alive() for reading in readings)
+    assert "cannot read" not in caplog.text, "it has not waited until it gave up"
+    may_answer.set()
+    assert server.requests == 2, "the second reading asks no more"
+    assert keys.key("key") is not None
+
+
 def test_a_server_that_does_not_answer_at_the_start_is_tried_again(
     clock: ScriptedClock, caplog: pytest.LogCaptureFixture, server: KeyServer
 ) -> None:
@@ -321,6 +357,24 @@ def test_a_broker_reads_its_keys_again_now_and_then(tmp_path: Path) -> None:
         assert not logs_in()
         write(file, public_jwk("RSA2"))
         assert eventually(logs_in)
+
+
+def test_a_broker_ends_while_it_reads_its_keys(tmp_path: Path, server: KeyServer) -> None:
+    asked, may_answer = Event(), Event()
+
+    def hang(_: socket.socket) -> None:
+        asked.set()
+        may_answer.wait(60)
+
+    add_users(tmp_path)
+    url = {"sasl.oauthbearer.jwks.endpoint.url": server.url, "sasl.oauthbearer.jwks.endpoint.refresh.ms": "1000"}
+    with EmbeddedBroker(tmp_path, config={**CONFIG, **url}) as running:
+        server.raw = hang
+        assert asked.wait(20)
+        running.stop(60)
+    may_answer.set()
+    assert "cannot read" not in log_of(running), "it has not waited until it gave up"
+    assert log_of(running).endswith("stopped\n")
 
 
 def test_each_listener_may_have_its_own_mechanisms(tmp_path: Path) -> None:
