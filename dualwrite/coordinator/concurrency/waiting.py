@@ -17,6 +17,7 @@ Three rules follow, in this module and for its users:
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from dualwrite.coordinator.ports.runtime import Runtime
 
@@ -51,7 +52,7 @@ class Bell:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._tickets: deque[Ticket] = deque()
-        """The methods of a deque are atomic. A ticket whose thread has gone stays until the next ring."""
+        """The methods of a deque are atomic. A ticket whose wait was interrupted stays until the next ring."""
 
     def draw(self) -> Ticket:
         """A ticket for one wait."""
@@ -75,12 +76,20 @@ class Bell:
         deadline = self._runtime.monotonic() + timeout
         while True:
             ticket = self.draw()
-            if is_true():
-                return True
-            left = deadline - self._runtime.monotonic()
-            if left <= 0:
-                return False
-            ticket.wait(left)
+            try:
+                if is_true():
+                    return True
+                left = deadline - self._runtime.monotonic()
+                if left <= 0:
+                    return False
+                ticket.wait(left)
+            finally:
+                self._drop(ticket)
+
+    def _drop(self, ticket: Ticket) -> None:
+        """Let go of ``ticket``, whose wait has ended: a bell may never ring."""
+        with suppress(ValueError):  # it has rung
+            self._tickets.remove(ticket)
 
 
 class Flag:

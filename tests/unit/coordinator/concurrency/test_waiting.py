@@ -1,13 +1,16 @@
 """Waiting and waking: what is waited for is noticed, and an exception at any place leaves nothing locked."""
 
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
 import pytest
 
-from dualwrite.coordinator.concurrency.waiting import Bell, Flag, TaskThread
+from dualwrite.coordinator.concurrency import waiting
+from dualwrite.coordinator.concurrency.waiting import Bell, Flag, TaskThread, Ticket
+from dualwrite.coordinator.ports.runtime import Runtime
 from dualwrite.coordinator.process.this_process import THIS_PROCESS, ThisProcess
 from tests.support.striking import PACKAGE, Striker
 from tests.support.user_errors import LimitError
@@ -132,6 +135,24 @@ def test_a_lost_wake_up_is_made_up_for_by_the_next_look(monkeypatch: pytest.Monk
     monkeypatch.setattr("dualwrite.coordinator.concurrency.waiting.LOOK_INTERVAL", 0.001)
     looks: list[int] = []
     assert Bell(THIS_PROCESS).wait(lambda: looks.append(1) or len(looks) > 5, LONG)  # type: ignore[func-returns-value]
+
+
+def test_a_wait_that_lasts_keeps_no_tickets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The heartbeat waits for a flag that is set at the end of the process: a ticket a second would be kept."""
+    drawn: list[weakref.ref[Ticket]] = []
+
+    def noted(runtime: Runtime) -> Ticket:
+        ticket = Ticket(runtime)
+        drawn.append(weakref.ref(ticket))
+        return ticket
+
+    monkeypatch.setattr(waiting, "LOOK_INTERVAL", 0.001)
+    monkeypatch.setattr(waiting, "Ticket", noted)
+    bell, looks = Bell(THIS_PROCESS), iter([False] * 20)
+    assert bell.wait(lambda: next(looks, True), LONG)
+    assert not bell.wait(lambda: False, 0.01)
+    assert len(drawn) > 10
+    assert not [ticket for ticket in drawn if ticket() is not None]
 
 
 def test_a_bell_that_rings_in_many_threads_rings_once_for_each_ticket() -> None:
