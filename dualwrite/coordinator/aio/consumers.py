@@ -8,10 +8,12 @@ import asyncio
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_in_thread
 from typing import Any, Literal, Protocol, cast
 
+from dualwrite.coordinator.concurrency.waiting import LOOK_INTERVAL
 from dualwrite.coordinator.offsets.consumers import KafkaConsumer, OffsetReset
 from dualwrite.coordinator.offsets.seeking import Seeker
 from dualwrite.coordinator.process.greenlets import greenlet_spawn, wait_for
@@ -108,7 +110,7 @@ class AsyncSeekingConsumers:
                     "the consumer is polled in the event loop's thread, which blocks that: poll in another one "
                     "(asyncio.to_thread), or use confluent_kafka.aio.AIOConsumer"
                 )
-            asyncio.run_coroutine_threadsafe(self._ready(), loop).result()
+            _run_in(loop, self._ready)
             seek = functools.partial(put, auto_offset_reset=auto_offset_reset)
             self._seeker.run_in_this_thread(lambda: seek(consumer, partitions))
 
@@ -117,6 +119,30 @@ class AsyncSeekingConsumers:
     async def _ready(self) -> None:
         self._seeker.check_loop()
         await greenlet_spawn(self._seeker.know_database)
+
+
+def _run_in(loop: asyncio.AbstractEventLoop, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run the coroutine that ``make`` returns in ``loop``, from another thread.
+
+    :raises InvalidTransactionStateError: if ``loop`` is closed before that: it never runs the coroutine then.
+    """
+    coroutine = make()
+    running: Future[None] = Future()
+    try:
+        running = asyncio.run_coroutine_threadsafe(coroutine, loop)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise
+    while not running.done() and not loop.is_closed():
+        wait_in_thread([running], LOOK_INTERVAL)
+    if running.done():
+        running.result()
+        return
+    if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+        coroutine.close()
+    raise InvalidTransactionStateError(
+        "the event loop in which on_assign() was called is closed: stop polling before the event loop ends"
+    )
 
 
 def awaited(consumer: Any, threads: ThreadPoolExecutor) -> KafkaConsumer:

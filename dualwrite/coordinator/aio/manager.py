@@ -75,7 +75,12 @@ class AsyncUnitManager(UnitManager):
     def check_loop(self) -> None:
         """Remember the event loop of the first use, and refuse another: connections and tasks belong to one."""
         self.check_process()
-        loop = asyncio.get_running_loop()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise InvalidTransactionStateError(
+                "no event loop of asyncio runs here: use an AsyncDualWrite in a coroutine that asyncio runs"
+            ) from None
         if self._loop is None:
             self._loop = loop
         elif self._loop is not loop:

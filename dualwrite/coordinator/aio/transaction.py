@@ -229,7 +229,7 @@ class AsyncTransaction(BaseTransaction):
         self._forget_begun()
         forgotten, self._made = self._made, []
         if self._call is not None:
-            await self._call
+            await asyncio.wait([self._call])  # which leaves the future to that call if this task is cancelled
             return InvalidTransactionStateError(
                 "a call of another task was in progress when the block of this unit of work ended: await all calls in "
                 "the block"

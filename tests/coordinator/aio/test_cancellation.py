@@ -2,6 +2,7 @@
 task is told which, and the next unit works."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -200,6 +201,40 @@ def test_tasks_cancelled_twice_learn_the_true_outcome_or_that_it_is_in_doubt(
     make = maker(sqlite_place)
     told, _ = run(cancel_everywhere(sqlite_place, plain, everything, make, is_cold=False, again=again))
     assert told > 5
+
+
+def test_a_call_of_another_task_that_the_end_waits_for_is_cancelled_with_all_tasks_and_nothing_else(
+    sqlite_place: AsyncPlace,
+) -> None:
+    calls: list[asyncio.Task[None]] = []
+
+    async def main() -> None:
+        may_produce, others = threading.Event(), asyncio.all_tasks()
+
+        def before_effect(request: str) -> None:
+            if request == "produce":
+                may_produce.wait(20)
+
+        sqlite_place.kafka.before_effect = before_effect
+        async with sqlite_place.dual_write() as dual_write:
+
+            async def unit() -> None:
+                async with dual_write.transaction() as tx:
+                    calls.append(asyncio.create_task(tx.produce("events", "late")))
+                    await asyncio.sleep(0)
+
+            leaving = asyncio.create_task(unit())
+            while len(asyncio.all_tasks() - others) < 3:  # with the end of the block
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            for task in asyncio.all_tasks() - others:
+                task.cancel()
+            may_produce.set()
+            for task in (leaving, *calls):
+                assert isinstance(await settled(task), asyncio.CancelledError)
+
+    run(main())
+    assert sqlite_place.in_both()
 
 
 def test_a_cancelled_wait_for_a_slot_does_not_delay_the_other_waiters(sqlite_place: AsyncPlace) -> None:

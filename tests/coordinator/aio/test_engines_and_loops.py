@@ -18,6 +18,7 @@ from dualwrite.ids import TopicPartition
 from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run, write, write_unit
 from tests.support.coordinator.event_table import CONFIG, slot_rows
 from tests.support.coordinator.fake_consumer import FakeConsumer, FakeGroup, positions
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow_cases("psycopg")
 
@@ -193,3 +194,42 @@ def test_the_first_connection_is_made_in_the_loop(
 
     run(main())
     assert made[0]
+
+
+@pytest.mark.parametrize("is_closed_before", [True, False])
+def test_a_consumers_callback_after_its_loop_has_ended_raises_and_waits_for_nothing(
+    sqlite_place: AsyncPlace, is_closed_before: bool
+) -> None:
+    """As that of a thread that polls while the program ends, and would never end."""
+    loop, consumer, errors = asyncio.new_event_loop(), FakeConsumer(FakeGroup()), list[BaseException]()
+
+    async def begin() -> tuple[AsyncDualWrite, Callable[..., None]]:
+        dual_write = AsyncDualWrite(create_async_engine(sqlite_place.url), CONFIG, application="orders")
+        return dual_write, dual_write.on_assign()
+
+    dual_write, on_assign = loop.run_until_complete(begin())
+
+    def poll() -> None:
+        try:
+            on_assign(consumer, positions(TopicPartition("in", 0)))
+        except InvalidTransactionStateError as error:
+            errors.append(error)
+
+    polling = threading.Thread(target=poll, daemon=True)
+    if is_closed_before:
+        loop.close()
+    polling.start()
+    if not is_closed_before:
+        assert eventually(lambda: bool(loop._ready))  # type: ignore[attr-defined]  # it waits for the loop
+        loop.close()
+    polling.join(20)
+    assert [str(error).partition(":")[0] for error in errors] == [
+        "the event loop in which on_assign() was called is closed"
+    ]
+    run(dual_write.close())
+
+
+def test_no_callback_is_made_outside_of_an_event_loop(sqlite_place: AsyncPlace) -> None:
+    dual_write = AsyncDualWrite(create_async_engine(sqlite_place.url), CONFIG, application="orders")
+    with pytest.raises(InvalidTransactionStateError, match="no event loop of asyncio runs here"):
+        dual_write.on_assign()
