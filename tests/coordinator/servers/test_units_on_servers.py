@@ -3,18 +3,19 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
-from sqlalchemy import Connection, Engine, create_engine, insert, inspect, select, text, update
+from sqlalchemy import Connection, Engine, NullPool, create_engine, insert, inspect, select, text, update
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.sql.engine import connecting
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.coordinator.sql.unit_bounds import begin_unit
 from dualwrite.errors import DatabaseUnavailableError, InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState, ProducerIdentity, TopicPartition
-from tests.support.coordinator.event_table import TakingStore, events, is_closed, ready_engine, stored_values
+from tests.support.coordinator.event_table import TakingStore, events, is_closed, ready_engine, slot_rows, stored_values
 from tests.support.coordinator.fake_consumer import FakeConsumer, FakeGroup, positions
 from tests.support.coordinator.fake_kafka import FakeKafka
 from tests.support.coordinator.usual_unit import write, write_unit
@@ -191,6 +192,23 @@ def test_a_connection_of_a_unit_in_which_the_engine_is_disposed_of_is_closed_in_
         engine.dispose()
     assert is_closed(driver, engine)
     assert (stored_values(engine), kafka.committed) == (["one"], ["one"])
+
+
+def test_a_close_in_a_process_that_starts_no_more_threads_gives_the_slots_back(
+    make_dual_write: Make, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a handler of atexit from Python 3.12 on."""
+
+    def refuse(*_: object) -> NoReturn:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    engine = ready_engine(database_url, poolclass=NullPool)
+    dual_write = make_dual_write(engine)
+    write_unit(dual_write, "one")
+    with monkeypatch.context() as patch:
+        patch.setattr(connecting, "start_thread", refuse)
+        dual_write.close()
+    assert slot_rows(engine)["orders-0"].owner == ""
 
 
 def test_an_error_that_leaves_the_block_rolls_both_back(

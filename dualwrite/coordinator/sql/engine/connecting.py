@@ -129,6 +129,12 @@ class BoundedCreator:
         attempt = _Attempt(lambda: self._create(connection_record))
         try:
             attempt.begin()
+        except RuntimeError:  # the process starts no more threads: from Python 3.12 on a handler of atexit cannot
+            return self._create(connection_record)
+        except BaseException:
+            attempt.give_up()
+            raise
+        try:
             limit.watch(attempt.outcome(limit))
         except BaseException:
             attempt.give_up()
