@@ -181,7 +181,8 @@ class Block(BaseBlock[Transaction]):
         block = held() if isinstance(held, weakref.ref) else held
         # No call between this line and ``try``: an exception could come there, with the block in this frame and the
         # unit not ended.
-        assert block is not None
+        if block is None:  # Python collects it, with the generator that it was entered in: its __del__ ends the unit
+            return
         unit, joined = block._unit, block._joined
         if joined is not None:
             if error is not None:

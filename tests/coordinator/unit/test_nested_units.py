@@ -1,5 +1,6 @@
 """A unit of work inside another one of the same DualWrite: it joins, and its failure is the whole unit's."""
 
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -225,3 +226,24 @@ def test_a_unit_inside_a_suspended_generators_is_lost_with_it_on_both_sides(
         write(tx, "caller's")
     generator.close()  # type: ignore[attr-defined]
     assert in_both(sqlite_engine, kafka)
+
+
+def test_a_unit_of_a_generator_that_is_collected_in_a_cycle_ends_without_a_word(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    """As at the end of the interpreter: Python clears the weak references to what it collects, and then closes the
+    generator."""
+
+    def unit(itself: list[Any]) -> Iterator[list[Any]]:
+        with dual_write.transaction() as tx:
+            write(tx, "generator's")
+            yield itself
+
+    cycle: list[Any] = []
+    cycle.append(unit(cycle))
+    next(cycle[0])
+    del cycle
+    gc.collect()  # an exception would be a warning, and so an error
+    with dual_write.transaction() as tx:
+        write(tx, "one")
+    assert in_both(sqlite_engine, kafka, "one")
