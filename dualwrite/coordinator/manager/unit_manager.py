@@ -263,8 +263,10 @@ class UnitManager:
         with after_fork.lock:
             if not self._is_own_process:
                 inherited = self.process.pool
-                INHERITED.append(self.engine.pool)
-                self.engine.dispose(close=False)
+                if self.engine.pool not in after_fork.own_pools:
+                    INHERITED.append(self.engine.pool)
+                    self.engine.dispose(close=False)
+                    after_fork.own_pools.add(self.engine.pool)
                 self._begin_process()
                 inherited.abandon()
 

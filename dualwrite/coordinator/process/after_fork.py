@@ -2,6 +2,7 @@
 
 import os
 import threading
+from weakref import WeakSet
 
 INHERITED: list[object] = []
 """Units of work, connections and engines that a forked process got from its parent. Collecting a connection would roll
@@ -17,6 +18,8 @@ class _AfterFork:
 
     def renew(self) -> None:
         self.lock = threading.Lock()
+        self.own_pools: WeakSet[object] = WeakSet()
+        """The pools of engines that this process has made in place of its parent's: DualWrites may share an engine."""
 
 
 after_fork = _AfterFork()

@@ -245,6 +245,21 @@ def test_a_child_keeps_its_parents_connections_as_they_are(dual_write: DualWrite
 
 
 @forks
+def test_a_child_with_two_dual_writes_on_one_engine_keeps_the_connections_that_it_has_made(
+    dual_write: DualWrite, make_dual_write: Make, sqlite_engine: Engine
+) -> None:
+    other = make_dual_write(application="other")
+
+    def use() -> bool:
+        dual_write.wait_idle(0)
+        own = sqlite_engine.pool
+        other.wait_idle(0)
+        return sqlite_engine.pool is own
+
+    assert in_child(use)
+
+
+@forks
 def test_a_child_makes_its_own_objects_although_a_thread_of_its_parent_does_the_same_now(dual_write: DualWrite) -> None:
     with after_fork.lock:
         assert in_child(lambda: dual_write.wait_idle(0) and manager_of(dual_write).process.pid == os.getpid())
