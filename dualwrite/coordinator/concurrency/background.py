@@ -112,8 +112,12 @@ class Background:
             delay = min(2 * delay, LONGEST_DELAY)
 
     def _log(self, error: Exception, before: Exception | None) -> None:
-        """Log ``error``, which will be tried again, unless the attempt before raised the same."""
-        if repr(error) != repr(before):
-            message = "%s: %s; trying again until it succeeds, at intervals of up to %g s"
-            is_known = isinstance(error, DualWriteError)
-            _LOG.warning(message, self._name, error, LONGEST_DELAY, exc_info=None if is_known else error)
+        """Log ``error``, which will be tried again unless this is closed, if the attempt before raised another."""
+        if repr(error) == repr(before):
+            return
+        is_known = isinstance(error, DualWriteError)
+        follows = f"trying again until it succeeds, at intervals of up to {LONGEST_DELAY:g} s"
+        if self._closed:
+            follows = "not tried again, as it is closed"
+        level = logging.INFO if self._closed and is_known else logging.WARNING
+        _LOG.log(level, "%s: %s; %s", self._name, error, follows, exc_info=None if is_known else error)

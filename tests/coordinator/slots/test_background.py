@@ -8,7 +8,7 @@ import pytest
 from dualwrite.coordinator.concurrency.background import Background
 from dualwrite.coordinator.process.this_process import THIS_PROCESS, ThisProcess
 from dualwrite.coordinator.rules.lease import Lease, LeaseLostError
-from dualwrite.errors import ConfigurationError, KafkaUnavailableError
+from dualwrite.errors import ConfigurationError, InvalidTransactionStateError, KafkaUnavailableError
 from tests.support.waiting import eventually
 
 LONG = 20.0
@@ -204,3 +204,21 @@ def test_an_error_is_logged_once_as_long_as_it_stays_the_same(caplog: pytest.Log
         "orders-recovery: done, after errors",
     ]
     assert not any(line.exc_info for line in caplog.records)
+
+
+def test_the_error_of_work_that_is_closed_promises_no_further_attempt(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "dualwrite")
+    began, may_fail = threading.Event(), threading.Event()
+
+    def act() -> None:
+        began.set()
+        assert may_fail.wait(20)
+        raise InvalidTransactionStateError("closed")
+
+    background = Background(THIS_PROCESS, act, "orders-0")
+    background.start()
+    assert began.wait(20)
+    assert not background.close(0)
+    may_fail.set()
+    assert background.wait(20)
+    assert caplog.messages == ["orders-0: closed; not tried again, as it is closed"]
