@@ -228,6 +228,8 @@ class UnitManager:
         """Recover in a background thread, again and again until that succeeds, or a setting is found to be wrong; see
         DualWrite.recover."""
         self.require_outside()
+        if self._recovery.closed:
+            raise InvalidTransactionStateError("this DualWrite is closed: make a new one")
         self._recovery.start()
 
     def sweep(self, only: Collection[str] | None = None) -> tuple[dict[str, Outcome], list[Exception]]:

@@ -107,6 +107,9 @@ def test_a_closed_dual_write_is_of_no_use_and_can_be_closed_again(
     dual_write.close()
     with pytest.raises(InvalidTransactionStateError, match="closed"):
         write_unit(dual_write, "two")
+    for wait in (True, False):
+        with pytest.raises(InvalidTransactionStateError, match="closed"):
+            dual_write.recover(wait=wait)
     assert in_both(sqlite_engine, kafka, "one")
 
 
