@@ -194,6 +194,15 @@ class ControlPlane:
             self._cluster.persist(attempt)
         return first_offsets
 
+    def hides(self, topic: str) -> bool:
+        """True if this client may not describe ``topic``: then describe_transaction leaves its partitions out."""
+
+        def attempt(deadline: float) -> bool:
+            described = self._cluster.described_topics([topic], deadline)
+            return any(entry.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED for entry in described)
+
+        return self._cluster.persist(attempt)
+
     def list_transactions(self) -> list[TransactionListing]:
         """ListTransactions at every broker, as each coordinates some of the transactional ids."""
 

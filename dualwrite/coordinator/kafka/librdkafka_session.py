@@ -4,10 +4,12 @@ nor every error."""
 from dualwrite.client.admin.control_plane import ControlPlane, TransactionDescription
 from dualwrite.client.librdkafka.deliveries import Deliveries
 from dualwrite.client.librdkafka.errors import is_fenced, is_permanent, is_purged
-from dualwrite.client.terms.error_classes import TAKEN_OVER
+from dualwrite.client.terms.error_classes import TAKEN_OVER, error_for
 from dualwrite.client.terms.transaction_states import ONGOING
 from dualwrite.errors import FencedError, KafkaRefusedError, PrepareFailedError
 from dualwrite.ids import Anchor, ProducerIdentity, TopicPartition
+from dualwrite.wire.apis import ApiKey
+from dualwrite.wire.error_codes import ErrorCode
 
 _OFFSETS = "__consumer_offsets"
 
@@ -56,11 +58,18 @@ class LibrdkafkaSession:
         """The coordinator's description of the open transaction, which has all partitions of ``sent``.
 
         :raises PrepareFailedError: if the coordinator does not agree.
+        :raises KafkaRefusedError: if this client may not see whether the offsets are in it.
         :raises FencedError: if another producer has taken over.
         """
         described = self._described()
         missing = [str(partition) for partition in sorted(sent.partitions - described.partitions)]
         if has_offsets and not _of_offsets(described):
+            if described.state == ONGOING and self._control.hides(_OFFSETS):
+                operation = (
+                    f"transaction of {self._transactional_id}: whether it has the offsets is not shown to this client: "
+                    f"grant DESCRIBE on the topic {_OFFSETS}"
+                )
+                raise error_for(ApiKey.METADATA, operation, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             missing.append(_OFFSETS)
         if described.state != ONGOING or missing:
             absent = f" without {', '.join(missing)}" if missing else ""

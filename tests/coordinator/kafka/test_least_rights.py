@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
 from sqlalchemy import Engine, insert
 
 from dualwrite.broker.access.acls import AclOperation, PatternType, ResourceType
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.coordinator.dual_write import DualWrite
-from dualwrite.errors import DualWriteError
+from dualwrite.errors import DualWriteError, KafkaRefusedError
 from tests.support.coordinator.event_table import events, ready_engine, stored_values
 from tests.support.peer_clients.kafka_helpers import visible
 from tests.support.requests.acl_calls import EVERY_ACL, acl, create, delete
@@ -79,6 +80,13 @@ def write(made: DualWrite, topic: str, value: str) -> None:
         tx.produce(topic, value)
 
 
+def write_with_offsets(made: DualWrite, topic: str, consumer: Consumer) -> None:
+    with made.transaction() as tx:
+        tx.send_offsets(consumer)
+        tx.execute(insert(events).values(value="b"))
+        tx.produce(topic, "b")
+
+
 def die(step: str) -> None:
     if step in ("COMMIT_KAFKA", "FINISH_LATER"):
         raise SystemExit
@@ -120,6 +128,40 @@ def test_without_a_right_nothing_is_written_and_the_error_is_the_librarys(
         write(made, topic, "a")
     assert stored_values(engine) == []
     assert visible(broker.listeners[OPEN], topic) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("producer", PRODUCERS)
+def test_offsets_beside_a_record_need_one_more_right_with_librdkafka(
+    broker: EmbeddedBroker, engine: Engine, producer: str
+) -> None:
+    """The coordinator leaves a topic that the client may not describe out of what it says of the transaction."""
+    topic = new_place(broker)
+    grant(broker, topic, topic)
+    of_group = acl(AclOperation.READ, ResourceType.GROUP, topic, principal=f"User:{ALICE}")
+    of_offsets = acl(AclOperation.DESCRIBE, ResourceType.TOPIC, "__consumer_offsets", principal=f"User:{ALICE}")
+    reading = {"group.id": topic, "enable.auto.commit": "false", "isolation.level": "read_committed"}
+    consumer = Consumer(config(broker, **reading))
+    with (
+        RawClient(broker.listeners[OPEN]) as admin,
+        DualWrite(engine, config(broker), application=topic, producer=producer, pool_size=1) as made,
+    ):
+        create(admin, [of_group])
+        write(made, topic, "a")
+        consumer.subscribe([topic], on_assign=made.seek_to_committed)
+        assert consumer.consume(1, timeout=60)
+        if producer == "librdkafka":
+            with pytest.raises(KafkaRefusedError, match="grant DESCRIBE on the topic __consumer_offsets"):
+                write_with_offsets(made, topic, consumer)
+            assert stored_values(engine) == ["a"]
+            create(admin, [of_offsets])
+            made.seek_to_committed(consumer)
+            assert consumer.consume(1, timeout=60)
+        write_with_offsets(made, topic, consumer)
+        delete(admin, replace(EVERY_ACL, resource_name="__consumer_offsets"))
+    consumer.close()
+    assert sorted(stored_values(engine)) == ["a", "b"]
+    assert sorted(visible(broker.listeners[OPEN], topic)) == [b"a", b"b"]
 
 
 @pytest.mark.slow

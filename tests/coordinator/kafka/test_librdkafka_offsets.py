@@ -38,6 +38,27 @@ def test_offsets_that_the_coordinator_does_not_know_of_are_not_prepared() -> Non
         rig.participant.prepare_transaction()
 
 
+def test_offsets_that_this_client_may_not_see_are_refused_with_the_right_to_grant() -> None:
+    """It is not known that they are missing, and no other attempt shows more."""
+    rig = LibrdkafkaRig().begun(T0)
+    rig.control.hidden = {OFFSETS.topic}
+    rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
+    with pytest.raises(KafkaRefusedError, match="grant DESCRIBE on the topic __consumer_offsets") as raised:
+        rig.participant.prepare_transaction()
+    assert not raised.value.retriable
+    rig.participant.abort_transaction()
+    assert rig.state is ProducerState.READY
+
+
+def test_offsets_of_a_transaction_that_has_ended_are_missing_even_if_this_client_may_not_see_them() -> None:
+    rig = LibrdkafkaRig().begun(T0)
+    rig.control.hidden = {OFFSETS.topic}
+    rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)
+    rig.control.state = "CompleteCommit"
+    with pytest.raises(PrepareFailedError, match="CompleteCommit without __consumer_offsets"):
+        rig.participant.prepare_transaction()
+
+
 def test_offsets_are_of_one_transaction() -> None:
     rig = LibrdkafkaRig().begun()
     rig.participant.send_offsets_to_transaction(POSITIONS, MEMBER)

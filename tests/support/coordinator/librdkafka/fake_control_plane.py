@@ -47,6 +47,8 @@ class FakeControl:
         self.partitions: frozenset[TopicPartition] = frozenset({T0, T1})
         self.started_ms = 0
         self.unknown = False
+        self.hidden: set[str] = set()
+        """Topics that the client may not describe."""
         self.initialized = InitializedProducer(ProducerIdentity(7, 1), None)
         self.starts: dict[TopicPartition, int] = {}
         self.ended: list[tuple[ProducerIdentity, bool, bool]] = []
@@ -69,6 +71,9 @@ class FakeControl:
             if self.unknown
             else TransactionDescription(self.state, self.producer, 0, self.started_ms, self.partitions)
         )
+
+    def hides(self, topic: str) -> bool:
+        return topic in self.hidden
 
     def current_transaction_start_offsets(
         self, partitions: Iterable[TopicPartition], producer: ProducerIdentity, *, deleted_too: bool = False

@@ -298,6 +298,20 @@ def test_partitions_that_were_deleted_keep_no_answer_about_the_others_back() -> 
                 control.current_transaction_start_offsets([T0, unknown], PRODUCER)
 
 
+@pytest.mark.parametrize(
+    ("code", "is_hidden"),
+    [
+        (ErrorCode.NONE, False),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, False),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, True),
+    ],
+)
+def test_a_topic_that_this_client_may_not_describe_is_hidden_from_it(code: ErrorCode, is_hidden: bool) -> None:
+    with scripted() as broker, ScriptedControl(broker) as control:
+        broker.topic_codes["t"] = code
+        assert control.hides("t") is is_hidden
+
+
 def test_no_partitions_need_no_broker() -> None:
     with scripted() as broker, ScriptedControl(broker) as control:
         assert control.current_transaction_start_offsets([], PRODUCER) == {}
