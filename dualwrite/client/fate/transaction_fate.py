@@ -13,7 +13,7 @@ from dualwrite.client.encoding.transaction_end import (
     offset_after,
 )
 from dualwrite.client.terms.error_classes import error_for
-from dualwrite.errors import KafkaRefusedError, KafkaUnavailableError
+from dualwrite.errors import DualWriteError, KafkaRefusedError, KafkaUnavailableError
 from dualwrite.ids import (
     UNKNOWN_START,
     Anchor,
@@ -156,7 +156,7 @@ class TopicIds:
         if not goes_on or self._clock() >= asked_at + _ID_LASTS:
             try:
                 topic_id = self._control.logs(_BRIEFLY).topic_id(partition.topic)
-            except (KafkaUnavailableError, KafkaRefusedError) as error:
+            except DualWriteError as error:  # ConfigurationError, too: a new connection may need a changed password
                 _LOG.debug("the id of topic %s is not known: %s", partition.topic, error)
                 topic_id = ""
             self._known[partition.topic] = topic_id, self._clock()

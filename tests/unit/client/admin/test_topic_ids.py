@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from dualwrite.client.fate.transaction_fate import TopicIds
-from dualwrite.errors import KafkaUnavailableError
+from dualwrite.errors import ConfigurationError, DualWriteError, KafkaRefusedError, KafkaUnavailableError
 from dualwrite.ids import Anchor, PreparedTxnState, ProducerIdentity, TopicPartition
+from dualwrite.wire.error_codes import ErrorCode
 
 FIRST, SECOND = "A" * 22, "B" * 22
 
@@ -64,8 +65,20 @@ def test_a_topic_id_is_asked_for_again_after_a_while(logs: Logs, ids: TopicIds) 
     assert at(ids, 4) == SECOND
 
 
-def test_an_unavailable_cluster_yields_an_empty_topic_id_without_an_error(logs: Logs, ids: TopicIds) -> None:
-    logs.error = KafkaUnavailableError("no answer")
+@pytest.mark.parametrize(
+    "error",
+    [
+        KafkaUnavailableError("no answer"),
+        KafkaRefusedError("topic t", ErrorCode.TOPIC_AUTHORIZATION_FAILED, "TOPIC_AUTHORIZATION_FAILED"),
+        ConfigurationError("sasl.username and sasl.password: broker: refused"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_cluster_that_does_not_tell_yields_an_empty_topic_id_without_an_error(
+    logs: Logs, ids: TopicIds, error: DualWriteError
+) -> None:
+    """The producer's own connections may last, though this one is made anew and finds that a password has changed."""
+    logs.error = error
     assert [at(ids, 3), at(ids, 4)] == ["", ""]
     assert logs.asked == 1, "the next unit does not wait as well"
 
