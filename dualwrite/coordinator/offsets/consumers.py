@@ -118,12 +118,18 @@ def require_positions(positions: Any, name: str) -> list[Any]:
 
 
 def with_beginnings(
-    consumer: KafkaConsumer, partitions: list[Any], committed: Mapping[TopicPartition, int], reset: OffsetReset
+    consumer: KafkaConsumer,
+    partitions: list[Any],
+    committed: Mapping[TopicPartition, int],
+    reset: OffsetReset,
+    done: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
     """The offset at which the group continues or begins each of ``partitions``, according to Kafka.
 
     :param committed: see :func:`committed_offsets`.
     :param reset: where the group begins a partition without a committed offset.
+    :param done: where this consumer was in partitions that it had before. Without a committed offset it continues
+        there: ``latest`` would skip what it has read and not used. A topic that was made anew may end before.
     :raises KafkaUnavailableError: if the cluster does not answer.
     """
     offsets = dict(committed)
@@ -132,7 +138,8 @@ def with_beginnings(
         if key not in offsets:
             with _translating(f"offsets of {key}"):
                 first, end = consumer.get_watermark_offsets(partition, timeout=PATIENCE)
-            offsets[key] = int(first if reset == "earliest" else end)
+            begin = first if reset == "earliest" else end
+            offsets[key] = int(max(first, done[key]) if key in done and done[key] <= end else begin)
     return offsets
 
 

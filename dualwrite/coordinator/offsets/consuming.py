@@ -132,10 +132,8 @@ class Consuming:
                 logger.warning("%s", warning)
         done = self.positions.done(tracked)
         # The last unit of work may be committed in the database and not yet complete in Kafka.
-        starts = {
-            partition: max(offset, done.get(partition, 0))
-            for partition, offset in with_beginnings(consumer, positions, committed, reset).items()
-        }
+        known = {partition: max(offset, done.get(partition, 0)) for partition, offset in committed.items()}
+        starts = with_beginnings(consumer, positions, known, reset, done)
         is_whole = self._put(consumer, positions, starts, is_assigned=partitions is None)
         self.positions.sought(tracked, starts, self._worker_of(partitions), is_whole=is_whole, is_stored=False)
 
@@ -195,7 +193,7 @@ class Consuming:
         missing = [position for position in positions if partition_of(position) not in stored]
         if missing:
             committed = committed_offsets(consumer, missing)
-            for partition, offset in with_beginnings(consumer, missing, committed, reset).items():
+            for partition, offset in with_beginnings(consumer, missing, committed, reset, {}).items():
                 self.table.begin(group, partition, offset, cluster_id)
             stored = self.table.read(group)
         found = {partition: stored[partition] for partition in wanted}

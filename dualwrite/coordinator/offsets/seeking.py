@@ -74,7 +74,8 @@ class SeekingConsumers:
         WARNING if the group's offset is past the consumer's own units: ``enable.auto.commit`` may be true.
 
         :param partitions: the assigned partitions; None for all that the consumer has.
-        :param auto_offset_reset: "earliest" or "latest", for a partition without a committed offset of the group.
+        :param auto_offset_reset: "earliest" or "latest", for a partition without a committed offset of the group, and
+            in which this consumer was not positioned before.
         :raises InvalidTransactionStateError: inside a unit of work.
         :raises KafkaUnavailableError: if Kafka does not return the committed offsets.
         :raises KafkaRefusedError: if it does not tell the offset of one of the partitions.

@@ -267,6 +267,54 @@ def test_without_a_committed_offset_the_consumer_starts_at_the_beginning(
     assert consumer.next == {P: begin}
 
 
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+@pytest.mark.parametrize("is_callback", [False, True])
+def test_a_group_without_a_committed_offset_gets_the_records_of_a_failed_unit_again(
+    dual_write: DualWrite, kafka: FakeKafka, reset: Any, is_callback: bool
+) -> None:
+    """The topic has grown meanwhile: its end is behind the records that were read and not used."""
+    consumer = FakeConsumer(FakeGroup())
+    consumer.group.watermarks = (0, 50)
+    dual_write.seek_to_committed(consumer, positions(P), auto_offset_reset=reset)
+    (begin,) = consumer.next.values()
+    consumer.poll(P, 20)
+    consumer.group.watermarks = (0, 90)
+    with pytest.raises(KeyError), dual_write.transaction():
+        raise KeyError
+    partitions = positions(P) if is_callback else None
+    dual_write.seek_to_committed(consumer, partitions, auto_offset_reset=reset)
+    assert consumer.next == {P: begin}
+    consumer.poll(P, 20)
+    use(dual_write, consumer, "one")
+    assert kafka.committed == ["one", (MEMBER, {P: begin + 20})]
+
+
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+def test_records_that_are_gone_are_not_sought(dual_write: DualWrite, reset: Any) -> None:
+    consumer = FakeConsumer(FakeGroup())
+    consumer.group.watermarks = (0, 50)
+    dual_write.seek_to_committed(consumer, positions(P), auto_offset_reset=reset)
+    consumer.group.watermarks = (70, 90)
+    dual_write.seek_to_committed(consumer, auto_offset_reset=reset)
+    assert consumer.next == {P: 70}
+
+
+@pytest.mark.parametrize(("reset", "begin"), [("earliest", 0), ("latest", 5)])
+def test_a_topic_that_was_made_anew_is_not_read_from_the_offset_of_the_one_before(
+    dual_write: DualWrite, kafka: FakeKafka, reset: Any, begin: int
+) -> None:
+    """With it went the group's offset. A cooperative group keeps its other partitions meanwhile."""
+    consumer = FakeConsumer(FakeGroup())
+    consumer.group.is_cooperative = True
+    dual_write.seek_to_committed(consumer, positions(P, Q))
+    consumer.poll(P, 20)
+    use(dual_write, consumer, "one")
+    consumer.incremental_unassign(positions(P))
+    consumer.group.watermarks = (0, 5)
+    dual_write.seek_to_committed(consumer, positions(P), auto_offset_reset=reset)
+    assert consumer.next == {P: begin, Q: 0}
+
+
 # After an assignment.
 
 
