@@ -21,7 +21,7 @@ from dualwrite.coordinator.ports.runtime import Runtime
 from dualwrite.coordinator.process.this_process import THIS_PROCESS
 from dualwrite.coordinator.recovery.predecessor import PredecessorTransaction, predecessor_transactions
 from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision
-from dualwrite.errors import InvalidTransactionStateError
+from dualwrite.errors import FencedError, InvalidTransactionStateError
 from dualwrite.ids import PreparedTxnState, require_prepared_state
 from dualwrite.records.outgoing import OnDelivery, OutgoingRecord
 
@@ -114,15 +114,30 @@ class NativeProducer:
 
         :raises PrepareFailedError: if it stayed full for the delivery timeout.
         """
-        self._ready(Verb.PRODUCE).produce_record(_reporting(record))
+        producer = self._ready(Verb.PRODUCE)
+        try:
+            producer.produce_record(_reporting(record))
+        except FencedError as error:
+            self._watch.explain(self._transactional_id, error)
+            raise
 
     def produce_many(self, records: Iterable[OutgoingRecord]) -> None:
         """Produce many records at once; see ProducesMany."""
-        self._ready(Verb.PRODUCE).produce_many(map(_reporting, records))
+        producer = self._ready(Verb.PRODUCE)
+        try:
+            producer.produce_many(map(_reporting, records))
+        except FencedError as error:
+            self._watch.explain(self._transactional_id, error)
+            raise
 
     def produce_at_once(self, record: OutgoingRecord) -> bool:
         """Add a record if that does not wait; see ProducesAtOnce."""
-        return self._ready(Verb.PRODUCE).produce_at_once(_reporting(record))
+        producer = self._ready(Verb.PRODUCE)
+        try:
+            return producer.produce_at_once(_reporting(record))
+        except FencedError as error:
+            self._watch.explain(self._transactional_id, error)
+            raise
 
     def send_records(self) -> None:
         """Send the records that were added, without waiting; see SendsRecords."""
@@ -140,7 +155,12 @@ class NativeProducer:
     def prepare_transaction(self) -> PreparedTxnState:
         """See KafkaParticipant. A broker that acknowledges a record has made its partition part of the transaction,
         under this identity; no further request is needed."""
-        state = self._ready(Verb.PREPARE).prepare_transaction()
+        producer = self._ready(Verb.PREPARE)
+        try:
+            state = producer.prepare_transaction()
+        except FencedError as error:
+            self._watch.explain(self._transactional_id, error)
+            raise
         state = self._topic_ids.added(state)
         self._watch.require_time(self._transactional_id)
         return state

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from dualwrite.client.config.reading import TIMEOUT_KEY
-from dualwrite.errors import PrepareFailedError
+from dualwrite.errors import FencedError, PrepareFailedError
 
 _RESERVE = 0.1
 """The part of the timeout that is reserved for the database's COMMIT and then Kafka's."""
@@ -30,9 +30,24 @@ class TimeoutWatch:
 
         :raises PrepareFailedError: if not.
         """
+        if reason := self._too_long(transactional_id):
+            raise PrepareFailedError(reason)
+
+    def explain(self, transactional_id: str, error: FencedError) -> None:
+        """Explain ``error`` if the transaction has timed out: Kafka then answers as if another producer had taken over.
+
+        :raises FencedError: with that explanation. Without a timeout it returns, and the caller raises ``error``.
+        """
+        reason = self._too_long(transactional_id)
+        if reason and type(error) is FencedError:  # a LeaseLostError is the database's
+            raise FencedError(f"{reason} ({error})") from error
+
+    def _too_long(self, transactional_id: str) -> str:
+        """The reason why there is not enough time left; empty if there is."""
         lasted = self._clock() - self._begun_at
-        if lasted * 1000 > self._timeout_ms * (1 - _RESERVE):
-            raise PrepareFailedError(
-                f"transaction of {transactional_id}: it has lasted {lasted:.1f} s, and the broker aborts it after "
-                f"{TIMEOUT_KEY}, {self._timeout_ms}: make the unit of work shorter, or the timeout longer"
-            )
+        if lasted * 1000 <= self._timeout_ms * (1 - _RESERVE):
+            return ""
+        return (
+            f"transaction of {transactional_id}: it has lasted {lasted:.1f} s, and the broker aborts it after "
+            f"{TIMEOUT_KEY}, {self._timeout_ms}: make the unit of work shorter, or the timeout longer"
+        )

@@ -284,6 +284,32 @@ def test_without_time_for_its_commit_a_transaction_is_not_prepared(monkeypatch: 
         rig.participant.prepare_transaction()
 
 
+@pytest.mark.parametrize("call", ["produce", "produce_many", "produce_at_once", "prepare_transaction"])
+@pytest.mark.parametrize("lasted", [0.5, 1.5])
+def test_a_transaction_that_has_timed_out_is_not_said_to_be_another_producers(
+    monkeypatch: pytest.MonkeyPatch, call: str, lasted: float
+) -> None:
+    """Kafka's answer is the same."""
+    now = [0.0]
+    monkeypatch.setattr(
+        "dualwrite.coordinator.kafka.native.TimeoutWatch", lambda ms, _: TimeoutWatch(ms, lambda: now[0])
+    )
+    rig = NativeRig(**{"transaction.two.phase.commit.enable": False, "transaction.timeout.ms": 1000}).begun()
+    now[0] = lasted
+
+    def fenced(*_: Any) -> None:
+        raise FencedError("INVALID_PRODUCER_EPOCH")
+
+    name = "produce_record" if call == "produce" else call
+    monkeypatch.setattr(rig.producer, name, fenced, raising=False)
+    record = OutgoingRecord("t", b"v")
+    arguments: dict[str, Any] = {"produce": record, "produce_many": [record], "produce_at_once": record}
+    with pytest.raises(FencedError) as caught:
+        getattr(rig.participant, call)(*([arguments[call]] if call in arguments else []))
+    assert ("it has lasted 1.5 s, and the broker aborts it after" in str(caught.value)) is (lasted > 1)
+    assert "INVALID_PRODUCER_EPOCH" in str(caught.value)
+
+
 @pytest.mark.parametrize("anchored", [False, True])
 def test_a_prepared_transaction_is_completed_by_its_own_state_alone(anchored: bool) -> None:
     rig = NativeRig().begun()
