@@ -122,10 +122,12 @@ def ended_transaction(
         farthest = None if timeout is None else FARTHEST
         return _read_ending(logs, partition, first.offset, state.producer, farthest)
     except KafkaRefusedError as error:
-        if error.code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-            return _NOTHING_KNOWN
-        _LOG.warning("the outcome of %s is unknown: %s: grant READ on that topic", state, error)
-        return EndedTransaction(Ending.UNKNOWN, unread=first.topic)
+        if error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            _LOG.warning("the outcome of %s is unknown: %s: grant READ on that topic", state, error)
+            return EndedTransaction(Ending.UNKNOWN, unread=first.topic)
+        if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            _LOG.warning("the outcome of %s is unknown: %s", state, error)
+        return _NOTHING_KNOWN
 
 
 class TopicIds:

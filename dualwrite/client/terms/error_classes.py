@@ -79,6 +79,7 @@ _OF_LOGS: dict[int, ErrorClass] = {
     **_COMMON,
     ErrorCode.OFFSET_NOT_AVAILABLE: ErrorClass.RETRIABLE,  # a new leader is not sure of its high watermark (KIP-207)
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorClass.REFRESH_RETRIABLE,
+    ErrorCode.UNKNOWN_SERVER_ERROR: ErrorClass.RETRIABLE,  # as in the Java consumer: it says nothing of the log
 }
 
 ERROR_CLASSES: dict[ApiKey, dict[int, ErrorClass]] = {

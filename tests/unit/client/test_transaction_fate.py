@@ -241,20 +241,23 @@ class NoLog:
 
 
 @pytest.mark.parametrize(
-    ("partition", "code", "unread"),
+    ("partition", "code", "unread", "warning"),
     [
-        (None, ErrorCode.NONE, ""),
-        (HERE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ""),
-        (HERE, ErrorCode.TOPIC_AUTHORIZATION_FAILED, "here"),
+        (None, ErrorCode.NONE, "", ""),
+        (HERE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "", ""),
+        (HERE, ErrorCode.TOPIC_AUTHORIZATION_FAILED, "here", "grant READ on that topic"),
+        (HERE, ErrorCode.CORRUPT_MESSAGE, "", "CORRUPT_MESSAGE (2)"),
     ],
-    ids=["a topic that is gone", "a topic that goes", "a topic that may not be read"],
+    ids=["a topic that is gone", "a topic that goes", "a topic that may not be read", "a log that is damaged"],
 )
 def test_a_log_that_cannot_be_read_leaves_the_ending_unknown(
-    partition: TopicPartition | None, code: ErrorCode, unread: str
+    caplog: pytest.LogCaptureFixture, partition: TopicPartition | None, code: ErrorCode, unread: str, warning: str
 ) -> None:
     control: Any = NoLog(partition, code)
     state = PreparedTxnState(PRODUCER, first_record=Anchor.of(HERE, 0))
     assert ended_transaction(control, state) == EndedTransaction(Ending.UNKNOWN, unread=unread)
+    assert [text.rpartition(": ")[2] for text in caplog.messages] == [warning] * bool(warning)
+    assert all(text.startswith(f"the outcome of {PRODUCER} is unknown: Fetch: ") for text in caplog.messages)
 
 
 @pytest.mark.parametrize("state", [PreparedTxnState(), PreparedTxnState(PRODUCER)], ids=["empty", "no record"])

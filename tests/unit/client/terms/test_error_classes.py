@@ -144,7 +144,9 @@ def test_only_success_raises_nothing() -> None:
 
 
 @pytest.mark.parametrize("api_key", READS)
-@pytest.mark.parametrize("code", [ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.KAFKA_STORAGE_ERROR])
+@pytest.mark.parametrize(
+    "code", [ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR]
+)
 def test_a_log_that_its_leader_cannot_show_yet_is_asked_for_again(api_key: ApiKey, code: int) -> None:
     assert class_of(api_key, code).is_retriable
     assert class_of(ApiKey.DESCRIBE_LOG_DIRS, code) is ErrorClass.FATAL, "there it names a directory that is offline"
