@@ -276,9 +276,24 @@ class ClusterClient:
 
     def _metadata(self, topics: Iterable[str] | None, deadline: float, *, with_ids: bool = False) -> list[Message]:
         """The metadata of ``topics``; None for all topics. Learns the brokers too."""
-        answer = self.ask_any(metadata(topics, with_ids=with_ids), deadline)
+        call = metadata(topics, with_ids=with_ids)
+        answer = self._in_turn(
+            lambda each, until: _informed(each.endpoint, each.request(call, timeout=self._seconds_until(until))),
+            deadline,
+        )
         self._known.learn_brokers(answer)
         return list(answer.topics)
+
+
+def _informed(endpoint: Endpoint, answer: Message) -> Message:
+    """``answer`` to Metadata, unless it names no broker: with ZooKeeper, a broker that has just started answers so, and
+    that every topic is unknown (Kafka's NetworkClient ignores it, too).
+
+    :raises KafkaUnavailableError: then.
+    """
+    if not answer.brokers:
+        raise KafkaUnavailableError(f"broker {endpoint}: Metadata: it does not know the cluster yet")
+    return answer
 
 
 def topic_id_text(topic_id: UUID) -> str:

@@ -379,6 +379,22 @@ def test_a_partition_that_may_have_been_deleted_is_left_out() -> None:
         asking.close()
 
 
+@pytest.mark.parametrize("deleted_too", [False, True])
+def test_a_broker_that_does_not_know_the_cluster_yet_knows_of_no_deleted_topic(deleted_too: bool) -> None:
+    """With ZooKeeper, one that has just started answers without brokers, and that every topic is unknown."""
+    with scripted() as starting, scripted() as broker:
+        starting.nodes, starting.topics = {}, {}
+        asking = cluster(starting)
+        with pytest.raises(
+            KafkaUnavailableError, match=f"broker {starting.endpoint}: .* does not know the cluster yet"
+        ):
+            asking.leaders([T0], DEADLINE, deleted_too=deleted_too)
+        asking.close()
+        asking = cluster(starting, broker)
+        assert asking.leaders([T0], DEADLINE, deleted_too=deleted_too) == {T0: broker.endpoint}
+        asking.close()
+
+
 def test_a_topic_that_may_not_be_described_is_not_taken_for_a_deleted_one() -> None:
     """Left out, its partition would read as one without an open transaction."""
     with scripted() as broker:

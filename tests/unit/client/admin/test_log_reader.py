@@ -133,8 +133,10 @@ def test_a_topic_whose_name_was_shortened_is_looked_for_among_all(is_there: bool
     names = ["t", *([long.topic] if is_there else [])]
     topics = [topic(error_code=0, name=name, is_internal=False, partitions=[]) for name in names]
     with scripted() as broker, ScriptedControl(broker) as control:
+        brokers = [METADATA.MetadataResponseBroker(node_id=1, host="127.0.0.1", port=1, rack=None)]
         broker.answer(
-            ApiKey.METADATA, METADATA(throttle_time_ms=0, brokers=[], cluster_id="c", controller_id=1, topics=topics)
+            ApiKey.METADATA,
+            METADATA(throttle_time_ms=0, brokers=brokers, cluster_id="c", controller_id=1, topics=topics),
         )
         assert control.logs().partition_of(Anchor.of(long, 5)) == (long if is_there else None)
 
