@@ -167,6 +167,22 @@ def test_an_address_that_does_not_answer_gives_way_to_the_next(drive: Drive, mon
             assert ids(drive(AskingEngine((host, end_txn(3))), connect_timeout=2)) == [3]
 
 
+def test_after_an_address_that_leads_nowhere_the_next_attempt_begins_with_the_next_address(
+    drive: Drive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy whose broker is down accepts the connection, and hangs up."""
+    with scripted() as proxy, scripted() as other, scripted() as broker:
+        proxy.answer(ApiKey.API_VERSIONS, HANG_UP)
+        other.answer(ApiKey.API_VERSIONS, HANG_UP)
+        broker.answer(ApiKey.END_TXN, echo)
+        with resolving(monkeypatch, proxy.endpoint, other.endpoint, broker.endpoint) as host:
+            for _ in range(2):
+                assert "closed" in lost_error(AskingEngine((host, end_txn())), drive, KafkaUnavailableError)
+            for number in (3, 4):
+                assert ids(drive(AskingEngine((host, end_txn(number))))) == [number]
+        assert [len(each.requests(ApiKey.API_VERSIONS)) for each in (proxy, other, broker)] == [1, 1, 2]
+
+
 def test_an_address_that_does_not_answer_is_given_up(drive: Drive) -> None:
     with deaf() as silent:
         message = lost_error(AskingEngine((silent, end_txn())), drive, KafkaUnavailableError, connect_timeout=0.2)

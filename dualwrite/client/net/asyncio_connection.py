@@ -10,10 +10,11 @@ import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from dualwrite.client.config.settings import ClientSettings
 from dualwrite.client.engine.contract import Request
+from dualwrite.client.net.addresses import in_order, led_nowhere
 from dualwrite.client.net.connection_errors import of_handshake, of_opening, reason_of
 from dualwrite.client.net.socket_connection import SESSION_OVER, node_of, session_end
 from dualwrite.client.net.socket_options import tune
@@ -66,6 +67,8 @@ class AsyncioConnection(asyncio.Protocol):
         self._clock = clock
         self._until = math.inf
         self._is_closed = False
+        self._address: Any = None
+        """The address that has accepted the connection; None before that."""
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[None] = self._loop.create_future()
@@ -167,7 +170,7 @@ class AsyncioConnection(asyncio.Protocol):
         except (OSError, UnicodeError, *_TIMEOUTS) as error:
             raise self._unavailable(_reason(error)) from error
         reason = "it has no address"
-        for family, kind, protocol, _, address in addresses:
+        for family, kind, protocol, _, address in in_order(self.endpoint, addresses):
             try:
                 connecting = socket.socket(family, kind, protocol)
             except OSError as error:
@@ -184,6 +187,7 @@ class AsyncioConnection(asyncio.Protocol):
                 connecting.close()
                 raise
             else:
+                self._address = address
                 return connecting
         raise self._unavailable(reason)
 
@@ -214,6 +218,8 @@ class AsyncioConnection(asyncio.Protocol):
 
     def _fail(self, error: Loss) -> None:
         if not self._is_closed:
+            if self._address is not None and not self.node.is_open:
+                led_nowhere(self.endpoint, self._address)
             try:
                 self.close()
                 self._listener.lost(self, error)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from dualwrite.client.config.settings import ClientSettings
+from dualwrite.client.net.addresses import in_order, led_nowhere
 from dualwrite.client.net.connection_errors import of_handshake, of_opening, reason_of
 from dualwrite.client.net.sasl import make_mechanism
 from dualwrite.client.net.socket_options import tune
@@ -85,10 +86,12 @@ class SocketConnection:
         self._context = context
         self._unsent = bytearray()
         self._addresses: deque[Any] = deque()
+        self._address: Any = None
         self._stage: Callable[[float], list[Response]] = self._connecting
         self._turn = True
         try:
-            self._addresses.extend(socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM))
+            found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+            self._addresses.extend(in_order(endpoint, found))
         except (OSError, UnicodeError) as error:
             raise self._unavailable(reason_of(error)) from error
         self._dial("it has no address", now)
@@ -165,6 +168,7 @@ class SocketConnection:
         """Begin to connect to the next address; ``reason`` is the error of the previous one."""
         while self._addresses:
             family, kind, protocol, _, address = self._addresses.popleft()
+            self._address = address
             try:
                 self.socket = socket.socket(family, kind, protocol)
             except OSError as error:
@@ -267,6 +271,8 @@ class SocketConnection:
 
     def _raise(self, error: Exception) -> NoReturn:
         self.socket.close()
+        if self._stage != self._connecting and not self.node.is_open:
+            led_nowhere(self.endpoint, self._address)
         if isinstance(error, (KafkaUnavailableError, ConfigurationError)):
             raise error
         if self._stage == self._handshaking:
