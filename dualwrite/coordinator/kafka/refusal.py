@@ -23,7 +23,7 @@ def kafka_refusal(config: Mapping[str, Any]) -> KafkaUnavailableError | None:
             socket.create_connection((server.host, server.port), timeout=_PATIENCE).close()
         except TimeoutError:
             return None
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the second for a name that no host can have
             reasons.append(f"{server}: {reason_of(error)}")
         else:
             return None

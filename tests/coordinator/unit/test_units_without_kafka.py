@@ -140,10 +140,11 @@ def test_a_broker_that_is_silent_refuses_nothing() -> None:
         assert kafka_refusal({"bootstrap.servers": silent}) is None
         down = f"127.0.0.1:{free_port()}"
         assert kafka_refusal({"bootstrap.servers": f"{down},{silent}"}) is None
-        refusal = kafka_refusal({"bootstrap.servers": f"{down},no-such-host.invalid:9092"})
+        refusal = kafka_refusal({"bootstrap.servers": f"{down},no-such-host.invalid:9092,no..host:9092"})
         assert refusal is not None
         assert down in str(refusal)
         assert "no-such-host.invalid" in str(refusal)
+        assert "no..host:9092: " in str(refusal), "no host can have this name"
 
 
 def test_close_and_wait_idle_count_it(sqlite_engine: Engine, address: str) -> None:
