@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dualwrite.errors import ConfigurationError
 from dualwrite.extras import missing_library
@@ -92,6 +92,7 @@ def _engine(url: str, schema: str | None) -> "Engine":
                 f"{driver} is a driver for asyncio: use a blocking driver here, such as {supported.example_url}"
             )
         engine = create_engine(parsed)
+        _name_wrong_options(engine)
         bound_connections(engine, supported.connect_limit(parsed, CONNECT_SECONDS))
         return with_schema(engine, schema)
     except (ArgumentError, NoSuchModuleError, ValueError):
@@ -102,6 +103,24 @@ def _engine(url: str, schema: str | None) -> "Engine":
         if missing_library(error):
             raise
         raise ConfigurationError(f"the driver of {parsed.drivername} is not installed: {error.name}") from None
+
+
+def _name_wrong_options(engine: "Engine") -> None:
+    """Let ``engine`` raise a ConfigurationError where its driver refuses the URL's options: PyMySQL, for example, raises
+    TypeError for an unknown one, and FileNotFoundError for a missing ``ssl_ca``."""
+    from sqlalchemy import event
+
+    from dualwrite.coordinator.sql.dialects.url_text import url_text
+
+    def connect(dialect: Any, _: object, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        try:
+            return dialect.connect(*args, **options)
+        except dialect.loaded_dbapi.Error:
+            raise  # of the database: SQLAlchemy knows it
+        except (TypeError, ValueError, AttributeError, OSError) as error:
+            raise ConfigurationError(f"database {url_text(engine.url)}: no connection with these options: {error}") from error
+
+    event.listen(engine, "do_connect", connect)
 
 
 def _require_file(url: "URL", must_exist: bool, schema: str | None) -> None:

@@ -135,6 +135,23 @@ def test_an_error_of_the_database_is_one_line(tmp_path: Path) -> None:
     assert str(refused.value) == f"database sqlite:///{tmp_path / 'x.db'}: no such column: x.absent"
 
 
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("chrset=utf8mb4", "unexpected keyword argument 'chrset'"),
+        ("charset=utf", "encoding"),
+        ("ssl_ca=/nowhere/ca.pem", "No such file or directory"),
+        ("read_timeout=0", "read_timeout should be > 0"),
+    ],
+)
+def test_an_option_that_the_driver_refuses_is_one_line(option: str, said: str) -> None:
+    """PyMySQL raises TypeError, AttributeError, FileNotFoundError and ValueError, before it connects."""
+    with pytest.raises(ConfigurationError, match=re.escape(said)) as refused:
+        use(f"mysql+pymysql://me:secret@127.0.0.1:1/x?{option}")
+    assert str(refused.value).startswith("database mysql+pymysql://me:***@127.0.0.1:1/x?")
+    assert "no connection with these options: " in str(refused.value)
+
+
 def test_an_unreachable_database_is_one_line_without_its_password() -> None:
     with pytest.raises(ConfigurationError) as refused:
         use("postgresql+psycopg://me:secret@127.0.0.1:1/x")
