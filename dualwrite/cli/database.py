@@ -106,8 +106,8 @@ def _engine(url: str, schema: str | None) -> "Engine":
 
 
 def _name_wrong_options(engine: "Engine") -> None:
-    """Let ``engine`` raise a ConfigurationError where its driver refuses the URL's options: PyMySQL, for example, raises
-    TypeError for an unknown one, and FileNotFoundError for a missing ``ssl_ca``."""
+    """Let ``engine`` raise a ConfigurationError where its driver refuses an option of the URL. PyMySQL, for example,
+    raises TypeError for an unknown one, and FileNotFoundError for a missing ``ssl_ca``."""
     from sqlalchemy import event
 
     from dualwrite.coordinator.sql.dialects.url_text import url_text
@@ -118,7 +118,8 @@ def _name_wrong_options(engine: "Engine") -> None:
         except dialect.loaded_dbapi.Error:
             raise  # of the database: SQLAlchemy knows it
         except (TypeError, ValueError, AttributeError, OSError) as error:
-            raise ConfigurationError(f"database {url_text(engine.url)}: no connection with these options: {error}") from error
+            name = url_text(engine.url)
+            raise ConfigurationError(f"database {name}: no connection with these options: {error}") from error
 
     event.listen(engine, "do_connect", connect)
 
