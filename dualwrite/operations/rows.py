@@ -13,6 +13,7 @@ from dualwrite.coordinator.rules.identities import ClusterIdentity
 from dualwrite.coordinator.rules.slot_rules import SlotObserver, SlotRow, slot_number
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
+from dualwrite.coordinator.sql.identity_rows import read_identity
 from dualwrite.coordinator.sql.outcome_store import in_utc
 from dualwrite.coordinator.sql.own_tables import ours
 from dualwrite.coordinator.sql.row_types import moment_of, require_types
@@ -74,6 +75,16 @@ def state_rows(
         is_new = row.outcome == UNRECOVERED
         rows[name] = RowView(slot, observer.status(slot), state, in_utc(moment_of(row, "updated_at")), is_new)
     return rows
+
+
+def slot_prefix(engine: Engine, application: str) -> str:
+    """The name that the transactional ids of ``application`` begin with in this database. A declared copy adds to it.
+
+    :raises CopiedDatabaseError: in an undeclared copy of a declared one.
+    :raises DatabaseNotReadyError: before ``dualwrite db upgrade``.
+    """
+    with engine.connect() as connection, clear_errors(engine):
+        return read_identity(connection).name_of(application)
 
 
 def locked_rows(engine: Engine, transactional_ids: Collection[str]) -> set[str]:

@@ -8,7 +8,7 @@ so a unit of work costs only one observation of its duration.
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol
@@ -20,11 +20,12 @@ from dualwrite.coordinator.rules.machine import Result, Step
 from dualwrite.coordinator.rules.slot_rules import ENDED, SlotStatus
 from dualwrite.coordinator.slots.slot import Counters
 from dualwrite.coordinator.slots.usage import Usage
+from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.outcome_store import outcomes
 from dualwrite.coordinator.steps.observers import Observer
 from dualwrite.errors import DualWriteError
 from dualwrite.extras import brought_by
-from dualwrite.operations.rows import state_rows
+from dualwrite.operations.rows import slot_prefix, state_rows
 
 with brought_by("metrics"):
     from prometheus_client import REGISTRY, CollectorRegistry, Histogram
@@ -70,6 +71,7 @@ class Metric:
 
     :param name: the name without the prefix.
     :param label: the second label, whose values are the keys of the metric's dict; empty for a plain number.
+    :param total: makes one number of those of several DualWrites of an application.
     """
 
     name: str
@@ -77,6 +79,7 @@ class Metric:
     label: str
     meaning: str
     read: Callable[[Observable], Value]
+    total: Callable[[Iterable[float]], float] = sum
 
 
 def _results(dual_write: Observable) -> Value:
@@ -131,6 +134,7 @@ METRICS = (
         "",
         "Slots of the application in all its processes together.",
         lambda dual_write: dual_write.usage.pool_size,
+        max,
     ),
 )
 DURATION = "unit_duration_seconds"
@@ -210,9 +214,9 @@ class DualWriteMetrics:
 
     def watch(self, dual_write: Observable, engine: Engine | None = None) -> None:
         """Report ``dual_write``, a DualWrite or an AsyncDualWrite, from now on until it is garbage-collected. A second
-        call for it can add the engine.
+        call for it can add the engine. Several of one application are reported together.
 
-        :param engine: the engine of its database, to report the database's metrics, too. It costs two queries at each
+        :param engine: the engine of its database, to report the database's metrics, too. It costs a few queries at each
             scrape.
         """
         self._collector.watch(dual_write, engine)
@@ -244,36 +248,64 @@ class _DualWriteCollector(Collector):
         """Every metric with its current value. The registry calls it."""
         with _guard:
             alive = list(self._watched.items())
+        by_application: dict[str, list[tuple[Observable, Engine | None]]] = {}
+        for dual_write, engine in alive:
+            by_application.setdefault(dual_write.usage.application, []).append((dual_write, engine))
         for metric in METRICS:
             family = _family(metric)
-            for dual_write, _ in alive:
-                _add(family, dual_write.usage.application, metric.read(dual_write))
+            for application, watched in by_application.items():
+                _add(family, application, _together(metric, [metric.read(dual_write) for dual_write, _ in watched]))
             yield family
         yield from self._durations.collect()
-        yield from _of_databases([(watched.usage, engine) for watched, engine in alive if engine is not None])
+        yield from _of_databases(by_application)
 
 
 _guard = threading.Lock()
 _collectors: weakref.WeakKeyDictionary[CollectorRegistry, _DualWriteCollector] = weakref.WeakKeyDictionary()
 
 
-def _of_databases(watched: list[tuple[Usage, Engine]]) -> list[Family]:
+def _together(metric: Metric, values: Sequence[Value]) -> Value:
+    """One value for several DualWrites of an application: two samples of one name and labels would contradict."""
+    if not metric.label:
+        return metric.total(value for value in values if not isinstance(value, dict))
+    by_label = [value for value in values if isinstance(value, dict)]
+    return {key: int(metric.total(value[key] for value in by_label)) for key in by_label[0]}
+
+
+def _of_databases(watched: Mapping[str, Sequence[tuple[Observable, Engine | None]]]) -> list[Family]:
     slots, waiting = families = [_family(metric) for metric in IN_DATABASE]
-    for usage, engine in watched:
-        application = usage.application
+    for application, members in watched.items():
+        usages = [dual_write.usage for dual_write, _ in members]
+        engines = {_place_of(engine): engine for _, engine in members if engine is not None}
         try:
-            statuses = [row.status for row in state_rows(engine, application=application).values()]
-            found = len(outcomes(engine, application))
+            looks = [_look(engine, usages) for engine in engines.values()]
         except (DualWriteError, SQLAlchemyError) as error:  # report the other metrics nevertheless
             _LOG.warning("%s: the database's metrics are not available: %s", application, error)
             continue
-        leased = statuses.count(SlotStatus.HELD)
-        left = sum(status in ENDED for status in statuses)
-        # A slot that was never used has no row.
-        free = max(statuses.count(SlotStatus.FREE), usage.pool_size - leased - left)
-        _add(slots, application, {"leased": leased, "free": free, "left": left})
-        _add(waiting, application, found)
+        if looks:
+            _add(slots, application, {state: sum(counts[state] for counts, _ in looks) for state in looks[0][0]})
+            _add(waiting, application, sum(found for _, found in looks))
     return families
+
+
+def _place_of(engine: Engine) -> str:
+    """The database of ``engine``, by whichever engine it is reached."""
+    return database_of(engine.dialect).server_of(engine.url)
+
+
+def _look(engine: Engine, usages: Sequence[Usage]) -> tuple[dict[str, int], int]:
+    """How many slots of the application have each state in the database, and how many outcomes wait there.
+
+    :param usages: of the application's DualWrites.
+    """
+    application = usages[0].application
+    rows = state_rows(engine, application=slot_prefix(engine, application)).values()
+    statuses = [row.status for row in rows]
+    leased = statuses.count(SlotStatus.HELD)
+    left = sum(status in ENDED for status in statuses)
+    # A slot that was never used has no row.
+    free = max(statuses.count(SlotStatus.FREE), max(usage.pool_size for usage in usages) - leased - left)
+    return {"leased": leased, "free": free, "left": left}, len(outcomes(engine, application))
 
 
 def _family(metric: Metric) -> Family:

@@ -11,6 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from sqlalchemy import Engine, create_engine, insert, text
 
+from dualwrite.cli import db
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.sql.tables import kafka_transaction_outcome
 from dualwrite.errors import NoFreeSlotError
@@ -169,6 +170,42 @@ def test_a_second_object_adds_to_the_metrics_of_its_registry(
     assert said['dualwrite_unit_duration_seconds_count{application="one",result="committed"}'] == 1
     assert said['dualwrite_application_slots{application="one",state="leased"}'] == 1
     assert 'dualwrite_pool_size{application="two"}' in said
+
+
+def test_dual_writes_of_one_application_are_reported_together(
+    make: Make, metrics: DualWriteMetrics, registry: CollectorRegistry, engine: Engine
+) -> None:
+    """A web service may have a blocking and an asynchronous one. Prometheus keeps one of two samples with the same
+    name and labels."""
+    one, two = make(pool_size=3), make(pool_size=4)
+    metrics.watch(one, engine)
+    another_engine = create_engine(engine.url)
+    metrics.watch(two, another_engine)
+    write(one)
+    write(two)
+    write(two)
+    lines = [line for line in generate_latest(registry).decode().splitlines() if line[0] != "#"]
+    names = [line.rpartition(" ")[0] for line in lines]
+    assert len(names) == len(set(names))
+    said = told(registry)
+    assert said['dualwrite_units_total{application="orders",result="committed"}'] == 3
+    assert said['dualwrite_process_slots{application="orders",state="idle"}'] == 2
+    assert said['dualwrite_pool_size{application="orders"}'] == 4
+    assert said['dualwrite_application_slots{application="orders",state="leased"}'] == 2
+    assert said['dualwrite_application_slots{application="orders",state="free"}'] == 2
+    another_engine.dispose()
+
+
+def test_the_slots_of_a_declared_copy_are_reported_under_the_applications_name(
+    make: Make, metrics: DualWriteMetrics, registry: CollectorRegistry, engine: Engine
+) -> None:
+    db.copied(str(engine.url))
+    dual_write = make(pool_size=3)
+    metrics.watch(dual_write, engine)
+    write(dual_write)
+    said = told(registry)
+    assert said['dualwrite_application_slots{application="orders",state="leased"}'] == 1
+    assert said['dualwrite_application_slots{application="orders",state="free"}'] == 2
 
 
 def test_every_metric_is_called_as_prometheus_would_have_it() -> None:
