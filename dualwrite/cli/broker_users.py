@@ -127,16 +127,27 @@ def _mechanisms(arguments: argparse.Namespace) -> list[ScramHash]:
 
 def _password(arguments: argparse.Namespace) -> str:
     """The new password, from a file, from a pipe, or typed twice."""
-    if arguments.password_file is not None:
-        password, origin = _first_line(arguments.password_file), f"--password-file {arguments.password_file}"
-    elif sys.stdin is None:
-        raise ConfigurationError("standard input is closed: give the password there, or in a file (--password-file)")
-    elif not sys.stdin.isatty():
-        password, origin = sys.stdin.readline().rstrip("\r\n"), "standard input"
-    else:
-        password, origin = getpass.getpass(f"Password of {arguments.user}: "), "the password"
-        if getpass.getpass("Again: ") != password:
-            raise ConfigurationError("the passwords differ")
+    origin = "the password"
+    try:
+        if arguments.password_file is not None:
+            origin = f"--password-file {arguments.password_file}"
+            password = _first_line(arguments.password_file)
+        elif sys.stdin is None:
+            raise ConfigurationError(
+                "standard input is closed: give the password there, or in a file (--password-file)"
+            )
+        elif not sys.stdin.isatty():
+            origin = "standard input"
+            password = sys.stdin.readline().rstrip("\r\n")
+        else:
+            password = getpass.getpass(f"Password of {arguments.user}: ")
+            if getpass.getpass("Again: ") != password:
+                raise ConfigurationError("the passwords differ")
+        password.encode()
+    except UnicodeError:  # in some locales a byte that is not UTF-8 is found as it is encoded again
+        raise ConfigurationError(f"{origin}: it is not UTF-8") from None
+    except EOFError:
+        raise ConfigurationError("no password was typed: nothing was changed") from None
     if not password or "\0" in password:
         raise ConfigurationError(f"{origin}: the password is empty, or has a zero byte")
     return password
@@ -144,10 +155,9 @@ def _password(arguments: argparse.Namespace) -> str:
 
 def _first_line(file: Path) -> str:
     try:
-        return (file.read_text(encoding="utf-8").splitlines() or [""])[0]
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise ConfigurationError(f"--password-file {file}: {reason}") from None
+        return (file.read_text(encoding="utf-8-sig").splitlines() or [""])[0]
+    except OSError as error:
+        raise ConfigurationError(f"--password-file {file}: {error.strerror}") from None
 
 
 def _require_success(results: Sequence[CredentialResult]) -> None:

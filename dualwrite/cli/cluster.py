@@ -123,7 +123,7 @@ def _lines_of(option: str, file: Path) -> Iterable[tuple[str, str]]:
     :param option: by which the file is named, for errors.
     """
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise ConfigurationError(f"{option} {file}: {reason}") from None

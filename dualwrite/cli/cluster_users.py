@@ -15,7 +15,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from dualwrite.broker.access.scram_credentials import ScramHash
 from dualwrite.broker.core.credential_changes import CredentialResult, DescribedUser
-from dualwrite.errors import KafkaUnavailableError
+from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 from dualwrite.wire.error_codes import ErrorCode
 
 REQUEST_SECONDS = 15.0
@@ -29,13 +29,19 @@ _MECHANISMS = {
 
 
 class ClusterUsers:
-    """The users of the cluster that ``config`` reaches. The password is salted here: the broker never gets it."""
+    """The users of the cluster that ``config`` reaches. The password is salted here: the broker never gets it.
+
+    :raises ConfigurationError: if librdkafka refuses a setting.
+    """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._servers = config["bootstrap.servers"]
         self._connection_error: KafkaError | None = None
         client_config: dict[str, Any] = {**config, "error_cb": self._note, "log_level": 0}
-        self._client = AdminClient(client_config)
+        try:
+            self._client = AdminClient(client_config)
+        except KafkaException as error:
+            raise ConfigurationError(f"librdkafka: {error.args[0].str()}") from None
 
     def describe(self) -> list[DescribedUser]:
         """All users with their credentials."""

@@ -136,7 +136,7 @@ def _password(arguments: argparse.Namespace) -> str | None:
         return None
     if arguments.password_file is not None:
         try:
-            return str(arguments.password_file.read_text(encoding="utf-8")).rstrip("\r\n")
+            return str(arguments.password_file.read_text(encoding="utf-8-sig")).rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or "it is not UTF-8"
             raise ConfigurationError(f"--password-file {arguments.password_file}: {why}") from None
@@ -166,6 +166,8 @@ def _listening(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
     except OSError as error:
         raise ConfigurationError(f"--host {host}: {error.strerror}") from None
+    except UnicodeError:  # a label that is empty or too long, as in a..b
+        raise ConfigurationError(f"--host {host}: this is no host name") from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)

@@ -82,7 +82,7 @@ class _NoRedirect(urllib.request.HTTPErrorProcessor):
 
 def test_with_a_password_nothing_is_shown_without_it(site: OperationsSite, tmp_path: Path) -> None:
     file = tmp_path / "password"
-    file.write_text(PASSWORD + "\n")
+    file.write_bytes(b"\xef\xbb\xbf" + PASSWORD.encode() + b"\r\n")  # as Windows may write it
     with console_of(site, "--password-file", str(file)) as console:
         for path in ("", "events", "static/console.css"):
             refused = console.get(path)
@@ -163,6 +163,7 @@ def test_while_kafka_is_away_the_database_is_shown_and_the_other_way_round(tmp_p
         (("--host", "::"), "--host :: is reached from other machines"),
         (("--host", "192.0.2.1", "--no-password"), "cannot listen at 192.0.2.1:8939: "),
         (("--host", "no.such.host.invalid", "--no-password"), "--host no.such.host.invalid: "),
+        (("--host", "my..host", "--no-password"), "--host my..host: this is no host name"),
         (("--password-file", "/no/such/file"), "--password-file /no/such/file: No such file or directory"),
         (("--port", "65536"), "--port 65536: use 0 to 65535"),
         (("--interval", "0"), "--interval 0: use a number of seconds above 0"),

@@ -22,6 +22,13 @@ USERS = ["broker", "users"]
 BOTH = ["SCRAM-SHA-256", "SCRAM-SHA-512"]
 
 
+class Terminal(io.StringIO):
+    """A standard input at which a person sits."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     data_dir = tmp_path_factory.mktemp("broker")
@@ -119,7 +126,7 @@ def test_an_administrator_authenticates_by_a_file(
 
 def test_the_password_may_be_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "password"
-    file.write_text(f"{PASSWORD}\nsecond line\n", encoding="utf-8")
+    file.write_text(f"\ufeff{PASSWORD}\r\nsecond line\n", encoding="utf-8")  # as Windows may write it
     data_dir = str(tmp_path / "data")
     assert main([*USERS, "set", ALICE, "--password-file", str(file), "--data-dir", data_dir]) == 0
     assert PASSWORD not in capsys.readouterr().out
@@ -133,16 +140,36 @@ def test_the_password_may_be_in_a_file(tmp_path: Path, capsys: pytest.CaptureFix
 def test_the_password_is_asked_for_twice_on_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     answers = iter(["secret", "secret", "one", "other"])
     monkeypatch.setattr(sys, "stdin", Terminal())
     monkeypatch.setattr("getpass.getpass", lambda prompt: next(answers))
     where = ["--data-dir", str(tmp_path)]
     assert main([*USERS, "set", ALICE, *where]) == 0
     assert refusal(capsys, "set", ALICE, *where) == "the passwords differ"
+
+
+def test_no_password_at_a_terminal_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ended(prompt: str) -> str:
+        raise EOFError
+
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    monkeypatch.setattr("getpass.getpass", ended)
+    said = "no password was typed: nothing was changed"
+    assert refusal(capsys, "set", ALICE, "--data-dir", str(tmp_path / "data")) == said
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_a_password_that_is_not_utf_8_is_one_line(
+    errors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Python reads standard input with ``surrogateescape`` in the locales C and POSIX."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"p\xff\n"), "utf-8", errors))
+    said = "standard input: it is not UTF-8"
+    assert refusal(capsys, "set", ALICE, "--data-dir", str(tmp_path / "data")) == said
+    assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize(
@@ -160,6 +187,13 @@ def test_the_password_is_asked_for_twice_on_a_terminal(
         (["list", "--data-dir", ""], "data directory '': name one"),
         (["list", "--data-dir", "/nowhere/x"], "data directory /nowhere/x: there is no broker's data in it"),
         (["list", "--data-dir", "a", "-X", "client.id=x"], "--command-config and -X are for --bootstrap-server"),
+        (
+            [
+                *("list", "--bootstrap-server", "127.0.0.1:1", "-X", "security.protocol=SSL"),
+                *("-X", "ssl.ca.location=/nowhere/x"),
+            ],
+            "ssl.ca.location failed",
+        ),
         (["frobnicate"], "invalid choice: 'frobnicate'"),
         ([], "the following arguments are required: ACTION"),
     ],

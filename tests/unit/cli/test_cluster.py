@@ -24,9 +24,18 @@ def test_settings_are_as_they_are_spelt() -> None:
     }
 
 
-def test_a_file_has_one_in_each_line_and_the_command_line_wins(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"# secrets\n\nsasl.username = me\nclient.id=file\n",
+        b"\xef\xbb\xbf# secrets\r\n\r\nsasl.username = me\r\nclient.id=file\r\n",
+        b"\xef\xbb\xbfsasl.username = me\r\nclient.id=file",
+    ],
+    ids=["Unix", "Windows", "a mark before the first setting"],
+)
+def test_a_file_has_one_in_each_line_and_the_command_line_wins(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
-    file.write_text("# secrets\n\nsasl.username = me\nclient.id=file\n")
+    file.write_bytes(content)
     assert parsed("--command-config", str(file), "-X", "client.id=line") == {
         "bootstrap.servers": "a:1,b:2",
         "sasl.username": "me",
