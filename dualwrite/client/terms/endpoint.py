@@ -5,6 +5,8 @@ from typing import NamedTuple
 from dualwrite.errors import ConfigurationError
 
 DEFAULT_PORT = 9092
+_MOST_DIGITS = 5
+"""Of a port. Python reads up to 4,300."""
 
 
 class Endpoint(NamedTuple):
@@ -33,6 +35,7 @@ class Endpoint(NamedTuple):
             port = rest.removeprefix(":")
         else:
             host, _, port = address.partition(":")
-        if not host or not (port or str(DEFAULT_PORT)).isdecimal() or not 0 < int(port or DEFAULT_PORT) < 65536:
-            raise ConfigurationError(f"bootstrap.servers: {text!r} is not HOST:PORT")
-        return cls(host, int(port or DEFAULT_PORT))
+        port = port or str(DEFAULT_PORT)
+        if not host or not port.isdecimal() or len(port) > _MOST_DIGITS or not 0 < int(port) < 65536:
+            raise ConfigurationError(f"bootstrap.servers: {text!r:.300} is not HOST:PORT")
+        return cls(host, int(port))

@@ -14,6 +14,8 @@ _TOKEN = re.compile(r"[-._~+/A-Za-z0-9]+=*")
 _NAME = re.compile(r"[A-Za-z]+")
 _VALUE = re.compile(r"[\x21-\x7E \t\r\n]+")
 _RESERVED = "auth"
+_MOST_BITS = 64
+"""Of an expiry: larger integers have no place among floats."""
 
 
 class Token(NamedTuple):
@@ -75,6 +77,10 @@ def _checked(result: Any, now: float) -> Token:
     extensions = result[3] if len(result) > 3 else {}
     if not isinstance(value, str) or not _TOKEN.fullmatch(value):
         raise ConfigurationError("oauth_cb gave a token with characters that a bearer token cannot have (RFC 6750)")
+    if isinstance(expires_at, int) and expires_at.bit_length() > _MOST_BITS:
+        raise ConfigurationError(
+            f"oauth_cb gave a token with an expiry of more than {_MOST_BITS} bits: allowed: seconds after {now:.0f}"
+        )
     if not isinstance(expires_at, int | float) or not expires_at > now:
         raise ConfigurationError(
             f"oauth_cb gave a token with the expiry {expires_at!r}: allowed: seconds after {now:.0f}"

@@ -164,6 +164,8 @@ def test_tokens_are_taken_from_the_callback_with_its_configuration() -> None:
         ({"bootstrap.servers": None}, "bootstrap.servers is not set: name at least one broker as HOST:PORT"),
         ({"bootstrap.servers": " "}, "bootstrap.servers ' ': allowed: HOST:PORT, …"),
         ({"bootstrap.servers": "b:x"}, "bootstrap.servers: 'b:x' is not HOST:PORT"),
+        ({"bootstrap.servers": "b:000009092"}, "bootstrap.servers: 'b:000009092' is not HOST:PORT"),
+        ({"bootstrap.servers": "b:" + "9" * 5000}, "bootstrap.servers: 'b:999"),
         ({"transactional.id": None}, "transactional.id is not set"),
         ({"transactional.id": ""}, "transactional.id is not set"),
         ({"linger.ms": "soon"}, "linger.ms 'soon': allowed: 0 to 900000"),

@@ -72,6 +72,8 @@ def test_a_thread_that_asks_during_the_renewal_of_another_gets_no_expired_token(
         (("a\x01auth=Bearer b", 9), "oauth_cb gave a token with characters"),
         (("token", "9"), "oauth_cb gave a token with the expiry '9': allowed: seconds after 5"),
         (("token", 5), "oauth_cb gave a token with the expiry 5: allowed: seconds after 5"),
+        (("token", 10**400), "oauth_cb gave a token with an expiry of more than 64 bits: allowed: seconds after 5"),
+        (("token", -(10**5000)), "oauth_cb gave a token with an expiry of more than 64 bits: allowed: seconds after 5"),
         (("token", float("nan")), "oauth_cb gave a token with the expiry nan: allowed: seconds after 5"),
         (("token", 9, "p", [("a", "b")]), "oauth_cb gave extensions of type list: allowed: a dict"),
         (("token", 9, "p", {"auth": "x"}), "oauth_cb gave the extension 'auth': allowed: letters, and not 'auth'"),
