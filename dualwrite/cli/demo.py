@@ -52,10 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.kills < len(Window):
         raise ConfigurationError(f"--kills {arguments.kills}: use at least {len(Window)}, one before each step")
     keep: Path | None = arguments.keep
-    if keep is not None and keep.exists() and any(keep.iterdir()):
-        raise InputError(f"--keep {keep}: the directory is not empty")
-    directory = keep or Path(tempfile.mkdtemp(prefix="dualwrite-demo-"))
-    directory.mkdir(parents=True, exist_ok=True)
+    directory = Path(tempfile.mkdtemp(prefix="dualwrite-demo-")) if keep is None else _empty(keep)
     seed = arguments.seed if arguments.seed is not None else random.SystemRandom().randrange(10**6)
     try:
         with EmbeddedBroker(directory / "broker") as broker:
@@ -64,6 +61,20 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         if keep is None:
             shutil.rmtree(directory)
+
+
+def _empty(directory: Path) -> Path:
+    """``directory``, which is made if it does not exist.
+
+    :raises InputError: if it is not empty, or cannot be made or read.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if any(directory.iterdir()):
+            raise InputError(f"--keep {directory}: the directory is not empty")
+    except OSError as error:
+        raise InputError(f"--keep {directory}: {error.strerror}") from None
+    return directory
 
 
 class _Demo:

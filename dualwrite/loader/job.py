@@ -14,6 +14,9 @@ from dualwrite.loader.streams import STANDARD_INPUT
 if TYPE_CHECKING:
     from sqlalchemy import Connection, CursorResult, Executable
 
+MOST_IN_BATCH = 2**31 - 1
+"""The most rows in a unit of work, which are in memory at the same time."""
+
 
 class UnitOfWork(Protocol):
     """The part of a unit of work that the loader uses."""
@@ -91,6 +94,8 @@ class LoadJob:
         """
         if self.batch_size < 1:
             raise ConfigurationError(f"batch size {self.batch_size}: use 1 or more")
+        if self.batch_size > MOST_IN_BATCH:
+            raise ConfigurationError(f"batch size {self.batch_size}: use {MOST_IN_BATCH} at most")
         if not is_legal_topic(self.topic):
             raise ConfigurationError(
                 f"topic {self.topic!r}: use 1 to 249 letters, digits, dots, underscores and hyphens"

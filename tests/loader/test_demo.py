@@ -83,6 +83,8 @@ def test_a_run_whose_sides_differ_ends_with_1(
         (["--rows", "400000"], "--rows 400000: use 500 to 336776"),
         (["--kills", "2"], "--kills 2: use at least 3"),
         (["--keep", "."], "--keep .: the directory is not empty"),
+        (["--keep", "/dev/null"], "--keep /dev/null: File exists"),
+        (["--keep", "/dev/null/x"], "--keep /dev/null/x: Not a directory"),
     ],
 )
 def test_senseless_arguments_are_refused(

@@ -245,6 +245,7 @@ def test_the_null_text_is_null(engine: Engine, tmp_path: Path) -> None:
         ({"key": "nam"}, "key column 'nam' is not in table flights"),
         ({"key": "note"}, "key column 'note' is not in f.csv"),
         ({"batch_size": 0}, "batch size 0: use 1 or more"),
+        ({"batch_size": 10**30}, f"batch size {10**30}: use 2147483647 at most"),
         ({"topic": "my topic"}, "topic 'my topic': use 1 to 249 letters, digits, dots, underscores and hyphens"),
         ({"topic": ".."}, "topic '..': use 1 to 249 letters, digits, dots, underscores and hyphens"),
     ],
