@@ -1,5 +1,6 @@
 """The doctor's checks of the database: version, durability settings, and whether the state tables can be used."""
 
+import re
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 
@@ -25,6 +26,9 @@ from dualwrite.operations.findings import Finding, failure, ok, warning
 
 CLOCK_SECONDS = 5.0
 """The accepted difference of two clocks. It does not matter for the times that depend on them."""
+
+_READ_ONLY = re.compile("read[- ]?only", re.IGNORECASE)
+"""How every database says that it takes no writes, as a replica does."""
 
 
 def _insert(table: Table) -> Executable:
@@ -113,7 +117,17 @@ def check_permissions(engine: Engine) -> Iterator[Finding]:
                     refused[f"{verb} on {table.name}"] = reason
     for name, reason in missing.items():
         yield failure("permissions", f"{name}: {reason}", _upgrade(engine))
+    read_only = [reason for reason in refused.values() if _READ_ONLY.search(reason)]
+    if read_only:
+        yield failure(
+            "permissions",
+            f"the database takes no writes: {read_only[0]}",
+            "name the primary: units of work, and commands that change something, cannot use a replica or a database "
+            "that is read-only",
+        )
     for privilege, reason in refused.items():
+        if reason in read_only:
+            continue
         yield failure(
             "permissions", f"{privilege}: {reason}", f"GRANT {privilege} to the user that the application logs in as"
         )

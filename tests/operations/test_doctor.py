@@ -1,6 +1,7 @@
 """``dualwrite doctor``: it finds each thing that would go wrong, and nothing where nothing would."""
 
 import shlex
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
@@ -22,6 +23,7 @@ from dualwrite.testing.kafka import KafkaBroker
 from tests.support.forked import ForkedKafkaBroker
 from tests.support.operations.places import OperationsSite, command
 
+WRITES = (sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE)
 pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
 
 
@@ -186,14 +188,21 @@ def test_an_engine_in_autocommit(postgresql_url: str, broker: KafkaBroker) -> No
     site.close()
 
 
-def test_a_database_that_may_only_be_read(site: OperationsSite) -> None:
-    with on_connect(site, "PRAGMA query_only = ON") as engine:
-        result = findings(site, engine)
+def test_each_right_that_is_missing_is_named(site: OperationsSite) -> None:
+    engine = create_engine(site.url)
+    event.listen(engine, "connect", lambda connection, _: connection.set_authorizer(may_read))
+    result = findings(site, engine)
+    engine.dispose()
     assert levels(result)["permissions"] is Level.FAILURE
     refused = [finding.message for finding in result if finding.check == "permissions"]
-    assert "INSERT on kafka_transaction_state: attempt to write a readonly database" in refused
-    assert "DELETE on kafka_transaction_record: attempt to write a readonly database" in refused
+    assert "INSERT on kafka_transaction_state: not authorized" in refused
+    assert "DELETE on kafka_transaction_record: not authorized" in refused
     assert not any(message.startswith("SELECT") for message in refused)
+
+
+def may_read(action: int, *_: str | None) -> int:
+    """For SQLite's authorizer: refuse what a login with SELECT alone may not do."""
+    return sqlite3.SQLITE_DENY if action in WRITES else sqlite3.SQLITE_OK
 
 
 def test_a_busy_database_is_not_reported_as_a_missing_permission(site: OperationsSite) -> None:
@@ -214,6 +223,27 @@ def test_a_table_that_is_missing_needs_an_upgrade_and_no_grant(any_place: Operat
     assert found.level is Level.FAILURE
     assert found.message.startswith("kafka_consumer_offset: ")
     assert found.advice.startswith("dualwrite db upgrade --db ")
+
+
+READ_ONLY: dict[str, Any] = {
+    "postgresql": {"options": "-c default_transaction_read_only=on"},
+    "mysql": {"init_command": "SET SESSION TRANSACTION READ ONLY"},
+    "mariadb": {"init_command": "SET SESSION TRANSACTION READ ONLY"},
+}
+"""How a server treats a connection as a replica treats all."""
+
+
+def test_a_database_that_takes_no_writes_is_one_finding(any_place: OperationsSite) -> None:
+    """As a replica, or a file that is read-only. No right has to be granted."""
+    url = any_place.engine.url
+    options = READ_ONLY.get(url.get_backend_name(), {})
+    if not options:
+        url = make_url(f"sqlite:///file:{url.database}?mode=ro&uri=true")
+    engine = create_engine(url, connect_args=options)
+    found = [finding for finding in findings(any_place, engine) if finding.check == "permissions"]
+    assert [finding.message.partition(":")[0] for finding in found] == ["the database takes no writes"]
+    assert found[0].advice.startswith("name the primary: ")
+    engine.dispose()
 
 
 @pytest.mark.postgresql
