@@ -6,6 +6,7 @@ check that the beginning of the input is unchanged.
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -45,6 +46,17 @@ class ExactFloat(float):
         number = cls(text)
         number.text = text
         return number
+
+
+class _RepeatingObject(dict[str, Any]):
+    """A JSON object that has a name more than once. Python keeps the last value and drops the others.
+
+    :param pairs: its names and values.
+    """
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        self.repeated, _ = Counter(name for name, _ in pairs).most_common(1)[0]
 
 
 class InputFile:
@@ -196,12 +208,21 @@ def check_input(path: Path | None, form: InputFormat) -> None:
 
 def _json_object(text: str) -> dict[str, Any]:
     try:
-        values = json.loads(text, parse_float=ExactFloat.parse, parse_constant=_refuse_constant)
+        values = json.loads(
+            text, parse_float=ExactFloat.parse, parse_constant=_refuse_constant, object_pairs_hook=_object_of
+        )
     except (ValueError, RecursionError) as error:
         raise LineError(f"no JSON: {error}") from None
     if not isinstance(values, dict) or not values:
         raise LineError("expected a JSON object with a value for each column")
+    if isinstance(values, _RepeatingObject):  # inside of a value it is the column's own
+        raise LineError(f"column {values.repeated!r} is named twice")
     return values
+
+
+def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    return fields if len(fields) == len(pairs) else _RepeatingObject(pairs)
 
 
 def _refuse_constant(name: str) -> float:

@@ -93,11 +93,19 @@ def test_malformed_csv_is_refused_with_its_line(tmp_path: Path, content: str | b
         ('{"id": NaN}', "no JSON: NaN is not a JSON number"),
         ("[" * 200_000, "no JSON: "),
         ('{"id": 1} {"id": 2}', "no JSON: Extra data"),
+        ('{"id": 1, "name": "a", "name": "b"}', "column 'name' is named twice"),
+        ('{"id": 1, "a": 2, "n\\u0061me": 3, "name": 3}', "column 'name' is named twice"),
     ],
 )
 def test_malformed_json_is_refused_with_its_line(tmp_path: Path, line: str, message: str) -> None:
     path = write_input(tmp_path / "f.jsonl", f'{{"id": 1}}\n{line}\n')
     assert refusal(path).startswith(f"f.jsonl, line 2: {message}")
+
+
+def test_a_value_may_have_a_name_twice(tmp_path: Path) -> None:
+    """It is the column's: PostgreSQL's JSON has the last one, too."""
+    path = write_input(tmp_path / "f.jsonl", '{"id": 1, "document": [{"a": 1, "a": 2}]}\n')
+    assert read(path) == [InputRow(1, {"id": 1, "document": [{"a": 2}]})]
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
