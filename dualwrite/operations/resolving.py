@@ -13,7 +13,14 @@ from sqlalchemy import Engine
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision
-from dualwrite.coordinator.rules.slot_rules import ENDED, SlotStatus, describe_owner, left_in_another_cluster, named
+from dualwrite.coordinator.rules.slot_rules import (
+    ENDED,
+    SlotStatus,
+    describe_owner,
+    is_another,
+    left_in_another_cluster,
+    named,
+)
 from dualwrite.coordinator.rules.two_phase import TwoPhase
 from dualwrite.errors import ForeignClusterError, InputError
 from dualwrite.operations.copies import reason_to_leave
@@ -106,7 +113,22 @@ def obstacle(view: TransactionView) -> str:
         return held_by(view)
     if view.row.is_locked:
         return IS_LOCKED.detail
-    return foreign_cluster_message([view])
+    return foreign_cluster_message([view]) or opened_by_another(view)
+
+
+def opened_by_another(view: TransactionView) -> str:
+    """The obstacle of a slot that was given back in another Kafka cluster, if a transaction is open under its name in
+    the one that was queried: another database has begun it there, and may have decided it. Most likely the address is
+    wrong. Empty for every other slot."""
+    if not (view.is_recoverable and view.is_elsewhere and view.kafka is not None and view.kafka.is_open):
+        return ""
+    assert view.row is not None
+    return (
+        f"it was last used in the Kafka cluster {view.row.slot.cluster_id}, and this is the cluster {view.cluster_id}, "
+        "where another database has a transaction open under its name, and may have decided it. Connect to the cluster "
+        "of this database; or, if this is the one, abort that transaction with `dualwrite transactions terminate`, and "
+        "try again"
+    )
 
 
 def held_by(view: TransactionView) -> str:
@@ -153,14 +175,18 @@ def recover(
     """Recover every slot of ``application`` that no process holds, like DualWrite.recover(). Holds no slot afterwards,
     and waits for no lease: see Resolution.in_use.
 
-    Slots with open work in another Kafka cluster stay unchanged; the errors then contain a ForeignClusterError.
+    Slots with open work in another Kafka cluster stay unchanged, and those under whose name another database has a
+    transaction open in this one; the errors then contain a ForeignClusterError.
 
     :param two_phase: the application's own mode, as for DualWrite.
     :raises InputError: if the application has no slot in this database: most likely its name is misspelled.
     """
     require_application(engine, application)
+    left = _opened_by_another(engine, kafka, application)
+    only = [name for name in state_rows(engine, application=application) if name not in left] if left else None
     with DualWrite(engine, kafka, application=application, two_phase=two_phase) as dual_write:
-        outcomes, errors = manager_of(dual_write).sweep()
+        outcomes, errors = manager_of(dual_write).sweep(only)
+    errors = [*errors, *(ForeignClusterError(f"slot {name}: {reason}") for name, reason in left.items())]
     foreign = _foreign_cluster_message(engine, kafka, application)
     if foreign:
         errors = [*errors, ForeignClusterError(foreign)]
@@ -197,6 +223,16 @@ def require_application(engine: Engine, application: str) -> None:
     message = unknown_application(engine, application)
     if message:
         raise InputError(message)
+
+
+def _opened_by_another(engine: Engine, kafka: Mapping[str, Any], application: str) -> dict[str, str]:
+    """The slots that recovery must leave alone (:func:`opened_by_another`), each with the reason."""
+    with inspector(kafka) as cluster:
+        here = cluster.cluster_id()
+        rows = state_rows(engine, application=application)
+        names = [name for name, row in rows.items() if is_another(row.slot.cluster_id, here)]
+        views = views_of(engine, cluster, names) if names else {}
+    return {name: reason for name, view in views.items() if (reason := opened_by_another(view))}
 
 
 def _foreign_cluster_message(engine: Engine, kafka: Mapping[str, Any], application: str) -> str:

@@ -129,9 +129,36 @@ def test_the_forecast_of_a_slot_from_another_cluster_names_both_transactions(arr
     for text in (
         arrived.run("transactions", "describe", arrived.slot()).out,
         transactions(arrived, arrived.application).message,
-        arrived.run("transactions", "resolve", arrived.slot()).out,
     ):
         assert f"{LEFT_ELSEWHERE}. Besides, {UNCLAIMED}" in text
+
+
+@pytest.mark.parametrize(
+    "words", [("recover",), ("transactions", "resolve", "--yes")], ids=["recover", "transactions resolve"]
+)
+def test_another_databases_transaction_is_not_aborted_at_a_wrong_address(
+    arrived: OperationsSite, words: tuple[str, ...]
+) -> None:
+    """An operator names production's database and staging's cluster, where the application has the same name: a
+    process is at work there, and its database may have decided."""
+    here = str(arrived.ask(lambda control: control.cluster_id()))
+    before = arrived.rows(), arrived.described()
+    result = arrived.run(*words, "--application", arrived.application)
+    assert result.code == 1
+    said = result.out + result.err
+    assert f"it was last used in the Kafka cluster {THERE}, and this is the cluster {here}, where another" in said
+    assert "abort that transaction with `dualwrite transactions terminate`, and try again" in said
+    assert (arrived.rows(), arrived.described(), arrived.outcomes()) == (*before, [])
+
+
+def test_recover_ends_the_others_beside_a_slot_that_it_leaves_alone(site: OperationsSite, here: str) -> None:
+    site.leave("two")
+    site.change_row(owner="", lease_expires_at=None)
+    result = site.run("recover", "--application", site.application, "--json")
+    assert result.code == 1
+    assert result.json()["outcomes"] == {site.slot(1): "committed"}
+    (error,) = result.json()["errors"]
+    assert error.startswith(f"slot {site.slot()}: it was last used in the Kafka cluster {THERE}, and this is the ")
 
 
 def test_terminate_aborts_a_transaction_that_another_database_may_have_committed_and_says_so(
