@@ -5,6 +5,7 @@ begins anew at the target.
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from shlex import quote
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Engine, and_, or_, select, update
@@ -76,9 +77,10 @@ def _problem(view: TransactionView) -> str:
 
 
 def _not_recovered(name: str, problem: str) -> str:
+    application = quote(application_of(name) or name)
     return (
-        f"slot {name} {problem}: run `dualwrite recover --application {application_of(name) or name}` with the address "
-        "of the source first; `dualwrite transactions list` shows what it will do"
+        f"slot {name} {problem}: run `dualwrite recover --application {application}` with the address of the source "
+        "first; `dualwrite transactions list` shows what it will do"
     )
 
 

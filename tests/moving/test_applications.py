@@ -1,5 +1,6 @@
 """``dualwrite move --finish --db``: units of work and the offsets that a database keeps go on at the target."""
 
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
@@ -249,6 +250,14 @@ def test_a_unit_in_doubt_is_refused_until_it_is_recovered(sqlite_application: Mo
     code, said = site.finish("--topics", site.topic)
     assert code == 0, said
     assert [record.value for record in read(site.target, site.topic)] == ([b"a"] if step == "COMMIT_KAFKA" else [])
+
+
+def test_the_command_for_an_odd_name_can_be_run_as_printed(sqlite_application: MovedApplication) -> None:
+    site = sqlite_application
+    site.application += " of today's"
+    site.leave("a")
+    _, said = site.finish()
+    assert f"`dualwrite recover --application {shlex.quote(site.application)}` with the address" in said
 
 
 def test_a_heuristic_outcome_that_recovery_would_find_is_refused(sqlite_application: MovedApplication) -> None:
