@@ -23,11 +23,12 @@ from dualwrite.coordinator.rules.lease import Lease
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.dialects.base import ErrorMeaning
 from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.coordinator.sql.engine.database_errors import first_line
 from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
 from dualwrite.coordinator.sql.lease_transfer import Decided, TransferredLeases
 from dualwrite.coordinator.sql.own_tables import ours
 from dualwrite.coordinator.sql.tables import OPEN_RUN, spark_run
-from dualwrite.errors import DatabaseBusyError, DualWriteError, FencedError, InDoubtError
+from dualwrite.errors import ConfigurationError, DatabaseBusyError, DualWriteError, FencedError, InDoubtError
 from dualwrite.spark.batch.known_batches import (
     BatchContent,
     KnownBatch,
@@ -104,6 +105,7 @@ class Runs:
 
         :param staging: the schema and the name of the run's staging table.
         :param seconds: how long the run may last, and how long its prepared transactions stay open.
+        :raises ConfigurationError: if the database refuses the row of the job.
         :raises DatabaseBusyError: if the table ``staging`` is gone, because its target was changed meanwhile.
         """
         self._make_row(job, staging)
@@ -323,15 +325,12 @@ class Runs:
         return RunState.COMMITTED if is_committed else RunState.ABORTED
 
     def _make_row(self, job: str, staging: tuple[str | None, str]) -> None:
-        """Insert the row of a job that has none."""
-        with self._transaction() as connection:
-            if (
-                connection.scalar(
-                    select(spark_run.c.job).where(spark_run.c.job == job), execution_options=ours(connection)
-                )
-                is not None
-            ):
-                return
+        """Insert the row of a job that has none.
+
+        :raises ConfigurationError: if the database refuses the row.
+        """
+        if self._has_row(job):
+            return
         now = self._database.now()
         try:
             with self._transaction() as connection:
@@ -347,8 +346,18 @@ class Runs:
                     ),
                     execution_options=ours(connection),
                 )
-        except IntegrityError:
+        except IntegrityError as error:
+            if not self._has_row(job):
+                raise ConfigurationError(
+                    f"the database refuses a row of {spark_run.name}: {first_line(error)}: look for a constraint, a "
+                    "trigger or a rule that was added to that table of dualwrite's"
+                ) from error
             _LOG.debug("%s: another run has just made the job's row", job)
+
+    def _has_row(self, job: str) -> bool:
+        with self._transaction() as connection:
+            row = select(spark_run.c.job).where(spark_run.c.job == job)
+            return connection.scalar(row, execution_options=ours(connection)) is not None
 
     def _lock(self, connection: Connection, job: str, *, read: bool = False) -> Any:
         """Lock and read the row of ``job``.

@@ -15,16 +15,18 @@ from sqlalchemy import Connection, Row, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.coordinator.sql.engine.database_errors import first_line
 from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
 from dualwrite.coordinator.sql.own_tables import ours
 from dualwrite.coordinator.sql.tables import spark_progress as table
-from dualwrite.errors import BatchChangedError
+from dualwrite.errors import BatchChangedError, ConfigurationError
 from dualwrite.spark.known.retention import batch_name
 from dualwrite.spark.known.targets import TARGET_COLUMNS, BatchTarget, target_columns, target_in
 from dualwrite.spark.plan.rows import RowsDigest
 
 BATCH_ROW = -1
 """The partition of the batch's own row."""
+_LOOK = "look for a constraint, a trigger or a rule that was added to that table of dualwrite's"
 
 
 class BegunBatch(NamedTuple):
@@ -59,6 +61,7 @@ def claim(connection: Connection, share: BatchPartition) -> bool:
 
     :raises BatchChangedError: if another run of the batch has another number of partitions or another target, or if the
         batch was forgotten.
+    :raises ConfigurationError: if the database refuses the row although it is not there.
     """
     batch = share.batch
     with clear_errors(connection.engine):
@@ -82,11 +85,17 @@ def claim(connection: Connection, share: BatchPartition) -> bool:
 
 
 def finish(connection: Connection, share: BatchPartition, digest: RowsDigest) -> None:
-    """Store the digest of the rows of ``share``, in the same transaction."""
-    connection.execute(
+    """Store the digest of the rows of ``share``, in the same transaction.
+
+    :raises ConfigurationError: if the database has not stored the row of ``share``: without it the partition would be
+        written again.
+    """
+    stored = connection.execute(
         update(table).where(*_of(share)).values(row_count=digest.count, digest=digest.checksum),
         execution_options=ours(connection),
-    )
+    ).rowcount
+    if stored != 1:
+        raise ConfigurationError(f"the database has not stored a row of {table.name}: {_LOOK}")
 
 
 def require_same(connection: Connection, share: BatchPartition, digest: RowsDigest) -> None:
@@ -107,7 +116,10 @@ def require_same(connection: Connection, share: BatchPartition, digest: RowsDige
 
 def insert_row(connection: Connection, batch: BegunBatch, partition: int) -> bool:
     """Insert the row of a partition, or of ``batch`` itself; False if it exists. Uses a savepoint, as a failed INSERT
-    would end PostgreSQL's transaction."""
+    would end PostgreSQL's transaction.
+
+    :raises ConfigurationError: if the database refuses the row for another reason.
+    """
     key = {"job": batch.job, "batch_id": batch.batch_id, "partition": partition}
     target = target_columns(batch.target) if partition == BATCH_ROW else {}
     row = {**key, **target, "partitions": batch.partitions, "row_count": 0, "digest": ""}
@@ -116,7 +128,12 @@ def insert_row(connection: Connection, batch: BegunBatch, partition: int) -> boo
             connection.execute(
                 insert(table).values(**row, updated_at=_now(connection)), execution_options=ours(connection)
             )
-    except IntegrityError:
+    except IntegrityError as error:
+        there = select(table.c.partition).where(*_of(BatchPartition(batch, partition)))
+        if connection.execute(there, execution_options=ours(connection)).first() is None:
+            raise ConfigurationError(
+                f"the database refuses a row of {table.name}: {first_line(error)}: {_LOOK}"
+            ) from error
         return False
     return True
 

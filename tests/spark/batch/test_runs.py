@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, delete, event, insert, update
+from sqlalchemy import Connection, Engine, delete, event, insert, text, update
 
 from dualwrite.coordinator.process.watchdog import Limit
 from dualwrite.coordinator.rules.lease import LeaseLostError
 from dualwrite.coordinator.rules.slot_rules import Candidate, SlotStatus
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.tables import spark_batch, spark_run
-from dualwrite.errors import DatabaseNotReadyError, FencedError
+from dualwrite.errors import ConfigurationError, DatabaseNotReadyError, FencedError
 from dualwrite.spark.batch.known_batches import BatchContent
 from dualwrite.spark.batch.runs import RUN_COLUMN, Owner, Run, Runs, RunState
 from tests.support.coordinator.event_table import expire_leases
@@ -244,6 +244,15 @@ def test_of_two_first_runs_of_a_job_the_later_one_finds_the_row_of_the_other(job
     run = jobs.begin(jobs.driver())
     assert next(rivals, None) is None
     jobs.driver().require_still_open(run)
+
+
+def test_a_run_whose_row_the_database_refuses_says_so(sqlite: Engine) -> None:
+    jobs = Jobs(sqlite)
+    with sqlite.begin() as connection:
+        refuses = "BEFORE INSERT ON dualwrite_spark_run BEGIN SELECT RAISE(ABORT, 'refused'); END"
+        connection.execute(text(f"CREATE TRIGGER refuses {refuses}"))
+    with pytest.raises(ConfigurationError, match="the database refuses a row of dualwrite_spark_run: refused: look"):
+        jobs.begin(jobs.driver())
 
 
 def test_a_run_whose_staging_table_was_dropped_can_be_ended(jobs: Jobs) -> None:

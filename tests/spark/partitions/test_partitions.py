@@ -294,6 +294,43 @@ def test_a_task_waits_for_another_attempt_for_as_long_as_a_run_may_take_and_for_
     assert list(rows) == rows_of(3)
 
 
+def refuse_partitions(engine: Engine) -> None:
+    """Let the database refuse each row of dualwrite_spark_progress that is a partition's."""
+    refused, partition = "dualwrite_spark_progress", engine.dialect.identifier_preparer.quote("partition")
+    statements = [
+        "CREATE TABLE numbers (number INTEGER NOT NULL PRIMARY KEY)",
+        "INSERT INTO numbers VALUES (-1)",
+        f"ALTER TABLE {refused} ADD FOREIGN KEY ({partition}) REFERENCES numbers (number)",
+    ]
+    if engine.dialect.name == "sqlite":
+        raises = "WHEN NEW.partition >= 0 BEGIN SELECT RAISE(ABORT, 'refused'); END"
+        statements = [f"CREATE TRIGGER refuses BEFORE INSERT ON {refused} {raises}"]
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.execute(text(statement))
+
+
+def test_a_partition_whose_row_the_database_refuses_does_not_count_as_written(place: SparkPlace) -> None:
+    refuse_partitions(place.engine)
+    said = "the database refuses a row of dualwrite_spark_progress: .*: look for a constraint, a trigger or a rule"
+    with pytest.raises(ConfigurationError, match=said):
+        place.write(rows_of(5))
+    assert (place.stored(), place.produced(), place.progress()) == ([], [], [])
+
+
+def test_a_partition_whose_row_the_database_drops_is_rolled_back(
+    sqlite: Engine, kafka_broker: KafkaBroker, dualwrite_application: str
+) -> None:
+    """Another attempt would write it again."""
+    place = SparkPlace(sqlite, kafka_broker, dualwrite_application)
+    drops = "BEFORE INSERT ON dualwrite_spark_progress WHEN NEW.partition >= 0 BEGIN SELECT RAISE(IGNORE); END"
+    with sqlite.begin() as connection:
+        connection.execute(text(f"CREATE TRIGGER drops {drops}"))
+    with pytest.raises(ConfigurationError, match="the database has not stored a row of dualwrite_spark_progress: look"):
+        place.write(rows_of(5))
+    assert (place.stored(), place.produced()) == ([], [])
+
+
 def test_a_partition_writer_is_refused_outside_of_a_task(postgresql_place: SparkPlace) -> None:
     pytest.importorskip("pyspark")
     with pytest.raises(ConfigurationError, match="a partition writer is called by Spark"):
