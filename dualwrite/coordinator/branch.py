@@ -154,14 +154,18 @@ class Branches:
         """The signature of this process on its leases."""
         return self._manager.process.pool.owner
 
-    def sweep_left(self) -> tuple[dict[str, Outcome], list[Exception]]:
+    def sweep_left(self, *, is_any_left: bool = False) -> tuple[dict[str, Outcome], list[Exception]]:
         """Recover now the slots that this owner has signed and those of dead owners; and from now on look for such
-        slots regularly, like a process that has leased one.
+        slots regularly, like a process that has leased one. Without such slots Kafka is not asked.
 
+        :param is_any_left: True if the caller knows of one.
         :returns: as UnitManager.sweep.
         """
         self._manager.require_outside()
-        self._manager.process.pool.start_heartbeat()
+        pool = self._manager.process.pool
+        pool.start_heartbeat()
+        if not (is_any_left or pool.registry.may_need_recovery()):
+            return {}, []
         return self._manager.process.sweeper.attempt(free_too=False)
 
     def record_contradiction(self, error: LeaseContradictedError) -> None:

@@ -148,6 +148,13 @@ class LeaseRegistry:
             self._warn_of_foreign(observer)
             return slots_to_recover(self.seen, observer, free_too=free_too)
 
+    def may_need_recovery(self) -> bool:
+        """True if the owner of a slot is gone: :meth:`slots_to_recover` may have it. False if it would have none, in
+        whichever cluster; so this does not ask for the cluster."""
+        with self._looking, self._limit():
+            rows = self._leases.rows(self._application, self._seen_in)
+            return bool(slots_to_recover(rows, self._observer()))
+
     def _warn_of_foreign(self, observer: SlotObserver) -> None:
         foreign = _foreign(self.seen, observer)
         if foreign and not self._has_warned:

@@ -40,7 +40,7 @@ def _complete_once(worker: Worker, runs: Runs, observe: Observe) -> Sequence[Exc
         left = runs.completable()
         if left:
             observe("COMPLETE_KAFKA")
-        outcomes, errors = worker.branches.sweep_left()
+        outcomes, errors = worker.branches.sweep_left(is_any_left=bool(left))
         return errors if set(left).difference(outcomes) else ()
     except Exception as error:  # noqa: BLE001 - see above
         return (error,)

@@ -31,7 +31,8 @@ class FakeSweeps:
     def completable(self) -> list[str]:
         return ["a-0"]
 
-    def sweep_left(self) -> tuple[dict[str, Outcome], list[Exception]]:
+    def sweep_left(self, *, is_any_left: bool) -> tuple[dict[str, Outcome], list[Exception]]:
+        assert is_any_left
         return self.left.pop(0)
 
 
@@ -130,13 +131,14 @@ def nothing_is_there(world: BatchKillWorld) -> bool:
 
 
 @pytest.mark.slow
-def test_a_batch_that_is_committed_needs_no_broker(world: BatchKillWorld) -> None:
+def test_a_batch_that_is_committed_needs_no_broker(world: BatchKillWorld, caplog: pytest.LogCaptureFixture) -> None:
     world.write()
     told = world.told
     world.broker.kill()
     given = options_for(told.url, told.servers, **{"kafka.delivery.timeout.ms": "2000"})
     _, work = begun(given, 0)
     assert work.run is None
+    assert caplog.text == "", "no transaction is to be completed, so no broker is waited for"
     assert staged_rows(world.engine) == 0
     assert list(stored(world.engine)) == [row[0] for row in rows(0, ROWS)]
     world.broker.start()
