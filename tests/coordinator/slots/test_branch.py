@@ -105,6 +105,16 @@ def test_decided_branches_are_committed_and_all_other_transferred_ones_are_abort
     assert {row.owner for row in slot_rows(engine).values()} == {""}, "given back"
 
 
+def test_a_driver_completes_what_it_has_decided_and_finds_nothing_the_second_time(
+    make: Make, cluster: FakeCluster, cause: Cause
+) -> None:
+    task, driver = make(), branches_of(make())
+    assert driver.sweep_left() == ({}, [])
+    cause.decide(driver.owner, [write(task, cause.sign, "one")], "row")
+    assert driver.sweep_left() == ({"a-0": Outcome.COMMITTED}, [])
+    assert (cluster.committed, driver.sweep_left()) == (["one"], ({}, []))
+
+
 def test_no_process_recovers_a_transferred_branch_before_its_lease_expires(
     make: Make, cluster: FakeCluster, cause: Cause
 ) -> None:
