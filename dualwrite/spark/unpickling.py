@@ -1,4 +1,5 @@
-"""Says what to do if an executor cannot load what Spark sends to it, because its Python lacks a module.
+"""Says what to do if an executor cannot load what Spark sends to it, because its Python lacks a module, or has another
+version of dualwrite.
 
 ``write_batch`` and ``batch_writer`` see such an error on the driver, and translate it. With ``foreachPartition`` and
 ``format("dualwrite")`` Spark itself raises the executor's error, so the executor must explain it. It may lack
@@ -8,18 +9,32 @@ dualwrite, too: so the function below is sent by value, and uses the standard li
 import sys
 from typing import Any
 
-ReducedObject = tuple[Any, tuple[bytes]]
-"""What ``__reduce__`` returns: a function, and its argument."""
+from dualwrite.version import __version__
+
+ReducedObject = tuple[Any, tuple[bytes, str]]
+"""What ``__reduce__`` returns: a function, and its arguments."""
 
 
-def load_or_explain(content: bytes) -> Any:
+def load_or_explain(content: bytes, version: str) -> Any:
     """Load an object that :func:`reduced` has made smaller.
 
+    :param version: the driver's version of dualwrite.
+    :raises ConfigurationError: if this Python has another version. Its objects may have other fields: one option would
+        be taken for another.
     :raises ModuleNotFoundError: with what to do, if this Python lacks a module.
     """
     import pickle
 
     try:
+        from dualwrite.version import __version__ as version_here
+
+        if version_here != version:
+            from dualwrite.errors import ConfigurationError
+
+            raise ConfigurationError(
+                f"the executors have dualwrite {version_here}, and the driver has {version}: install the same version "
+                "on both"
+            )
         kind, state = pickle.loads(content)  # noqa: S301 - Spark has sent it, as a part of a pickle
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
@@ -41,4 +56,4 @@ def reduced(sent: object) -> ReducedObject:
 
     pickling: Any = cloudpickle  # without annotations
     pickling.register_pickle_by_value(sys.modules[__name__])
-    return load_or_explain, (pickling.dumps((type(sent), sent.__dict__)),)
+    return load_or_explain, (pickling.dumps((type(sent), sent.__dict__)), __version__)

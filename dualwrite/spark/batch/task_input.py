@@ -16,6 +16,7 @@ from dualwrite.spark.plan.columns import TableColumn, ValueFidelity, WritePlan
 from dualwrite.spark.plan.options import WriteOptions
 from dualwrite.spark.plan.rows import RowConverter
 from dualwrite.spark.task_socket import SentToTask
+from dualwrite.spark.unpickling import ReducedObject, reduced
 from dualwrite.spark.workers import Worker, exclude_from_collection_in_a_task, worker_of
 
 Observe = Callable[[str], None]
@@ -45,6 +46,9 @@ class TaskInput(SentToTask):
     on_step: Observe | None = None
     returned_bytes: int = 0
     sums: bool = False
+
+    def __reduce__(self) -> ReducedObject:
+        return reduced(self)
 
     def returning(self, tasks: int | None) -> "TaskInput":
         """This work, with the rows of small partitions returned to the driver, as far as the options allow.

@@ -15,9 +15,11 @@ from pyspark import cloudpickle
 from sqlalchemy import Engine
 
 import dualwrite
-from dualwrite import EmbeddedBroker
+from dualwrite import EmbeddedBroker, version
+from dualwrite.errors import ConfigurationError
 from dualwrite.spark.batch.datasource import WholeBatchStreamWriter, WholeBatchWriter
 from dualwrite.spark.batch.task_input import TaskInput
+from dualwrite.spark.partitions.writers import PartitionWriter
 from tests.support.spark.batch_place import batch_place_on, broker
 from tests.support.spark.batches import begun
 
@@ -57,6 +59,22 @@ def test_a_writer_explains_which_module_the_executors_lack(
     said = loaded_with(packages, cloudpickle.dumps(kind(work.options, work)), tmp_path)
     last = f"ModuleNotFoundError: No module named {missing!r} on the executors: install the driver's packages there, "
     assert f"\n{last}or set PYSPARK_PYTHON" in said
+
+
+@pytest.mark.parametrize("kind", ["PartitionWriter", "TaskInput", "WholeBatchWriter", "WholeBatchStreamWriter"])
+def test_an_executor_with_another_version_says_so(work: TaskInput, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Its WriteOptions may have a field more in the middle: those after it would get their neighbours' values."""
+    sent: dict[str, Any] = {
+        "PartitionWriter": PartitionWriter(work.options, work.plan, work.columns, work.keeps, None),
+        "TaskInput": work,
+        "WholeBatchWriter": WholeBatchWriter(work.options, work),
+        "WholeBatchStreamWriter": WholeBatchStreamWriter(work.options, work),
+    }
+    content = cloudpickle.dumps(sent[kind])
+    monkeypatch.setattr(version, "__version__", "0.0.9")
+    said = "the executors have dualwrite 0.0.9, and the driver has .*: install the same version on both"
+    with pytest.raises(ConfigurationError, match=said):
+        pickle.loads(content)
 
 
 def test_a_writer_is_the_same_after_it_was_sent(work: TaskInput) -> None:
