@@ -178,8 +178,13 @@ class WholeBatchStreamWriter(DataSourceStreamWriter):
 
 
 def register(spark: "SparkSession") -> None:
-    """Register ``format("dualwrite")`` with ``spark``."""
+    """Register ``format("dualwrite")`` with ``spark``.
+
+    This sets the session's time zone to the zone that it has: Spark tells its tasks only a zone that was set, and
+    Java's default (``user.timezone``) may be another than that of Python.
+    """
     spark.dataSource.register(DualWriteDataSource)
+    spark.conf.set(_ZONE_PROPERTY, str(spark.conf.get(_ZONE_PROPERTY)))
 
 
 def _written(work: TaskInput, rows: "Iterator[Row]") -> Message:

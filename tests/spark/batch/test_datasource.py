@@ -15,7 +15,7 @@ from sqlalchemy import Engine, select
 from dualwrite.coordinator.sql.tables import spark_batch, spark_run
 from dualwrite.errors import BatchChangedError, ConfigurationError
 from dualwrite.spark.batch import datasource
-from dualwrite.spark.batch.datasource import DualWriteDataSource, Message, WholeBatchStreamWriter
+from dualwrite.spark.batch.datasource import DualWriteDataSource, Message, WholeBatchStreamWriter, register
 from dualwrite.spark.batch.runs import Run
 from dualwrite.spark.batch.task_input import TaskInput
 from dualwrite.spark.batch.tasks import PreparedTask
@@ -199,6 +199,30 @@ def test_the_zone_of_a_session_that_sets_none_is_the_drivers_own(sqlite: Engine,
         committing = sent(DualWriteDataSource({**given, "kafka.bootstrap.servers": "nobody:1"}))
         assert committing.streamWriter(SCHEMA, False).work.plan.zone == zone
     close_workers()
+
+
+class SessionOfAnotherZone:
+    """A session whose JVM has another time zone than this process, and which sets none."""
+
+    def __init__(self) -> None:
+        self.conf = self.dataSource = self
+        self.calls: list[tuple[object, ...]] = []
+
+    def get(self, name: str) -> str:
+        assert name == "spark.sql.session.timeZone"
+        return "Asia/Tokyo"
+
+    def set(self, name: str, value: str) -> None:
+        self.calls.append((name, value))
+
+    def register(self, source: type) -> None:
+        self.calls.append((source,))
+
+
+def test_a_session_that_sets_no_zone_sets_that_of_its_jvm_so_that_spark_tells_it_to_the_tasks() -> None:
+    session: Any = SessionOfAnotherZone()
+    register(session)
+    assert session.calls == [(DualWriteDataSource,), ("spark.sql.session.timeZone", "Asia/Tokyo")]
 
 
 def test_a_micro_batch_that_has_other_rows_now_is_refused(place: SparkPlace) -> None:
