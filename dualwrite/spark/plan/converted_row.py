@@ -11,7 +11,7 @@ class ConvertedRow(NamedTuple):
     """One row for the database and for Kafka: the values of the table's columns, and the record.
 
     :param values: the values; or a line of PostgreSQL's COPY, without its end, if Spark has written it (copy_lines.py).
-    :param weight: bytes of the texts and binaries, and of the record's value.
+    :param weight: bytes of the texts and binaries, and of the record's key, value and headers.
     """
 
     values: tuple[Any, ...] | bytes

@@ -94,15 +94,18 @@ class RowConverter:
             require_no_nul(values, number)
             weight = len(values)
         content = self._value(row, number)
-        if content is not None:
-            weight += len(content)
+        key = _bytes(row, plan.key_at)
+        headers = None if plan.headers_at is None else _headers(row[plan.headers_at], number)
+        weight += len(content or b"") + len(key or b"")
+        if headers is not None:
+            weight += sum(len(name) + len(value or b"") for name, value in headers)
         return ConvertedRow(
             values,
             plan.topic or self._topic(row, number),
-            _bytes(row, plan.key_at),
+            key,
             content,
             -1 if plan.partition_at is None else _partition(row[plan.partition_at], number),
-            None if plan.headers_at is None else _headers(row[plan.headers_at], number),
+            headers,
             weight,
         )
 

@@ -115,9 +115,13 @@ def test_moments_and_days_may_come_as_numbers(dialect: str, kind: str, number: i
 
 
 def test_a_row_weighs_as_much_as_its_texts_and_its_record() -> None:
-    columns = {"a": "string", "b": "binary", "c": "long", "key": "string"}
-    rows = [("xyz", b"ab", 7, "k"), (None, None, None, None)]
-    assert [row.weight - len(row.value or b"") for row in converted(columns, rows)] == [5, 0]
+    columns = {"a": "string", "b": "binary", "c": "long", "key": "string", "headers": HEADERS}
+    rows = [
+        ("xyz", b"ab", 7, "key", None),
+        (None, None, None, None, [("trace", bytearray(1000)), ("n", None)]),
+        (None, None, None, None, None),
+    ]
+    assert [row.weight - len(row.value or b"") for row in converted(columns, rows)] == [8, 1006, 0]
 
 
 @pytest.mark.parametrize("dialect", ["mysql", "sqlite"])
@@ -131,7 +135,7 @@ def test_the_record_is_kafkas_columns_and_json_of_the_rest() -> None:
     columns = {"key": "string", "id": "long", "headers": HEADERS, "partition": "integer"}
     rows = [("k", 1, [("h", bytearray(b"v")), ("n", None)], 2), (None, None, None, None), ("", 3, [], 0)]
     assert converted(columns, rows) == [
-        ConvertedRow((1,), "orders", b"k", b'{"id":1}', 2, [("h", b"v"), ("n", None)], 8),
+        ConvertedRow((1,), "orders", b"k", b'{"id":1}', 2, [("h", b"v"), ("n", None)], 12),
         ConvertedRow((None,), "orders", None, b"{}", -1, None, 2),
         ConvertedRow((3,), "orders", b"", b'{"id":3}', 0, None, 8),
     ]
