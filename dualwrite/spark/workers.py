@@ -145,7 +145,9 @@ def require_classic(df: "DataFrame") -> None:
     :raises ConfigurationError: if ``df`` is such an object.
     """
     if not hasattr(df, "isStreaming"):
-        raise ConfigurationError(f"expected a DataFrame, got a {type(df).__name__}")
+        library = type(df).__module__.partition(".")[0]
+        whose = "" if library == "builtins" else f" of {library}"
+        raise ConfigurationError(f"expected a DataFrame of Spark, got a {type(df).__name__}{whose}")
     if type(df).__module__.startswith("pyspark.sql.connect."):
         raise ConfigurationError(
             "the DataFrame belongs to Spark Connect: make the session with master(…), or use format('dualwrite')"

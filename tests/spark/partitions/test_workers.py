@@ -75,9 +75,13 @@ def test_an_option_of_the_worker_makes_another_one(name: str, sqlite_url: str) -
     assert worker_of(options(url=sqlite_url, **{name: OF_WORKERS[name]})) is not first
 
 
-def test_anything_but_a_dataframe_is_refused() -> None:
-    given: Any = [1]
-    with pytest.raises(ConfigurationError, match=r"^expected a DataFrame, got a list$"):
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [([1], "list"), (type("DataFrame", (), {"__module__": "pandas.core.frame"})(), "DataFrame of pandas")],
+    ids=["list", "pandas"],
+)
+def test_anything_but_a_dataframe_is_refused(given: Any, named: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^expected a DataFrame of Spark, got a {named}$"):
         require_classic(given)
 
 
