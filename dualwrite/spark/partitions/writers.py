@@ -77,6 +77,8 @@ class PartitionWriter(SentToTask):
         context = TaskContext.get()
         if context is None:
             raise ConfigurationError("a partition writer is called by Spark: df.foreachPartition(writer)")
+        if isinstance(rows, tuple):
+            raise ConfigurationError("the writer was given one row: use df.foreachPartition(writer), not df.foreach")
         partition = context.partitionId()
         if self.batch is not None and partition >= self.batch.partitions:
             raise ConfigurationError(

@@ -350,6 +350,23 @@ def test_a_partition_that_the_batch_does_not_have_is_refused(
     assert place.stored() == []
 
 
+def test_a_row_is_not_taken_for_a_partition(
+    sqlite: Engine, kafka_broker: KafkaBroker, dualwrite_application: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``df.foreach`` passes it: each of its texts would be a row, if it has as many characters as the table has
+    columns."""
+    row = pytest.importorskip("pyspark.sql").Row("DE", "AT")
+    place = SparkPlace(sqlite, kafka_broker, dualwrite_application)
+    with sqlite.begin() as connection:
+        connection.execute(text("DROP TABLE things"))
+        connection.execute(text("CREATE TABLE things (id VARCHAR(2), note VARCHAR(2))"))
+    writer = place.writer(1, columns={"id": "string", "note": "string"})
+    monkeypatch.setattr("pyspark.TaskContext.get", lambda: SimpleNamespace(partitionId=lambda: 0))
+    with pytest.raises(ConfigurationError, match="was given one row: use df"):
+        writer(row)
+    assert place.stored() == []
+
+
 def test_a_batch_writer_needs_a_job_and_gets_its_batches_from_spark(postgresql_place: SparkPlace) -> None:
     given = postgresql_place.keywords()
     with pytest.raises(ConfigurationError, match="option 'job' is missing"):
