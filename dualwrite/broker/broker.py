@@ -97,7 +97,7 @@ def _run(main: Coroutine[Any, Any, None]) -> None:
 
 async def _serve(options: BrokerOptions) -> None:
     loop = asyncio.get_running_loop()
-    stopped = _stop_request(loop, embedded=options.embedded)
+    stopped = stop_request(loop, embedded=options.embedded)
     deadline = StopDeadline(options.stop_timeout)
     bound = bind_listeners(options)
     health = Health(DiskProbe(options.data_dir), loop)
@@ -163,7 +163,7 @@ def _flusher(options: BrokerOptions, meters: Meters) -> Flusher:
     return Flusher(options.durability == "fsync", stop_process, sync_threads(), timing)
 
 
-def _stop_request(loop: asyncio.AbstractEventLoop, *, embedded: bool) -> asyncio.Event:
+def stop_request(loop: asyncio.AbstractEventLoop, *, embedded: bool) -> asyncio.Event:
     """Is set when the broker is to stop: by a signal, or, if it is embedded, by the end of its parent."""
     stopped = asyncio.Event()
     for number in STOP_SIGNALS:

@@ -185,7 +185,7 @@ def test_an_embedded_broker_looks_no_more_at_its_stdin_once_its_parent_has_ended
         loop = asyncio.get_running_loop()
         with os.fdopen(broker_end) as stdin:
             monkeypatch.setattr(sys, "stdin", stdin)
-            stopped = module._stop_request(loop, embedded=True)
+            stopped = module.stop_request(loop, embedded=True)
             os.close(parents_end)
             await asyncio.wait_for(stopped.wait(), 20)
             assert not loop.remove_reader(stdin.fileno()), "there was one"

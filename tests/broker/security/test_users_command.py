@@ -22,7 +22,7 @@ USERS = ["broker", "users"]
 BOTH = ["SCRAM-SHA-256", "SCRAM-SHA-512"]
 
 
-class Terminal(io.StringIO):
+class TerminalInput(io.StringIO):
     """A standard input at which a person sits."""
 
     def isatty(self) -> bool:
@@ -141,7 +141,7 @@ def test_the_password_is_asked_for_twice_on_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answers = iter(["secret", "secret", "one", "other"])
-    monkeypatch.setattr(sys, "stdin", Terminal())
+    monkeypatch.setattr(sys, "stdin", TerminalInput())
     monkeypatch.setattr("getpass.getpass", lambda prompt: next(answers))
     where = ["--data-dir", str(tmp_path)]
     assert main([*USERS, "set", ALICE, *where]) == 0
@@ -154,7 +154,7 @@ def test_no_password_at_a_terminal_is_one_line(
     def ended(prompt: str) -> str:
         raise EOFError
 
-    monkeypatch.setattr(sys, "stdin", Terminal())
+    monkeypatch.setattr(sys, "stdin", TerminalInput())
     monkeypatch.setattr("getpass.getpass", ended)
     said = "no password was typed: nothing was changed"
     assert refusal(capsys, "set", ALICE, "--data-dir", str(tmp_path / "data")) == said

@@ -18,7 +18,6 @@ from dualwrite.ids import TopicPartition
 from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run, write, write_unit
 from tests.support.coordinator.event_table import CONFIG, slot_rows
 from tests.support.coordinator.fake_consumer import FakeConsumer, FakeGroup, positions
-from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow_cases("psycopg")
 
@@ -196,12 +195,25 @@ def test_the_first_connection_is_made_in_the_loop(
     assert made[0]
 
 
+class NoticingLoop(asyncio.SelectorEventLoop):
+    """An event loop that notes that another thread has called it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_called = threading.Event()
+
+    def call_soon_threadsafe(self, *args: Any, **options: Any) -> asyncio.Handle:
+        handle = super().call_soon_threadsafe(*args, **options)
+        self.is_called.set()
+        return handle
+
+
 @pytest.mark.parametrize("is_closed_before", [True, False])
 def test_a_consumers_callback_after_its_loop_has_ended_raises_and_waits_for_nothing(
     sqlite_place: AsyncPlace, is_closed_before: bool
 ) -> None:
     """As that of a thread that polls while the program ends, and would never end."""
-    loop, consumer, errors = asyncio.new_event_loop(), FakeConsumer(FakeGroup()), list[BaseException]()
+    loop, consumer, errors = NoticingLoop(), FakeConsumer(FakeGroup()), list[BaseException]()
 
     async def begin() -> tuple[AsyncDualWrite, Callable[..., None]]:
         dual_write = AsyncDualWrite(create_async_engine(sqlite_place.url), CONFIG, application="orders")
@@ -218,9 +230,10 @@ def test_a_consumers_callback_after_its_loop_has_ended_raises_and_waits_for_noth
     polling = threading.Thread(target=poll, daemon=True)
     if is_closed_before:
         loop.close()
+    loop.is_called.clear()
     polling.start()
     if not is_closed_before:
-        assert eventually(lambda: bool(loop._ready))  # type: ignore[attr-defined]  # it waits for the loop
+        assert loop.is_called.wait(20)
         loop.close()
     polling.join(20)
     assert [str(error).partition(":")[0] for error in errors] == [
