@@ -25,9 +25,13 @@ _REFUSED_RECORDS = frozenset(
 
 _MAY_PASS = (ConnectionError, TimeoutError, MemoryError, PoolTimeoutError)
 
-_OPERATION = frozenset({"08", "40", "53", "55", "57", "58", "XX"})
-"""Classes of PostgreSQL's SQLSTATEs that are about the server's operation: connections, conflicts, resources, locks, an
-operator's intervention, the system. SQLAlchemy's asyncpg raises no OperationalError for them."""
+_OPERATION = frozenset({"08", "26", "40", "53", "55", "57", "58", "XX"})
+"""Classes of PostgreSQL's SQLSTATEs that are about the server's operation: connections, names of prepared statements,
+conflicts, resources, locks, an operator's intervention, the system. SQLAlchemy's asyncpg raises no OperationalError for
+them."""
+_STATEMENTS = frozenset({"0A000", "42P05"})
+"""SQLSTATEs of other classes: a prepared statement whose result a migration has changed, or whose name is another
+client's behind a pooler."""
 
 
 def is_of_record(error: Exception, dialect: Dialect, may_pass: tuple[type[Exception], ...] = ()) -> bool:
@@ -35,10 +39,12 @@ def is_of_record(error: Exception, dialect: Dialect, may_pass: tuple[type[Except
 
     False for every error of this library's but a refusal of a record that the unit has produced; for a database error
     that is about the server's operation (PEP 249's OperationalError), a table or a column that is missing, a conflict
-    and a lost connection; for a network's error, a timeout and a lack of memory; and for ``may_pass``.
+    and a lost connection; for a network's error, a timeout and a lack of memory; and for ``may_pass``. An error of the
+    application's own is judged by its :func:`reason`.
 
     :param may_pass: classes of the application's own errors that are not the fault of a record.
     """
+    error = reason(error, may_pass)
     if isinstance(error, (*may_pass, *_MAY_PASS)):
         return False
     if isinstance(error, DualWriteError):
@@ -49,8 +55,22 @@ def is_of_record(error: Exception, dialect: Dialect, may_pass: tuple[type[Except
     return True
 
 
+def reason(error: Exception, may_pass: tuple[type[Exception], ...] = ()) -> Exception:
+    """The error from which the application has raised ``error`` (``raise … from``), if that is one of this library's,
+    of the database's, or one that may pass; ``error`` itself otherwise. The causes of such an error say no more: those
+    of an InDoubtError, for example."""
+    known, seen = (*may_pass, *_MAY_PASS, DualWriteError, DBAPIError), set[int]()
+    cause: BaseException | None = error
+    while isinstance(cause, Exception) and id(cause) not in seen:
+        if isinstance(cause, known):
+            return cause
+        seen.add(id(cause))
+        cause = cause.__cause__
+    return error
+
+
 def _is_of_operation(error: DBAPIError) -> bool:
     sqlstate = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
-    if isinstance(sqlstate, str) and sqlstate[:2] in _OPERATION:
+    if isinstance(sqlstate, str) and (sqlstate[:2] in _OPERATION or sqlstate in _STATEMENTS):
         return True
     return isinstance(error, OperationalError) and not refuses_row(error)

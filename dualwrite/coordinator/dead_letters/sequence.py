@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from dualwrite.coordinator.dead_letters.blame import is_of_record
+from dualwrite.coordinator.dead_letters.blame import is_of_record, reason
 from dualwrite.coordinator.dead_letters.letter import (
     Failure,
     ReadRecord,
@@ -95,7 +95,13 @@ class DeadLetterSequence:
         self._manager, self._units = manager, units
         self._topic, self._attempts, self._may_pass = topic, attempts, tuple(may_pass)
         self._dialect = manager.engine.dialect
-        self._retrying = Retrying(attempts - 1, transient_errors_of(self._dialect), units.sleep, THIS_PROCESS.chance)
+        is_transient = transient_errors_of(self._dialect)
+        self._retrying = Retrying(
+            attempts - 1,
+            lambda error: is_transient(reason(error, self._may_pass)),
+            units.sleep,
+            THIS_PROCESS.chance,
+        )
 
     def use(self, messages: Any, function: Callable[..., Any]) -> int:
         """See DeadLetters.use."""

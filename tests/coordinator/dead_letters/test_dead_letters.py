@@ -127,6 +127,29 @@ def test_what_passes_is_tried_again_at_once(reading: LetterReader) -> None:
     assert (stored_values(reading.engine), reading.offset(), reading.kafka.kept.records) == (["a"], 1, [])
 
 
+def test_what_passes_is_tried_again_if_the_application_has_made_it_its_own(reading: LetterReader) -> None:
+    passing = [errors.KafkaUnavailableError("down"), OperationalError("UPDATE", {}, Exception("database is locked"))]
+
+    def function(tx: Any, message: Any) -> None:
+        if passing:
+            raise WebServiceError("no shipment") from passing.pop()
+        tx.produce("out", "done")
+
+    assert reading.letters(attempts=3).use(polled(reading.consumer, P, "a"), function) == 0
+    assert (reading.kafka.kept.of(DLQ), reading.letters_left()) == ([], ["done"])
+
+
+@pytest.mark.parametrize("cause", [ConnectionResetError("by a peer"), errors.RebalancedError("moved")])
+def test_what_may_pass_puts_no_record_aside_if_the_application_has_made_it_its_own(
+    reading: LetterReader, cause: Exception
+) -> None:
+    error = WebServiceError("no shipment")
+    error.__cause__ = cause
+    with pytest.raises(WebServiceError):
+        reading.use("bad", raised=error)
+    assert (reading.tried, reading.kafka.kept.of(DLQ), reading.offset()) == (["bad"], [], 0)
+
+
 def test_a_deadlock_that_does_not_pass_is_raised_as_the_librarys_error(reading: LetterReader) -> None:
     locked = OperationalError("UPDATE", {}, Exception("database is locked"))
     with pytest.raises(errors.DatabaseBusyError) as raised:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,7 +14,13 @@ from dualwrite import AsyncDeadLetters, DeadLetters
 from dualwrite.coordinator.dead_letters.blame import is_of_record
 from dualwrite.coordinator.dead_letters.letter import LONGEST_MESSAGE, MESSAGE, Failure, dead_letter, next_offsets
 from dualwrite.coordinator.dual_write import DualWrite
-from dualwrite.errors import ConfigurationError, InvalidTransactionStateError
+from dualwrite.errors import (
+    ConfigurationError,
+    InDoubtError,
+    InvalidTransactionStateError,
+    KafkaRefusedError,
+    KafkaUnavailableError,
+)
 from dualwrite.ids import TopicPartition
 from tests.support.coordinator.dead_letters.fake_records import FakeRecord
 from tests.support.coordinator.fake_consumer import FakeConsumer, FakeGroup, positions
@@ -178,6 +185,41 @@ def test_an_error_is_blamed_on_a_record_or_on_a_server(error: Exception, is_blam
     assert is_of_record(error, create_engine("sqlite://").dialect) is is_blamed
 
 
+class ServiceError(Exception):
+    """An error that may pass, by the application's own word."""
+
+
+def caused(*errors: Exception) -> Exception:
+    """The first of ``errors``, each raised from the next one."""
+    for error, cause in pairwise(errors):
+        error.__cause__ = cause
+    return errors[0]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_blamed"),
+    [
+        (caused(ValueError(), KeyError()), True),
+        (caused(ValueError(), of_database(IntegrityError, "UNIQUE")), True),
+        (caused(ValueError(), KafkaRefusedError("produce", 10, "MESSAGE_TOO_LARGE")), True),
+        (caused(ValueError(), ConnectionResetError("by a peer")), False),
+        (caused(ValueError(), KeyError(), TimeoutError()), False),
+        (caused(ValueError(), of_database(OperationalError, "disk full")), False),
+        (caused(ValueError(), KafkaUnavailableError("down")), False),
+        (caused(ValueError(), InDoubtError("unknown"), IntegrityError("INSERT", {}, Exception())), False),
+        (caused(ValueError(), ServiceError("503")), False),
+    ],
+    ids=lambda case: repr(case) + repr(getattr(case, "__cause__", "")),
+)
+def test_an_error_of_the_applications_own_is_judged_by_its_cause(error: Exception, is_blamed: bool) -> None:
+    assert is_of_record(error, create_engine("sqlite://").dialect, (ServiceError,)) is is_blamed
+
+
+def test_causes_in_a_circle_end() -> None:
+    error, cause = ValueError(), KeyError()
+    assert is_of_record(caused(error, cause, error), create_engine("sqlite://").dialect)
+
+
 class ServerError(Exception):
     """An error of asyncpg's, as SQLAlchemy wraps it."""
 
@@ -197,6 +239,10 @@ class ServerError(Exception):
         ("58030", False),  # io_error
         ("XX001", False),  # data_corrupted
         ("57014", False),  # query_canceled
+        ("26000", False),  # invalid_sql_statement_name: a prepared statement, behind a pooler
+        ("42P05", False),  # duplicate_prepared_statement
+        ("0A000", False),  # feature_not_supported: a cached plan's result has changed
+        ("25006", False),  # read_only_sql_transaction: a standby
         ("40001", False),  # serialization_failure
         ("55P03", False),  # lock_not_available
         ("42P01", False),  # undefined_table: a migration is missing
