@@ -159,10 +159,10 @@ class ForeignClusterError(DualWriteError):
 
 
 class DatabaseUnavailableError(DualWriteError):
-    """The database server cannot be reached now, accepts no connection, or has lost the unit's connection; or the
-    engine's pool had no connection in time. The unit of work was rolled back on both sides, or did not begin; run it
-    again when the server is back. If the error persists, check the host and the port in the message. SQLAlchemy's error
-    is the ``__cause__``."""
+    """The database server cannot be reached now, accepts no connection or no writes, or has lost the unit's connection;
+    or the engine's pool had no connection in time. The unit of work was rolled back on both sides, or did not begin;
+    run it again when the server is back. If the error persists, check the host and the port in the message.
+    SQLAlchemy's error is the ``__cause__``."""
 
     retriable = True
 

@@ -17,6 +17,7 @@ from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.engine.connecting import close_connection
 from dualwrite.coordinator.sql.engine.database_errors import connected
 from dualwrite.coordinator.sql.engine.engine_checks import discard, require_idle
+from dualwrite.coordinator.sql.engine.error_meanings import is_read_only
 from dualwrite.coordinator.steps.driver import UnitDriver
 from dualwrite.coordinator.unit.beginning import begin_transaction
 from dualwrite.coordinator.unit.session import UnitSession, flush_all, is_pending, lost_savepoint
@@ -205,7 +206,8 @@ class SqlUnit:
         # The heuristic record needs a connection; in a pool of one that is this one.
         # A transaction that was interrupted as it began may be open without the driver's knowledge.
         is_known = self._has_begun or not is_struck
-        if is_known and self._transaction_is_ours() and not self._fate.may_have_left_rows:
+        is_of_use = not is_read_only(self._machine.error, self._engine.dialect)  # after a failover a new one may be
+        if is_known and is_of_use and self._transaction_is_ours() and not self._fate.may_have_left_rows:
             try:
                 self._connection.rollback()
             except Exception:

@@ -327,6 +327,63 @@ def test_a_pool_without_a_free_connection_is_the_librarys_error(
     engine.dispose()
 
 
+def make_read_only(engine: Engine) -> None:
+    """The connections of ``engine`` are to a standby, which would refuse writes in the same way."""
+    with engine.connect() as connection:
+        connection.exec_driver_sql(
+            "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY"
+            if engine.dialect.name == "postgresql"
+            else "SET SESSION TRANSACTION READ ONLY"
+        )
+        connection.commit()
+
+
+def produce_two(tx: Transaction) -> None:
+    tx.produce("events", value="two")
+
+
+@pytest.mark.parametrize(
+    ("act", "error"), [(produce_two, DatabaseUnavailableError), (insert_two, DBAPIError)], ids=["state", "own"]
+)
+def test_a_server_that_accepts_no_writes_is_left_for_another(
+    make_dual_write: Make,
+    database_url: str,
+    kafka: FakeKafka,
+    act: Callable[[Transaction], None],
+    error: type[Exception],
+) -> None:
+    """After a failover the pool may have connections to a server that is a standby now."""
+    engine = ready_engine(database_url, pool_size=1)
+    dual_write = make_dual_write(engine)
+    write_unit(dual_write, "one")
+    make_read_only(engine)
+    with pytest.raises(error) as raised:
+        run_unit(dual_write, act)
+    if isinstance(raised.value, DatabaseUnavailableError):
+        require_retriable(raised.value)
+        assert "accepts no writes" in str(raised.value)
+    write_unit(dual_write, "two")
+    assert stored_values(engine) == kafka.committed == ["one", "two"]
+    engine.dispose()
+
+
+def test_a_standby_is_unavailable_from_the_start(make_dual_write: Make, database_url: str) -> None:
+    ready_engine(database_url).dispose()
+    standby = create_engine(database_url)
+
+    def connected(driver: Any, _: object) -> None:
+        with driver.cursor() as cursor:
+            level = "CHARACTERISTICS AS " if standby.dialect.name == "postgresql" else ""
+            cursor.execute(f"SET SESSION {level}TRANSACTION READ ONLY")
+        driver.commit()
+
+    event.listen(standby, "connect", connected)
+    with pytest.raises(DatabaseUnavailableError, match="accepts no writes") as raised:
+        write_unit(make_dual_write(standby), "one")
+    require_retriable(raised.value)
+    standby.dispose()
+
+
 @pytest.fixture
 def refusing(database_url: str) -> Iterator[Engine]:
     """An engine of a server that is down: nobody listens on its port."""

@@ -48,6 +48,7 @@ class ErrorMeaning(Enum):
     BUSY = "another transaction held a lock for too long"
     CONFLICT = "a deadlock or a serialization failure: rolled back, and likely to succeed when it is run again"
     FAILED = "an earlier statement has failed, and the transaction can only be rolled back"
+    READ_ONLY = "the server accepts no writes: it is a standby, or in read-only mode"
     IN_USE = "another task's statement or cursor is in progress on the connection"
 
 

@@ -10,7 +10,13 @@ from dualwrite.coordinator.sql.dialects.base import FAILED, ErrorMeaning
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.engine.shown_url import command_on
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
-from dualwrite.errors import DatabaseBusyError, DatabaseNotReadyError, DualWriteError, InvalidTransactionStateError
+from dualwrite.errors import (
+    DatabaseBusyError,
+    DatabaseNotReadyError,
+    DatabaseUnavailableError,
+    DualWriteError,
+    InvalidTransactionStateError,
+)
 
 _PASSING = (ErrorMeaning.BUSY, ErrorMeaning.CONFLICT)
 
@@ -29,6 +35,13 @@ def is_transient(error: Exception, dialect: Dialect) -> bool:
     return database_of(dialect).meaning_of(error) in _PASSING
 
 
+def is_read_only(error: BaseException | None, dialect: Dialect) -> bool:
+    """True if the server of the connection accepts no writes, as ``error`` says: one of the database's, or what
+    :func:`clear_errors` has made of it."""
+    cause = error.__cause__ if isinstance(error, DatabaseUnavailableError) else error
+    return isinstance(cause, DBAPIError) and database_of(dialect).meaning_of(cause) is ErrorMeaning.READ_ONLY
+
+
 def transient_errors_of(dialect: Dialect) -> Callable[[Exception], bool]:
     """:func:`is_transient` for the errors of one database."""
     return lambda error: is_transient(error, dialect)
@@ -40,6 +53,7 @@ def clear_errors(engine: Engine) -> Iterator[None]:
 
     :raises DatabaseNotReadyError: if a table is missing, or older than this release needs.
     :raises DatabaseBusyError: if another transaction holds a lock for too long; the caller may retry.
+    :raises DatabaseUnavailableError: if the server accepts no writes: after a failover another one may.
     :raises InvalidTransactionStateError: if an earlier statement's failure has ended the transaction. Every other error
         passes as SQLAlchemy's.
     """
@@ -57,6 +71,11 @@ def clear_errors(engine: Engine) -> Iterator[None]:
             raise DatabaseBusyError(
                 f"the database is locked: another transaction holds {table.name!r} or its database for too long; try "
                 f"again, and if the error persists, {database.lock_advice}"
+            ) from error
+        if meaning is ErrorMeaning.READ_ONLY:
+            raise DatabaseUnavailableError(
+                f"the database server accepts no writes ({str(error.orig).strip()}): let the URL lead to the one that "
+                "does (PostgreSQL: target_session_attrs=read-write)"
             ) from error
         if meaning is ErrorMeaning.FAILED:
             raise InvalidTransactionStateError(FAILED) from error

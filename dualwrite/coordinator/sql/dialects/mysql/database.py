@@ -66,7 +66,10 @@ _TROUBLES = {
     1205: ErrorMeaning.BUSY,  # ER_LOCK_WAIT_TIMEOUT
     1213: ErrorMeaning.CONFLICT,  # ER_LOCK_DEADLOCK
     1020: ErrorMeaning.CONFLICT,  # ER_CHECKREAD: MariaDB's innodb_snapshot_isolation
+    1792: ErrorMeaning.READ_ONLY,  # ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION
+    1836: ErrorMeaning.READ_ONLY,  # ER_READ_ONLY_MODE
 }
+_OPTION_PREVENTS_STATEMENT = 1290
 _SERVER_STATUS_IN_TRANS = 1
 _ROLLS_BACK = frozenset({1213, 1020})
 """Errors that roll the whole transaction back."""
@@ -391,6 +394,8 @@ class Mysql(Database):
         if _number(error) == _NO_SUCH_SAVEPOINT and error.orig is not None:
             before = error.orig.__context__
             return self.meaning_of(before) if isinstance(before, DBAPIError) else None
+        if _number(error) == _OPTION_PREVENTS_STATEMENT and "read-only" in str(error.orig):
+            return ErrorMeaning.READ_ONLY
         return _TROUBLES.get(_number(error))
 
 

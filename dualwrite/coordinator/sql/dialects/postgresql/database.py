@@ -61,6 +61,7 @@ _TROUBLES = {
     "40001": ErrorMeaning.CONFLICT,  # serialization_failure
     "40P01": ErrorMeaning.CONFLICT,  # deadlock_detected
     "25P02": ErrorMeaning.FAILED,  # in_failed_sql_transaction
+    "25006": ErrorMeaning.READ_ONLY,  # read_only_sql_transaction
 }
 _IN_USE = re.compile(r"another operation (\(\d+\) )?is in progress")
 """asyncpg's words, also after "cannot switch to state 12"."""
