@@ -3,6 +3,7 @@ level of a connection, and drops a connection."""
 
 import logging
 from collections.abc import Mapping
+from typing import Any
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
@@ -12,6 +13,8 @@ from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.errors import ConfigurationError
 
 _LOG = logging.getLogger("dualwrite")
+
+_FORMER_LEVEL = "dualwrite_former_isolation_level"
 
 _SHARED_POOLS: Mapping[type[Pool], str] = {
     StaticPool: "it hands one connection to every user, and the library's commits would commit half of a unit of work",
@@ -60,12 +63,20 @@ def require_idle(connection: Connection) -> None:
 
 def use_own_isolation_level(connection: Connection) -> None:
     """Use ``connection`` at READ COMMITTED this time, regardless of the engine's isolation level: no read uses an old
-    snapshot, and reading takes no locks, as it would at SERIALIZABLE. Some databases have no levels."""
+    snapshot, and reading takes no locks, as it would at SERIALIZABLE. Some databases have no levels.
+
+    When the connection goes back to its pool, SQLAlchemy sets the engine's level, or the server's. If a listener of the
+    application's has set another one as the connection was made, it is set again after that.
+    """
     dialect = connection.dialect
     level = database_of(dialect).own_isolation_level
     if level is None:
         return
     try:
+        former = _level_of_listener(connection)
+        record = connection.connection._connection_record
+        if former is not None and record is not None:  # its callbacks are called in reverse
+            record.finalize_callback.append(lambda driver: dialect.set_isolation_level(driver, former))
         connection.execution_options(isolation_level=level)
     except dialect.loaded_dbapi.Error as error:  # SQLAlchemy lets it pass as it is
         is_lost = dialect.is_disconnect(error, connection.connection.dbapi_connection, None)
@@ -79,6 +90,21 @@ def use_own_isolation_level(connection: Connection) -> None:
             connection_invalidated=is_lost,
             dialect=dialect,
         ) from error
+
+
+def _level_of_listener(connection: Connection) -> Any:
+    """The isolation level that ``connection`` had when the library first used it; None if that is the engine's or the
+    server's."""
+    dialect = connection.dialect
+    by_options = connection.get_execution_options().get("isolation_level")
+    if by_options is not None or getattr(dialect, "_on_connect_isolation_level", None) is not None:
+        return None
+    known = connection.info.get(_FORMER_LEVEL)
+    if known is None:
+        known = connection.get_isolation_level()
+        dialect.do_rollback(connection.connection)  # of the transaction of that query
+        connection.info[_FORMER_LEVEL] = known
+    return None if known == dialect.default_isolation_level else known
 
 
 def discard(connection: Connection) -> None:
