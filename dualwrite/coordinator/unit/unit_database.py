@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from dualwrite.coordinator.concurrency.step_errors import is_step_error
@@ -156,6 +157,7 @@ class SqlUnit:
                 return transaction.refused
             if self._scope is not None and (failure := self._scope.failure()) is not None:
                 return failure
+            self._release_savepoints(transaction)
             if self._machine.state is UnitState.RUNNING:  # with records, STORE_STATE makes this check
                 self.limit.begin()
                 self._fate.require_open(transaction, storing=False)
@@ -175,6 +177,18 @@ class SqlUnit:
         for session in self._used_sessions():
             if (error := lost_savepoint(session)) is not None:
                 raise error
+
+    def _release_savepoints(self, transaction: UnitTransaction) -> None:
+        """Release the savepoints that the block has left open: a listener that rolled back to one before the COMMIT
+        would undo the stored state, and leave the rows from before the savepoint."""
+        while (savepoint := transaction.connection.get_nested_transaction()) is not None and savepoint.is_active:
+            self.limit.begin()
+            try:
+                savepoint.commit()
+            except DBAPIError:
+                if not transaction.is_lost:
+                    self._fate.require_open(transaction, storing=False)  # says more of a transaction that has ended
+                raise
 
     @within_limit
     def store(self, state: PreparedTxnState) -> None:

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 from sqlalchemy import Connection, Engine, RootTransaction, event
@@ -108,6 +109,14 @@ class UnitTransaction(RootTransaction):
         # error would take the place of the loss. Without one SQLAlchemy refuses what the block does next.
         if not self.connection.invalidated:
             super()._connection_begin_impl()
+
+    def _connection_rollback_impl(self) -> None:
+        # A `rollback` listener may commit through the driver: so with one, nothing is left to commit.
+        connection = self.connection
+        if connection.dispatch.rollback and not (connection.closed or connection.invalidated):
+            with suppress(connection.dialect.loaded_dbapi.Error):  # SQLAlchemy's own rollback meets it, too
+                connection.dialect.do_rollback(connection.connection)
+        super()._connection_rollback_impl()
 
     def commit(self) -> None:
         """Commit, for the unit's own end.
