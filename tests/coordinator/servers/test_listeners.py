@@ -2,7 +2,7 @@
 stay equal, and the setting stays as the listener made it."""
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.dialects.unit_transactions import TransactionEndedError
 from dualwrite.coordinator.unit.transaction import Transaction
-from dualwrite.errors import InvalidTransactionStateError
+from dualwrite.errors import ConfigurationError, InvalidTransactionStateError
 from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run
 from tests.support.coordinator.aio.async_dual_writes import write as write_async
 from tests.support.coordinator.event_table import ready_engine, stored_values
@@ -172,6 +172,54 @@ def test_a_transaction_that_has_ended_with_a_savepoint_left_open_is_named(
     with pytest.raises(TransactionEndedError):
         run_unit(dual_write, writing("one"), commit_in_a_savepoint)
     assert [outcome.outcome for outcome in dual_write.outcomes()] == [Outcome.HEURISTIC_HAZARD]
+    engine.dispose()
+
+
+def enter_pipeline(driver: Any) -> ExitStack:
+    left_open = ExitStack()
+    left_open.enter_context(driver.pipeline())
+    return left_open
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("act", [writing("one"), lambda tx: tx.scalar(text("SELECT 1"))], ids=["records", "none"])
+def test_a_pipeline_that_is_left_open_is_named(
+    make_dual_write: Make, postgresql_url: str, kafka: FakeKafka, act: Callable[[Transaction], object]
+) -> None:
+    engine = ready_engine(postgresql_url)
+    left_open: list[ExitStack] = []
+
+    def leave_open(tx: Transaction) -> None:
+        left_open.append(enter_pipeline(tx.connection.connection.driver_connection))
+
+    def leave(tx: Transaction) -> None:
+        leave_open(tx)
+        left_open.pop().close()
+
+    dual_write = make_dual_write(engine)
+    with pytest.raises(InvalidTransactionStateError, match="a pipeline of psycopg's is open"):
+        run_unit(dual_write, act, leave_open)
+    left_open.pop().close()
+    assert in_both(engine, kafka)
+    run_unit(dual_write, leave, writing("two"))
+    assert in_both(engine, kafka, "two")
+    engine.dispose()
+
+
+@pytest.mark.postgresql
+def test_a_pooled_connection_with_an_open_pipeline_is_named(
+    make_dual_write: Make, postgresql_url: str, kafka: FakeKafka
+) -> None:
+    engine = ready_engine(postgresql_url, pool_size=1)
+    dual_write = make_dual_write(engine)
+    write_unit(dual_write, "one")
+    with engine.connect() as connection:
+        left_open = enter_pipeline(connection.connection.driver_connection)
+    with pytest.raises(ConfigurationError, match="a pipeline of psycopg's is open"):
+        write_unit(dual_write, "two")
+    left_open.close()
+    write_unit(dual_write, "three")
+    assert in_both(engine, kafka, "one", "three")
     engine.dispose()
 
 

@@ -50,7 +50,7 @@ from dualwrite.coordinator.sql.dialects.unit_transactions import (
     run_unseen,
     unit_mark,
 )
-from dualwrite.errors import ConfigurationError
+from dualwrite.errors import ConfigurationError, InvalidTransactionStateError
 
 _LOG = logging.getLogger("dualwrite")
 
@@ -81,6 +81,10 @@ _AWAY = (
     "remaining connection slots",
 )
 """Messages of libpq, asyncpg or the server after which a later attempt may succeed."""
+_PIPELINE = (
+    "a pipeline of psycopg's is open on the connection, where a statement does not say how many rows it has changed, "
+    "nor a COMMIT that it has failed: leave the pipeline (`with driver.pipeline():`) inside the block"
+)
 _IDLE = 0
 """libpq's PQTRANS_IDLE."""
 _IN_FAILED_TRANSACTION = 3
@@ -237,6 +241,15 @@ class Postgresql(Database):
         """Schemas outside of the search_path, which may have been changed since (ALTER ROLE … SET search_path)."""
         return [str(schema) for schema in connection.scalars(_OTHER_SCHEMAS_WITH, {"name": name})]
 
+    def begin(self, connection: Connection) -> None:
+        """Not in psycopg's pipeline mode.
+
+        :raises ConfigurationError: also if a pipeline is open on the connection.
+        """
+        super().begin(connection)
+        if _has_pipeline(connection):
+            raise ConfigurationError(_PIPELINE)
+
     def begin_unit(self, connection: Connection) -> None:
         """Give a setting two values: one ends with the transaction, the other stays if the transaction is committed.
 
@@ -258,6 +271,8 @@ class Postgresql(Database):
 
     def require_unit(self, connection: Connection, mark: str, *, storing: bool) -> None:
         """After a failed statement the transaction can only roll back, and COMMIT does so without an error."""
+        if _has_pipeline(connection):
+            raise InvalidTransactionStateError(_PIPELINE)
         if storing and not self._is_known_to_have_failed(connection):
             return  # the UPDATE that stores the state tests the mark, or fails as the transaction has
         fate = self.fate(connection, mark)
@@ -386,6 +401,11 @@ class Postgresql(Database):
         if state is None:
             return ErrorMeaning.IN_USE if _IN_USE.search(str(error.orig)) else None
         return _TROUBLES.get(state)
+
+
+def _has_pipeline(connection: Connection) -> bool:
+    """True if psycopg sends statements of ``connection`` without waiting for their results."""
+    return getattr(connection.connection.driver_connection, "_pipeline", None) is not None
 
 
 def _sqlstate(error: DBAPIError) -> str | None:
