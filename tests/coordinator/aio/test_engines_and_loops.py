@@ -1,6 +1,7 @@
 """What an AsyncDualWrite accepts: engines with options and listeners, and one event loop."""
 
 import asyncio
+import sqlite3
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -102,6 +103,68 @@ def test_a_store_that_was_closed_leaves_no_connection_open(server_place: AsyncPl
             assert is_closed(await greenlet_spawn(read))
 
     run(main())
+
+
+class AutocommittingConnection(sqlite3.Connection):
+    """As Python 3.12's sqlite3 is with autocommit=True: its commit() does nothing."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{**options, "isolation_level": None})
+        self._thread = threading.get_ident()
+
+    @property
+    def autocommit(self) -> bool:
+        assert threading.get_ident() == self._thread, "as sqlite3 checks"
+        return True
+
+    def commit(self) -> None:
+        """Do nothing."""
+
+
+class Pep249Connection(AutocommittingConnection):
+    """As Python 3.12's sqlite3 is with autocommit=False, which SQLAlchemy advises: a transaction is always open."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.execute("BEGIN")
+
+    @property
+    def autocommit(self) -> bool:
+        return not super().autocommit
+
+    def commit(self) -> None:
+        self.execute("COMMIT")
+        self.execute("BEGIN")
+
+    def rollback(self) -> None:
+        self.execute("ROLLBACK")
+        self.execute("BEGIN")
+
+
+def test_aiosqlite_whose_commit_does_nothing_is_refused(sqlite_place: AsyncPlace) -> None:
+    async def main() -> None:
+        async with (
+            sqlite_place.engine(connect_args={"factory": AutocommittingConnection}) as engine,
+            sqlite_place.dual_write(engine) as dual_write,
+        ):
+            with pytest.raises(ConfigurationError, match="AUTOCOMMIT"):
+                await write_unit(dual_write, "one")
+
+    run(main())
+    assert sqlite_place.in_both()
+
+
+def test_aiosqlite_that_is_always_in_a_transaction_works(sqlite_place: AsyncPlace) -> None:
+    async def main() -> None:
+        async with (
+            sqlite_place.engine(connect_args={"factory": Pep249Connection}) as engine,
+            sqlite_place.dual_write(engine) as dual_write,
+        ):
+            await write_unit(dual_write, "one")
+            await write_unit(dual_write, "two")
+
+    run(main())
+    assert sqlite_place.in_both("one", "two")
 
 
 def test_a_database_without_the_tables_is_refused_with_the_upgrade_command(sqlite_place: AsyncPlace) -> None:

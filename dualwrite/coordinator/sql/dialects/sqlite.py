@@ -32,6 +32,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import NullType, TypeEngine
 
+from dualwrite.coordinator.process.greenlets import wait_for
 from dualwrite.coordinator.rules.identities import TwoPartIdentity
 from dualwrite.coordinator.sql.dialects.base import UNIT, Database, ErrorMeaning
 from dualwrite.coordinator.sql.dialects.interface.bulk_load import on_conflict
@@ -41,6 +42,7 @@ from dualwrite.errors import ConfigurationError
 
 _ROLLS_BACK = ("database or disk is full", "disk I/O error", "interrupted", "out of memory")
 """Messages of errors after which SQLite may have rolled the transaction back by itself."""
+_AUTOCOMMIT = "dualwrite_autocommit"
 _FULL = 2
 """PRAGMA synchronous = FULL: every commit is on the disk before it succeeds."""
 
@@ -199,12 +201,15 @@ class Sqlite(Database):
                     return Path(entry.path)
         return None
 
+    def autocommits(self, connection: Connection) -> bool:
+        """Ask sqlite3."""
+        return _autocommit(connection) is True
+
     def is_in_transaction(self, connection: Connection) -> bool | None:
         """Ask sqlite3. With autocommit=False a transaction is always open, so it does not count."""
-        driver = connection.connection.driver_connection
-        if getattr(driver, "autocommit", True) is False:
+        if _autocommit(connection) is False:
             return None
-        is_open: bool | None = getattr(driver, "in_transaction", None)
+        is_open: bool | None = getattr(connection.connection.driver_connection, "in_transaction", None)
         return is_open
 
     def begin_unit(self, connection: Connection) -> None:
@@ -247,6 +252,20 @@ class Sqlite(Database):
         if "database is locked" in message or "database table is locked" in message:
             return ErrorMeaning.BUSY
         return None
+
+
+def _autocommit(connection: Connection) -> object:
+    """The attribute ``autocommit`` of sqlite3's connection, from Python 3.12 on; None without one. aiosqlite does not
+    show it, and only its thread may read it."""
+    driver: Any = connection.connection.driver_connection
+    within = getattr(driver, "_connection", None)
+    if within is None:
+        return getattr(driver, "autocommit", None)
+    if not hasattr(type(within), "autocommit"):
+        return None
+    if _AUTOCOMMIT not in connection.info:
+        connection.info[_AUTOCOMMIT] = wait_for(driver._execute(getattr, within, "autocommit"))
+    return connection.info[_AUTOCOMMIT]
 
 
 def _decoded(text: bytes) -> str:

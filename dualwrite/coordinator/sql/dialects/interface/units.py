@@ -1,7 +1,5 @@
 """A database's transactions: how one begins, and whether it is still the one that a unit of work began."""
 
-from typing import Any
-
 from sqlalchemy import Connection
 
 from dualwrite.coordinator.rules.transaction_statements import STANDARD, TransactionGrammar
@@ -21,14 +19,14 @@ class DatabaseTransactions:
 
         :raises ConfigurationError: if the driver is in autocommit mode: no two statements would be one transaction.
         """
-        if self.autocommits(connection.connection.dbapi_connection):
+        if self.autocommits(connection):
             raise ConfigurationError(
                 "the database engine is in AUTOCOMMIT: a dual write needs its transactions; remove it"
             )
 
-    def autocommits(self, driver: Any) -> bool:
-        """True if each statement on the driver's connection is committed by itself."""
-        return getattr(driver, "autocommit", False) is True
+    def autocommits(self, connection: Connection) -> bool:
+        """True if the driver commits each statement on ``connection`` by itself."""
+        return getattr(connection.connection.dbapi_connection, "autocommit", False) is True
 
     def is_in_transaction(self, connection: Connection) -> bool | None:
         """True if a transaction is open on ``connection``, as its driver knows without a request to the server. None,

@@ -255,10 +255,10 @@ class Mysql(Database):
         """Logs that are not flushed at each commit; row locks that other nodes of a cluster do not see."""
         return durability_gaps_in(server_settings(connection))
 
-    def autocommits(self, driver: Any) -> bool:
+    def autocommits(self, connection: Connection) -> bool:
         """Ask ``get_autocommit`` of PyMySQL and mysqlclient; their ``autocommit`` is the method that sets it."""
-        ask = getattr(driver, "get_autocommit", None)
-        return bool(ask()) if ask is not None else super().autocommits(driver)
+        ask = getattr(connection.connection.dbapi_connection, "get_autocommit", None)
+        return bool(ask()) if ask is not None else super().autocommits(connection)
 
     def is_in_transaction(self, connection: Connection) -> bool | None:
         """Read the last status flags that the server sent to PyMySQL or aiomysql."""
