@@ -4,6 +4,7 @@ Its pending objects are flushed when the block ends, or when it is closed before
 whose records are kept. If an object cannot be flushed then, the unit of work fails.
 """
 
+import logging
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
@@ -11,11 +12,13 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
+from dualwrite.coordinator.process.this_process import THIS_PROCESS
 from dualwrite.coordinator.sql.dialects.url_text import url_text
 from dualwrite.coordinator.unit.flushed_objects import FlushedObjects, require_usable
 from dualwrite.coordinator.unit.unit_transaction import LEAVE_TO_END, UnitTransaction, unit_on
 from dualwrite.errors import InvalidTransactionStateError
 
+_LOG = logging.getLogger("dualwrite")
 _MOST_FLUSHES = 100
 """The limit of SQLAlchemy's own commit(): listeners of a flush may leave more to flush."""
 _JOINED: dict[str, Any] = {"join_transaction_mode": "rollback_only", "twophase": False, "autobegin": True}
@@ -33,6 +36,7 @@ class UnitSession(Session):
         self.unit_connection = connection
         self.is_over = False
         """True once its unit of work has ended."""
+        self._has_announced_end = False
         self._flushed_in_unit = FlushedObjects()
         super().__init__(**{**options, "bind": connection, **_JOINED})
 
@@ -51,7 +55,8 @@ class UnitSession(Session):
         return self.unit_connection
 
     def end(self, *, is_undone: bool | None) -> None:
-        """Forget every object, without a flush.
+        """Call the listeners of SQLAlchemy's event ``after_commit`` or ``after_rollback``, and forget every object,
+        without a flush.
 
         :param is_undone: True if the rows are gone. Inserted objects are new again, and the others are expired, as
             after SQLAlchemy's rollback; see FlushedObjects for those that no later unit of work accepts. None if that
@@ -60,9 +65,27 @@ class UnitSession(Session):
         try:
             if is_undone is not False:
                 self._flushed_in_unit.end(self, is_undone=is_undone is True)
+            if is_undone is not None and not self._has_announced_end:
+                self._announce_end("after_rollback" if is_undone else "after_commit")
         finally:
             super().close()
         self.is_over = True
+
+    def announce_commit(self) -> None:
+        """Call the listeners of SQLAlchemy's event ``before_commit``, as its commit() does before it flushes. They may
+        add objects."""
+        if lost_savepoint(self) is None:
+            self.dispatch.before_commit(self)
+
+    def _announce_end(self, name: str) -> None:
+        self._has_announced_end = True
+        try:
+            getattr(self.dispatch, name)(self)
+        except Exception as error:
+            if THIS_PROCESS.is_interrupt(error):
+                raise
+            # The unit of work has ended; a caller that got this error might run it again.
+            _LOG.exception("a listener of the session's event %s failed", name)
 
     def commit(self) -> None:
         """Refuse, and change nothing.

@@ -17,7 +17,7 @@ from dualwrite.errors import ConfigurationError, InvalidTransactionStateError, K
 from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run
 from tests.support.coordinator.event_table import events, stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka
-from tests.support.coordinator.usual_unit import EventModel, in_both
+from tests.support.coordinator.usual_unit import EventModel, fail_at, in_both, raising, run_unit
 
 Make = Callable[..., DualWrite]
 
@@ -96,6 +96,73 @@ def test_listeners_of_the_sessionmaker_hear_the_units_session(make_dual_write: M
     with make_dual_write(session_factory=factory).transaction() as tx:
         tx.session.add(EventModel(value="one"))
     assert heard == ["flush"]
+
+
+def trail_of(factory: Any) -> list[str]:
+    """What listeners of ``factory`` hear of the end of a session. Before a commit they write a row, as a trail does."""
+    heard: list[str] = []
+
+    @event.listens_for(factory, "before_commit")
+    def write_trail(session: Session) -> None:
+        heard.append("before_commit")
+        session.add(EventModel(value=f"trail of {sorted(each.value for each in session.new)}"))
+
+    for name in ("after_commit", "after_rollback"):
+        event.listen(factory, name, lambda _, name=name: heard.append(name))
+    return heard
+
+
+def add_one(tx: Transaction) -> None:
+    tx.session.add(EventModel(value="one"))
+    tx.produce("events", value="one")
+
+
+def test_listeners_of_a_commit_hear_that_of_the_unit(
+    make_dual_write: Make, sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    factory = sessionmaker(sqlite_engine)
+    heard = trail_of(factory)
+    run_unit(make_dual_write(session_factory=factory), add_one)
+    assert heard == ["before_commit", "after_commit"]
+    assert sorted(stored_values(sqlite_engine)) == ["one", "trail of ['one']"]
+    assert kafka.committed == ["one"]
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_listeners_of_a_rollback_hear_that_of_the_unit(
+    make_dual_write: Make, sqlite_engine: Engine, kafka: FakeKafka, is_late: bool
+) -> None:
+    factory = sessionmaker(sqlite_engine)
+    heard = trail_of(factory)
+    dual_write = make_dual_write(session_factory=factory)
+    if is_late:
+        fail_at(kafka, "prepare")
+    with pytest.raises(KafkaUnavailableError if is_late else KeyError):
+        run_unit(dual_write, add_one, *([] if is_late else [raising(KeyError("the block fails"))]))
+    assert heard == ["before_commit"] * is_late + ["after_rollback"]
+    assert in_both(sqlite_engine, kafka)
+
+
+def test_a_listener_that_fails_before_the_commit_fails_the_unit_and_one_after_it_does_not(
+    make_dual_write: Make, sqlite_engine: Engine, kafka: FakeKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    factory = sessionmaker(sqlite_engine)
+    failing = ["before_commit"]
+
+    def fail(name: str) -> None:
+        if name in failing:
+            raise KeyError(name)
+
+    for name in ("before_commit", "after_commit"):
+        event.listen(factory, name, lambda _, name=name: fail(name))
+    dual_write = make_dual_write(session_factory=factory)
+    with pytest.raises(KeyError, match="before_commit"):
+        run_unit(dual_write, add_one)
+    assert in_both(sqlite_engine, kafka)
+    failing[:] = ["after_commit"]
+    run_unit(dual_write, add_one)
+    assert in_both(sqlite_engine, kafka, "one")
+    assert "KeyError: 'after_commit'" in caplog.text
 
 
 @pytest.mark.parametrize(
