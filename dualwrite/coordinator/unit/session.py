@@ -37,14 +37,20 @@ class UnitSession(Session):
         self.is_over = False
         """True once its unit of work has ended."""
         self._has_announced_end = False
+        """True once its transaction has ended, and listeners hear of it."""
         self._flushed_in_unit = FlushedObjects()
         super().__init__(**{**options, "bind": connection, **_JOINED})
 
     def get_bind(self, *args: Any, **options: Any) -> Any:
         """The unit's connection, wherever the session finds the unit's database.
 
-        :raises InvalidTransactionStateError: for another database.
+        :raises InvalidTransactionStateError: for another database; or once the unit has ended.
         """
+        if self._has_announced_end:
+            raise InvalidTransactionStateError(
+                "the unit of work of this session has ended, and the session can run no statement any more, nor can a "
+                "listener of after_commit or after_rollback: use another session"
+            )
         bind = super().get_bind(*args, **options)
         if bind is not self.unit_connection and not _is_same_database(bind, self.unit_connection):
             raise InvalidTransactionStateError(

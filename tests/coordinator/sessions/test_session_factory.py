@@ -1,6 +1,7 @@
 """``session_factory``: the unit's session is of the application's own kind."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -163,6 +164,23 @@ def test_a_listener_that_fails_before_the_commit_fails_the_unit_and_one_after_it
     run_unit(dual_write, add_one)
     assert in_both(sqlite_engine, kafka, "one")
     assert "KeyError: 'after_commit'" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["after_commit", "after_rollback"])
+def test_a_listener_after_the_end_can_run_no_statement(
+    make_dual_write: Make, sqlite_engine: Engine, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    """Its transaction would be rolled back."""
+    factory = sessionmaker(sqlite_engine)
+    event.listen(factory, name, lambda session: session.execute(insert(EventModel).values(value="late")))
+    with suppress(KeyError):
+        run_unit(
+            make_dual_write(session_factory=factory),
+            add_one,
+            *([raising(KeyError("the block fails"))] if name == "after_rollback" else []),
+        )
+    assert stored_values(sqlite_engine) == (["one"] if name == "after_commit" else [])
+    assert "the unit of work of this session has ended" in caplog.text
 
 
 @pytest.mark.parametrize(
