@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import make_url
+from sqlalchemy.exc import DBAPIError
 
-from dualwrite.coordinator.sql.dialects.base import Database
+from dualwrite.coordinator.sql.dialects.base import Database, ErrorMeaning
 from dualwrite.coordinator.sql.dialects.supported import DATABASES, EXAMPLE_URLS, SUPPORTED, database_at
 
 PAGE = Path(__file__).parents[3] / "docs" / "decisions" / "0011-databases.md"
@@ -19,6 +20,19 @@ def without_default() -> set[str]:
     methods = inspect.getmembers(Database, inspect.isfunction)
     missing = {name for name, method in methods if "raise NotImplementedError" in inspect.getsource(method)}
     return {name for name in bare if not hasattr(Database, name)} | missing
+
+
+@pytest.mark.parametrize(
+    ("option", "meaning"),
+    [("--read-only", ErrorMeaning.READ_ONLY), ("--super-read-only", ErrorMeaning.READ_ONLY), ("--skip-name", None)],
+)
+def test_a_server_in_read_only_mode_is_known_by_the_name_of_the_option(
+    option: str, meaning: ErrorMeaning | None
+) -> None:
+    """MySQL and MariaDB have one number for all options that prevent a statement."""
+    said = f"The MySQL server is running with the {option} option so it cannot execute this statement"
+    error = DBAPIError("UPDATE", {}, Exception(1290, said))
+    assert SUPPORTED["mysql"].meaning_of(error) is meaning
 
 
 @pytest.mark.parametrize("database", DATABASES, ids=lambda database: database.title)
