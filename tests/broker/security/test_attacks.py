@@ -274,6 +274,24 @@ def test_a_forged_batch_does_not_stand_in_for_the_record_of_a_transaction(
     assert calls.read_all(owner, topic) == [b"v"]
 
 
+@pytest.mark.parametrize("place", [0, 1], ids=["before its own batch", "behind its own batch"])
+def test_a_prepared_transaction_takes_no_record_beside_one_of_another_transaction(
+    owner: RawClient, stranger: RawClient, place: int
+) -> None:
+    """A partition that a request names twice has two batches: each must be of the request's transaction."""
+    mine, own_id = Prepared(owner), calls.unique("own")
+    allow(owner, AclOperation.WRITE, ResourceType.TOPIC, mine.topic)
+    allow(owner, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, own_id)
+    own = calls.new_producer(stranger, own_id)
+    batches = [calls.tx_batch([b"own"], own)]
+    batches.insert(place, calls.tx_batch([b"forged"], mine.producer, 1))
+    request, other = (calls.produce_request({(mine.topic, 0): content}, own_id) for content in batches)
+    request.topic_data[0].partition_data += other.topic_data[0].partition_data
+    answers = stranger.ask(request, 12).responses[0].partition_responses
+    assert [answer.error_code for answer in answers] == [ErrorCode.INVALID_PRODUCER_ID_MAPPING] * 2
+    assert mine.commits()
+
+
 @pytest.mark.parametrize("epoch", [0, 32767])
 def test_a_producer_id_that_was_not_given_out_writes_nothing(owner: RawClient, stranger: RawClient, epoch: int) -> None:
     topic, name = calls.new_topic(owner), calls.unique("tx")

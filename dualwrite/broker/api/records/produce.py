@@ -137,17 +137,18 @@ async def _join_transaction(
 ) -> RefusedBatchError | None:
     """Check that all transactional batches belong to the ongoing transaction of their producer. Return the refusal, or
     None."""
-    headers = {batch.name: batch.header for batch in batches if batch.header.is_transactional}
-    if not headers:
+    joining = [batch for batch in batches if batch.header.is_transactional]  # a request may name a partition twice
+    if not joining:
         return None
     if transactional_id is None:
         message = "a transactional batch in a request without transactional id"
         return RefusedBatchError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message)
-    producer, *others = {header.producer for header in headers.values()}
+    producer, *others = {batch.header.producer for batch in joining}
     if others:
         return RefusedBatchError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "transactional batches of several producers")
     implicit = version >= PRODUCE.implicit
-    error = await join_transaction(broker, transactional_id, producer, frozenset(headers), implicit)
+    names = frozenset(batch.name for batch in joining)
+    error = await join_transaction(broker, transactional_id, producer, names, implicit)
     if error is _NONE:
         return None
     if error is ErrorCode.CONCURRENT_TRANSACTIONS and not implicit:
