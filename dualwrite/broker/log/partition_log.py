@@ -139,6 +139,10 @@ class PartitionLog:
         assert offset >= self.start_offset, f"offset {offset}, log begins at {self.start_offset}"
         return self._segment_with(offset).read(offset, max_bytes, before, at_least_one)
 
+    def size_between(self, offset: int, before: int) -> int:
+        """The size of all that :meth:`read` could return from ``offset`` on, if ``max_bytes`` allowed it."""
+        return self._segment_with(offset).size_between(offset, before)
+
     def stops_early(self, offset: int, before: int) -> bool:
         """True if :meth:`read` from ``offset`` on stops at the end of a segment below ``before``."""
         return self._segment_with(offset).next_offset < before

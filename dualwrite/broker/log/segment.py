@@ -236,6 +236,13 @@ class Segment:
             raise self._named(error) from None
         return batches
 
+    def size_between(self, offset: int, before: int) -> int:
+        """As :meth:`~dualwrite.broker.log.partition_log.PartitionLog.size_between`, within this segment."""
+        try:
+            return self._position_of(before) - self._position_of(offset)
+        except MalformedBatchError as error:
+            raise self._named(error) from None
+
     def offset_for_timestamp(self, timestamp: int, start: int, before: int) -> tuple[int, int] | None:
         """As :meth:`~dualwrite.broker.log.partition_log.PartitionLog.offset_for_timestamp`, within this segment and
         from offset ``start`` on."""

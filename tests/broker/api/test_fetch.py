@@ -185,6 +185,31 @@ def test_a_fetch_that_a_segment_s_end_stops_does_not_wait_for_min_bytes(client: 
     assert [header.base_offset for header, _ in iterate_batches(part.records)] == [9], "a segment has room for ten"
 
 
+@pytest.mark.parametrize("committed", [False, True])
+@pytest.mark.parametrize("limit", ["partition_max_bytes", "max_bytes"])
+def test_a_fetch_whose_limits_leave_no_room_for_the_next_batch_does_not_wait_for_min_bytes(
+    client: RawClient, limit: str, committed: bool
+) -> None:
+    topic = filled(client, 3, size=100)
+    size = len(fetch(client, topic, partition_max_bytes=1).records)
+    limits = {limit: 2 * size - 1, "min_bytes": (2 * size - 1) * (10 if limit == "max_bytes" else 1)}
+    assert consumed(fetch(client, topic, max_wait_ms=FOR_EVER_MS, committed=committed, **limits), 0) == [b"0" * 100]
+
+
+def test_a_fetch_waits_for_min_bytes_that_only_several_limits_allow(
+    client: RawClient, shared_broker: EmbeddedBroker
+) -> None:
+    full, other = filled(client, 3, size=100), new_topic(client)
+    size = len(fetch(client, full, partition_max_bytes=1).records)
+    request = fetch_request(full, max_wait_ms=FOR_EVER_MS, min_bytes=2 * size, partition_max_bytes=size)
+    request.topics += fetch_request(other).topics
+    with RawClient(shared_broker.bootstrap_servers) as reader:
+        waiting = reader.send(request, 12)
+        produce(client, other, batch([b"x" * 100]))
+        answers = reader.receive(ApiKey.FETCH, 12, waiting).responses
+        assert [consumed(topic.partitions[0], 0) for topic in answers] == [[b"0" * 100], [b"x" * 100]]
+
+
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_committed_reader_wakes_when_the_transaction_ends(
     client: RawClient, shared_broker: EmbeddedBroker, commit: bool

@@ -123,6 +123,8 @@ def test_reads_agree_with_a_plain_list_across_index_entries(tmp_path: Path) -> N
                     break
                 expected += batch
             assert log.read(offset, limit, before=2900) == expected
+        if offset < 2900:
+            assert log.size_between(offset, 2900) == len(log.read(offset, 1 << 20, before=2900))
     log.close()
 
 

@@ -6,13 +6,15 @@ the first partition with records, however small max_bytes is (KIP-74). An answer
 of fetch.max.bytes. The broker waits up to max_wait_ms for min_bytes, 5 minutes at most, but answers at once while it
 stops, and if the client has gone. If there is less than min_bytes, or nothing, it first waits for the transactions that
 have ended and are not on disk yet, because their clients may have been answered. It does not wait if it has read a
-partition to the end of a segment that others follow (Kafka: DelayedFetch). A client that loses READ while it waits gets
-no records. The broker declines fetch sessions (KIP-227) with session id 0, and clients then send full
-fetches. From v13 on topics are named by id.
+partition to the end of a segment that others follow, or if a limit of the request has no room for the next batch and
+would allow min_bytes (Kafka: DelayedFetch). A client that loses READ while it waits gets no records. The broker
+declines fetch sessions (KIP-227) with session id 0, and clients then send full fetches. From v13 on topics are named by
+id.
 """
 
 import asyncio
 from dataclasses import dataclass
+from itertools import chain
 
 from dualwrite.broker.access.acls import AclOperation
 from dualwrite.broker.access.needs import on_topic
@@ -61,9 +63,10 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Read:
-    """The result of one read of every partition."""
+    """The result of one read of every partition. After the first batch it stops at ``max_bytes``."""
 
     topics: list[Message]
+    max_bytes: int
     size: int = 0
     has_error: bool = False
 
@@ -90,7 +93,10 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
             remaining = 0 if broker.polls.must_answer else deadline - broker.clock.monotonic()
             if read.has_error or read.size >= max(1, request.min_bytes) or not partitions:
                 break
-            if _stops_early(entries, request.isolation_level == _READ_COMMITTED):
+            committed_only = request.isolation_level == _READ_COMMITTED
+            if _stops_early(entries, committed_only):
+                break
+            if read.size and _has_enough(request.min_bytes, entries, read, committed_only):
                 break
             if not is_settled and any(partition.state.has_unseen_end for partition in partitions.values()):
                 is_settled = True
@@ -114,6 +120,23 @@ def _stops_early(entries: list[list[_Entry]], committed_only: bool) -> bool:
         for entry in topic
         if entry.partition is not None
     )
+
+
+def _has_enough(min_bytes: int, entries: list[list[_Entry]], read: _Read, committed_only: bool) -> bool:
+    """True if there are ``min_bytes``, counted as Apache Kafka does: each partition has what its limit allows, though
+    that ends in the middle of a batch, and more than max_bytes are not waited for.
+
+    Only whole batches are returned. If only these counted, a client whose limits are near ``min_bytes`` would wait for
+    the end of its time, though there are more records than it can get.
+    """
+    enough, counted = min(min_bytes, read.max_bytes), 0
+    if read.size >= enough:
+        return True
+    for entry in chain(*entries):  # the read has just looked up the same positions, so none of them is damaged
+        first, limit, partition = entry.requested.fetch_offset, entry.requested.partition_max_bytes, entry.partition
+        if partition is not None and limit > 0 and first < (before := partition.visible_before(committed_only)):
+            counted += min(partition.log.size_between(first, before), limit)
+    return counted >= enough
 
 
 async def _wait(reader: asyncio.Event, seconds: float) -> None:
@@ -149,14 +172,14 @@ def _read_all(request: Message, entries: list[list[_Entry]], most_bytes: float) 
     committed_only = request.isolation_level == _READ_COMMITTED
     max_bytes = int(min(request.max_bytes, _MOST_BYTES, most_bytes))
     response = FetchResponse.FetchableTopicResponse
-    read = _Read([])
+    read = _Read([], max_bytes)
     for topic, partitions in zip(request.topics, entries, strict=True):
-        results = [_read_partition(entry, max_bytes, committed_only, read) for entry in partitions]
+        results = [_read_partition(entry, committed_only, read) for entry in partitions]
         read.topics.append(response(topic=topic.topic, topic_id=topic.topic_id, partitions=results))
     return read
 
 
-def _read_partition(entry: _Entry, max_bytes: int, committed_only: bool, read: _Read) -> Message:
+def _read_partition(entry: _Entry, committed_only: bool, read: _Read) -> Message:
     response = FetchResponse.FetchableTopicResponse.PartitionData
     error = entry.position_error()
     partition = entry.partition
@@ -164,7 +187,7 @@ def _read_partition(entry: _Entry, max_bytes: int, committed_only: bool, read: _
         return _refusal(entry, error, read)
     first, state = entry.requested.fetch_offset, partition.state
     before = partition.visible_before(committed_only)
-    budget = min(entry.requested.partition_max_bytes, max_bytes - read.size)
+    budget = min(entry.requested.partition_max_bytes, read.max_bytes - read.size)
     is_first = read.size == 0
     try:
         records = (
