@@ -186,6 +186,24 @@ def min_bytes_at_the_end_of_a_segment_and_of_the_log(broker: Subject) -> None:
         broker.note(step, waited=waited, batches=[header.base_offset for header, _ in iterate_batches(answer.records)])
 
 
+@case
+def min_bytes_near_the_limits_of_size(broker: Subject) -> None:
+    topic = broker.topic()
+    for _ in range(3):
+        produce(broker.client, topic, batch([b"x" * 1000]))
+    size = len(batch([b"x" * 1000]))
+    less = 2 * size - 1
+    for step, max_wait_ms, limits in (
+        ("a partition's limit", 20_000, {"min_bytes": less, "partition_max_bytes": less}),
+        ("the request's limit", 20_000, {"min_bytes": 20 * size, "max_bytes": less}),
+        ("more than a partition's limit", 200, {"min_bytes": less + 1, "partition_max_bytes": less}),
+    ):
+        began = time.monotonic()
+        answer = fetch(broker.client, topic, max_wait_ms=max_wait_ms, **limits)
+        waited = time.monotonic() - began >= max_wait_ms / 1000
+        broker.note(step, waited=waited, whole_batches=len(list(iterate_batches(_whole(answer.records, size)))))
+
+
 def _whole(records: bytes, size: int) -> bytes:
     return records[: len(records) // size * size]
 
