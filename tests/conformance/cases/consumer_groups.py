@@ -99,6 +99,10 @@ def two_members_share(broker: Subject) -> None:
     note(broker, "the first keeps all", first.say(first.epoch, owned=first.owned))
     revoked = first.beat()
     broker.note("the first is asked again", epoch=revoked.member_epoch, assigned=owned_of(revoked.assignment))
+    (described,) = describe(broker.client, group)
+    entry = next(entry for entry in described.members if entry.member_id == first.member_id)
+    held, wanted = owned_of(entry.assignment), owned_of(entry.target_assignment)
+    broker.note("described: the first has to give some up", state=described.group_state, held=held, target=wanted)
     first.owned = {topic_id: numbers[:2] for topic_id, numbers in first.owned.items()}
     answer = first.beat()
     broker.note("the first has given up", epoch=answer.member_epoch)

@@ -1,7 +1,8 @@
 """ConsumerGroupDescribe (69), v0-v1 (KIP-848).
 
 Answers the state, the epochs and the members of consumer groups, each member with the partitions that it holds and
-those that it is to hold. v1 has the type of each member (KIP-1099), which tells its protocol.
+those that it is to hold. A partition that a member has to give up is held until the member says that it has given it
+up. v1 has the type of each member (KIP-1099), which tells its protocol.
 
 Errors: GROUP_ID_NOT_FOUND, also for a classic group; INVALID_GROUP_ID for an empty name; TOPIC_AUTHORIZATION_FAILED if
 the client may not know of a topic of the group.
@@ -92,7 +93,7 @@ def _describe_member(group: ConsumerGroup, member_id: str, broker: BrokerContext
         client_host=member.client_host,
         subscribed_topic_names=list(member.topics),
         subscribed_topic_regex=member.pattern or "",
-        assignment=_assignment(current.assigned, broker),
+        assignment=_assignment([*current.assigned, *current.revoking], broker),
         target_assignment=_assignment(group.target(member_id), broker),
         member_type=_CONSUMER_MEMBER if member.classic is None else _CLASSIC_MEMBER,
     )
