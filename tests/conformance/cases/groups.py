@@ -192,6 +192,10 @@ def a_second_member_joins(broker: Subject) -> None:
     waiting = second.client.send(second.request(), JOIN)
     seen = eventually(first.beat, lambda error: error != ErrorCode.NONE)
     broker.note("heartbeat of the first", error=seen)
+    asked_for = DescribeGroupsRequest(groups=[group], include_authorized_operations=False)
+    (described,) = broker.client.ask(asked_for, 6).groups
+    held = sorted((broker.show(entry.member_id), entry.member_assignment) for entry in described.members)
+    broker.note("described while it rebalances", state=described.group_state, held=held)
     broker.note("commit while it rebalances", errors=commit_as(first, broker.topic()))
     broker.note("sync while it rebalances", error=first.sync().error_code)
     note_joined(broker, "the first again", first.ask())

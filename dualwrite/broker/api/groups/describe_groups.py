@@ -1,9 +1,10 @@
 """DescribeGroups (15), v0-v6.
 
-Answers the state and the members of groups. Only for a stable group does the answer have the members' metadata and
-assignments. A group that occurs twice is described once. An unknown group is Dead: with GROUP_ID_NOT_FOUND from v6 on,
-without an error before that. So is a consumer group (KIP-848), which ConsumerGroupDescribe describes. From v3 on the
-answer has, on request, the operations that the client may perform (KIP-430).
+Answers the state and the members of groups. Only for a stable group does the answer have the members' metadata. In a
+rebalance it has the assignments of the last complete generation. A group that occurs twice is described once. An
+unknown group is Dead: with GROUP_ID_NOT_FOUND from v6 on, without an error before that. So is a consumer group
+(KIP-848), which ConsumerGroupDescribe describes. From v3 on the answer has, on request, the operations that the client
+may perform (KIP-430).
 """
 
 from dualwrite.broker.access.acls import AclOperation, ResourceType
@@ -81,5 +82,5 @@ def _describe_member(member: Member, protocol: str | None) -> Message:
         client_id=member.client_id,
         client_host=member.client_host,
         member_metadata=(member.metadata(protocol) or b"") if protocol else b"",
-        member_assignment=member.assignment if protocol else b"",
+        member_assignment=member.assignment,
     )
