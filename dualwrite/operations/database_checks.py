@@ -1,8 +1,8 @@
 """The doctor's checks of the database: version, durability settings, and whether the state tables can be used."""
 
-import re
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
+from typing import NamedTuple
 
 from sqlalchemy import Connection, Delete, Engine, Executable, Table, delete, false, insert, literal, select, update
 from sqlalchemy.exc import DBAPIError
@@ -27,8 +27,8 @@ from dualwrite.operations.findings import Finding, failure, ok, warning
 CLOCK_SECONDS = 5.0
 """The accepted difference of two clocks. It does not matter for the times that depend on them."""
 
-_READ_ONLY = re.compile("read[- ]?only", re.IGNORECASE)
-"""How every database says that it takes no writes, as a replica does."""
+_READ_ONLY_FILE = "attempt to write a readonly database"
+"""SQLite's message."""
 
 
 def _insert(table: Table) -> Executable:
@@ -107,17 +107,21 @@ def check_permissions(engine: Engine) -> Iterator[Finding]:
     """Try the library's statements on its tables, without a matching row, in a transaction that is rolled back."""
     refused: dict[str, str] = {}
     missing: dict[str, str] = {}
+    read_only: list[str] = []
     with engine.connect() as connection, clear_errors(engine):
         for table, verbs in _NEEDED:
             for verb in verbs:
-                reason, is_missing = _refusal(connection, _VERBS[verb](table))
-                if is_missing:
-                    missing[table.name] = reason
-                elif reason:
-                    refused[f"{verb} on {table.name}"] = reason
+                refusal = _refusal(connection, _VERBS[verb](table))
+                if refusal is None:
+                    continue
+                if refusal.meaning is ErrorMeaning.NOT_READY:
+                    missing[table.name] = refusal.reason
+                elif refusal.meaning is ErrorMeaning.READ_ONLY:
+                    read_only.append(refusal.reason)
+                else:
+                    refused[f"{verb} on {table.name}"] = refusal.reason
     for name, reason in missing.items():
         yield failure("permissions", f"{name}: {reason}", _upgrade(engine))
-    read_only = [reason for reason in refused.values() if _READ_ONLY.search(reason)]
     if read_only:
         yield failure(
             "permissions",
@@ -126,12 +130,10 @@ def check_permissions(engine: Engine) -> Iterator[Finding]:
             "that is read-only",
         )
     for privilege, reason in refused.items():
-        if reason in read_only:
-            continue
         yield failure(
             "permissions", f"{privilege}: {reason}", f"GRANT {privilege} to the user that the application logs in as"
         )
-    if not refused and not missing:
+    if not refused and not missing and not read_only:
         yield ok("permissions", "the state tables can be read and written")
 
 
@@ -156,8 +158,15 @@ def _upgrade(engine: Engine) -> str:
     return command_on(engine, "db upgrade")
 
 
-def _refusal(connection: Connection, statement: Executable) -> tuple[str, bool]:
-    """The database's refusal of ``statement``, empty if there is none; and whether a table or column is missing."""
+class _Refusal(NamedTuple):
+    """A statement that the database refuses."""
+
+    reason: str
+    meaning: ErrorMeaning | None
+
+
+def _refusal(connection: Connection, statement: Executable) -> _Refusal | None:
+    """The database's refusal of ``statement``; None if there is none."""
     transaction = connection.begin()
     try:
         connection.execute(statement, execution_options=ours(connection))
@@ -165,7 +174,9 @@ def _refusal(connection: Connection, statement: Executable) -> tuple[str, bool]:
         meaning = database_of(connection.dialect).meaning_of(error)
         if meaning is ErrorMeaning.BUSY:
             raise  # not a missing permission
-        return str(error.orig).strip().partition("\n")[0], meaning is ErrorMeaning.NOT_READY
+        reason = str(error.orig).strip().partition("\n")[0]
+        # SQLite's file cannot be written; a unit of work passes that error as it is, because no other server may help.
+        return _Refusal(reason, ErrorMeaning.READ_ONLY if reason.endswith(_READ_ONLY_FILE) else meaning)
     finally:
         transaction.rollback()
-    return "", False
+    return None

@@ -267,6 +267,27 @@ def test_a_role_without_the_right_to_update(postgresql_url: str, broker: KafkaBr
     assert not any(message.startswith("INSERT on kafka_transaction_state") for message in refused)
 
 
+@pytest.mark.mariadb
+def test_a_login_called_readonly_lacks_rights_and_the_database_takes_writes(
+    mariadb_url: str, broker: KafkaBroker
+) -> None:
+    """The server names the login in its refusal."""
+    site = OperationsSite(mariadb_url, broker)
+    login, host = "readonly", "'%'"
+    with site.engine.begin() as connection:
+        connection.execute(text(f"CREATE USER {login}@{host} IDENTIFIED BY 'known'"))
+        connection.execute(text(f"GRANT SELECT ON * TO {login}@{host}"))
+    reader = create_engine(make_url(mariadb_url).set(username=login, password="known"))
+    result = findings(site, reader)
+    reader.dispose()
+    with site.engine.begin() as connection:
+        connection.execute(text(f"DROP USER {login}@{host}"))
+    site.close()
+    advice = {finding.advice for finding in result if finding.check == "permissions"}
+    assert "GRANT INSERT on kafka_transaction_state to the user that the application logs in as" in advice
+    assert not any(each.startswith("name the primary") for each in advice)
+
+
 @pytest.mark.postgresql
 def test_a_database_that_does_not_answer(postgresql_url: str, broker: KafkaBroker) -> None:
     url = make_url(postgresql_url).set(database="no_such_database").render_as_string(hide_password=False)
