@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from itertools import groupby, islice
 
 from sqlalchemy import Table, insert
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from dualwrite.coordinator.sql.engine.database_errors import first_line, refuses_row
 from dualwrite.errors import InputError
 from dualwrite.loader.bad_rows import BadRow, BadRowFile
 from dualwrite.loader.input import InputFile, InputRow, MalformedRow
 from dualwrite.loader.job import LoadJob, LoadUnits
-from dualwrite.loader.position import LoadPosition, advance
+from dualwrite.loader.position import LoadPosition, advance, require_moved
 from dualwrite.loader.rows import Row, RowTyper, encode_key, encode_value
 
 Record = tuple[bytes | None, bytes]
@@ -122,10 +122,12 @@ class LoadBatch:
 
         :raises InputError: if the database refuses a row, another process has moved the position, or the bad rows
             cannot be written to their file. The unit was rolled back on both sides.
+        :raises ConfigurationError: if the database refuses the position. The unit was rolled back on both sides.
         """
         job = self.job
         try:
             with dual_write.transaction() as tx:
+                engine = tx.connection.engine
                 # first, because it stops a second process with the same file
                 advance(tx.connection, job.load_key, begin, self.end)
                 if self.bad_rows is not None:
@@ -135,6 +137,11 @@ class LoadBatch:
                 # one statement needs rows with the same columns, and a JSON line may leave some out
                 for _, rows in groupby(self.rows, key=tuple):
                     tx.execute(insert(self.table), list(rows))
+        except InputError as error:
+            if isinstance(error.__cause__, IntegrityError):
+                with engine.connect() as connection:
+                    require_moved(connection, job.load_key, begin, error.__cause__)
+            raise
         except DBAPIError as error:
             if not refuses_row(error):
                 raise

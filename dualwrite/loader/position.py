@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
+from dualwrite.coordinator.sql.engine.database_errors import refused_own_row
 from dualwrite.coordinator.sql.own_tables import ours
 from dualwrite.coordinator.sql.tables import load_position
 from dualwrite.errors import InputError
@@ -67,14 +68,24 @@ def advance(connection: Connection, key: LoadKey, before: LoadPosition, after: L
         _move(connection, key, key.bad_rows_id, before.bad, after.bad, "")
 
 
+def require_moved(connection: Connection, key: LoadKey, before: LoadPosition, error: IntegrityError) -> None:
+    """After ``error`` of :func:`advance`, require that ``key`` is not at ``before`` any more.
+
+    :param connection: outside of the transaction that has failed: PostgreSQL answers no query in that one.
+    :raises ConfigurationError: if it is: the database refuses the row of the position for another reason.
+    """
+    if read_position(connection, key) == before:
+        raise refused_own_row(load_position, error) from error
+
+
 def _move(connection: Connection, key: LoadKey, row_id: str, before: int, after: int, digest: str) -> None:
     values: Mapping[str, Any] = {"position": after, "digest": digest, "updated_at": datetime.now(timezone.utc)}
     if before == 0:
         row = {"load_id": row_id, "source": key.source[-_LONGEST_SOURCE:], **values}
         try:
             connection.execute(insert(load_position).values(row), execution_options=ours(connection))
-        except IntegrityError:
-            raise _other_process(key) from None
+        except IntegrityError as error:
+            raise _other_process(key) from error
         return
     moved = connection.execute(
         update(load_position)

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
+from dualwrite.coordinator.sql.tables import load_position
 from dualwrite.errors import ConfigurationError, DatabaseNotReadyError, DualWriteError, InputError
 from dualwrite.loader.job import LoadJob, Progress
 from dualwrite.loader.load import load
+from tests.support.coordinator.event_table import refuse_inserts
 from tests.support.loader.input_files import (
     TOPIC,
     FakeDualWrite,
@@ -204,6 +206,15 @@ def test_two_loads_of_one_file_at_once_do_not_both_write(engine: Engine, seven: 
     with pytest.raises(InputError, match="is being loaded into table flights by another process"):
         load(job_for(seven, batch_size=3), engine, FakeDualWrite(engine), overtaken)
     assert table_rows(engine) == SEVEN
+
+
+def test_a_position_that_the_database_refuses_is_not_taken_for_that_of_another_process(
+    engine: Engine, seven: Path
+) -> None:
+    refuse_inserts(engine, load_position.name)
+    with pytest.raises(ConfigurationError, match=f"^the database refuses a row of {load_position.name}: refused: look"):
+        load(job_for(seven), engine, FakeDualWrite(engine))
+    assert table_rows(engine) == []
 
 
 def test_json_lines_may_leave_columns_out(engine: Engine, tmp_path: Path) -> None:

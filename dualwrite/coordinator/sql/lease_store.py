@@ -32,6 +32,7 @@ from dualwrite.coordinator.rules.slot_rules import (
 )
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.coordinator.sql.engine.database_errors import refused_own_row
 from dualwrite.coordinator.sql.engine.engine_checks import use_own_isolation_level
 from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
 from dualwrite.coordinator.sql.fencing import is_under_token
@@ -273,7 +274,10 @@ class SqlLeases:
         return {name: value for name, value in identities.items() if value}
 
     def _insert_row(self, slot: SlotRow, owner: str, seconds: float) -> list[Lease]:
-        """The first lease of a slot; none if another process has just inserted its row."""
+        """The first lease of a slot; none if another process has just inserted its row.
+
+        :raises ConfigurationError: if the database refuses the row although it is not there.
+        """
         # Random: a row that is inserted again, in this schema or in another, is never mistaken for the former one.
         token, version = 1 + secrets.randbelow(FIRST_TOKENS), new_version()
         try:
@@ -292,13 +296,21 @@ class SqlLeases:
                     ),
                     execution_options=ours(connection),
                 )
-        except IntegrityError:
+        except IntegrityError as error:
+            if not self._has_row(slot.transactional_id):
+                raise refused_own_row(table, error) from error
             return []
         lease = Lease(slot.transactional_id, token)
         lease.memory.renewed(version)
         lease.memory.is_new = True
         lease.memory.read(PreparedTxnState())
         return [lease]
+
+    def _has_row(self, transactional_id: str) -> bool:
+        with self._store.connection() as connection, clear_errors(self._engine):
+            use_own_isolation_level(connection)
+            row = select(table.c.transactional_id).where(is_of(transactional_id))
+            return connection.execute(row, execution_options=ours(connection)).first() is not None
 
 
 def next_token(fencing_token: int) -> int:

@@ -17,6 +17,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from dualwrite.coordinator.rules.positions import Move
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.coordinator.sql.engine.database_errors import refused_own_row
 from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
 from dualwrite.coordinator.sql.own_tables import ours
 from dualwrite.coordinator.sql.tables import kafka_consumer_offset as table
@@ -61,7 +62,10 @@ class OffsetTable:
         return {TopicPartition(topic, index): StoredOffset(*stored) for topic, index, *stored in rows}
 
     def begin(self, group: str, partition: TopicPartition, offset: int, cluster_id: str | None) -> None:
-        """Store ``offset`` as the first of ``group`` in ``partition``, unless another member has just stored one."""
+        """Store ``offset`` as the first of ``group`` in ``partition``, unless another member has just stored one.
+
+        :raises ConfigurationError: if the database refuses the row although it is not there.
+        """
         try:
             with self._store.transaction(commit=True) as connection, clear_errors(self._engine):
                 connection.execute(
@@ -75,8 +79,9 @@ class OffsetTable:
                     ),
                     execution_options=ours(connection),
                 )
-        except IntegrityError:
-            return  # another member has stored one, which read() returns
+        except IntegrityError as error:
+            if partition not in self.read(group):
+                raise refused_own_row(table, error) from error
 
     def move(
         self,

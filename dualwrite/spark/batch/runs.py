@@ -23,12 +23,12 @@ from dualwrite.coordinator.rules.lease import Lease
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.dialects.base import ErrorMeaning
 from dualwrite.coordinator.sql.dialects.supported import database_of
-from dualwrite.coordinator.sql.engine.database_errors import first_line
+from dualwrite.coordinator.sql.engine.database_errors import refused_own_row
 from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
 from dualwrite.coordinator.sql.lease_transfer import Decided, TransferredLeases
 from dualwrite.coordinator.sql.own_tables import ours
 from dualwrite.coordinator.sql.tables import OPEN_RUN, spark_run
-from dualwrite.errors import ConfigurationError, DatabaseBusyError, DualWriteError, FencedError, InDoubtError
+from dualwrite.errors import DatabaseBusyError, DualWriteError, FencedError, InDoubtError
 from dualwrite.spark.batch.known_batches import (
     BatchContent,
     KnownBatch,
@@ -348,10 +348,7 @@ class Runs:
                 )
         except IntegrityError as error:
             if not self._has_row(job):
-                raise ConfigurationError(
-                    f"the database refuses a row of {spark_run.name}: {first_line(error)}: look for a constraint, a "
-                    "trigger or a rule that was added to that table of dualwrite's"
-                ) from error
+                raise refused_own_row(spark_run, error) from error
             _LOG.debug("%s: another run has just made the job's row", job)
 
     def _has_row(self, job: str) -> bool:

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from dualwrite.coordinator.sql.dialects.supported import database_of
-from dualwrite.coordinator.sql.engine.database_errors import first_line
+from dualwrite.coordinator.sql.engine.database_errors import LOOK_FOR_ADDITIONS, refused_own_row
 from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
 from dualwrite.coordinator.sql.own_tables import ours
 from dualwrite.coordinator.sql.tables import spark_progress as table
@@ -26,7 +26,6 @@ from dualwrite.spark.plan.rows import RowsDigest
 
 BATCH_ROW = -1
 """The partition of the batch's own row."""
-_LOOK = "look for a constraint, a trigger or a rule that was added to that table of dualwrite's"
 
 
 class BegunBatch(NamedTuple):
@@ -95,7 +94,7 @@ def finish(connection: Connection, share: BatchPartition, digest: RowsDigest) ->
         execution_options=ours(connection),
     ).rowcount
     if stored != 1:
-        raise ConfigurationError(f"the database has not stored a row of {table.name}: {_LOOK}")
+        raise ConfigurationError(f"the database has not stored a row of {table.name}: {LOOK_FOR_ADDITIONS}")
 
 
 def require_same(connection: Connection, share: BatchPartition, digest: RowsDigest) -> None:
@@ -131,9 +130,7 @@ def insert_row(connection: Connection, batch: BegunBatch, partition: int) -> boo
     except IntegrityError as error:
         there = select(table.c.partition).where(*_of(BatchPartition(batch, partition)))
         if connection.execute(there, execution_options=ours(connection)).first() is None:
-            raise ConfigurationError(
-                f"the database refuses a row of {table.name}: {first_line(error)}: {_LOOK}"
-            ) from error
+            raise refused_own_row(table, error) from error
         return False
     return True
 

@@ -16,6 +16,7 @@ from dualwrite.errors import (
     KafkaUnavailableError,
     RebalancedError,
 )
+from tests.support.coordinator.event_table import refuse_inserts
 from tests.support.coordinator.fake_consumer import FakeConsumer, FakeGroup, Position, positions
 from tests.support.coordinator.fake_kafka import FakeKafka, Fault
 from tests.support.coordinator.offset_units import P, Q, assigned, rows, use, used, write
@@ -49,6 +50,14 @@ def test_invalid_offsets_are_refused_and_the_unit_continues(
     assert rows(sqlite_engine) == {("group", P): 2}
     with pytest.raises(TypeError, match=r"^partitions: \('in', 0\): give a list of confluent_kafka.TopicPartition"):
         lite.seek_to_stored(consumer, [("in", 0)])
+
+
+def test_a_first_offset_that_the_database_refuses_is_not_taken_for_another_members(
+    lite: DualWrite, sqlite_engine: Engine
+) -> None:
+    refuse_inserts(sqlite_engine, table.name)
+    with pytest.raises(ConfigurationError, match=f"^the database refuses a row of {table.name}: refused: look for a "):
+        assigned(lite, FakeGroup(), P)
 
 
 def test_a_consumer_without_a_position_stores_no_offsets(lite: DualWrite, sqlite_engine: Engine) -> None:

@@ -16,9 +16,9 @@ from dualwrite.coordinator.sql.dialects.mysql.database import Mysql
 from dualwrite.coordinator.sql.lease_store import SqlLeases
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.coordinator.sql.unit_bounds import begin_writing
-from dualwrite.errors import DatabaseBusyError, DatabaseNotReadyError, FencedError
+from dualwrite.errors import ConfigurationError, DatabaseBusyError, DatabaseNotReadyError, FencedError
 from dualwrite.ids import PreparedTxnState, ProducerIdentity
-from tests.support.coordinator.event_table import expire_leases, ready_engine, slot_rows
+from tests.support.coordinator.event_table import expire_leases, ready_engine, refuse_inserts, slot_rows
 from tests.support.servers.databases import SERVERS
 
 LONG = 1000.0
@@ -297,6 +297,14 @@ def test_a_slot_whose_row_keeps_its_token_is_not_taken(sqlite_engine: Engine) ->
     with sqlite_engine.begin() as connection:
         connection.exec_driver_sql(f"CREATE TRIGGER kept BEFORE UPDATE ON {table.name} BEGIN SELECT RAISE(IGNORE); END")
     assert leases.take([Candidate(row, SlotStatus.DEAD)], "heir", LONG, 1) == []
+
+
+def test_a_slot_whose_row_the_database_refuses_is_not_taken_for_one_in_use(sqlite_engine: Engine) -> None:
+    """A unit of work would wait for a free slot in vain."""
+    leases = SqlLeases(sqlite_engine, SqlDecisionStore(sqlite_engine))
+    refuse_inserts(sqlite_engine, table.name)
+    with pytest.raises(ConfigurationError, match=f"^the database refuses a row of {table.name}: refused: look for a "):
+        take(leases)
 
 
 @pytest.mark.parametrize(("number", "is_locked"), [(1205, True), (3572, True), (1213, False)])

@@ -47,6 +47,13 @@ def ready_engine(url: str, **options: Any) -> Engine:
     return engine
 
 
+def refuse_inserts(engine: Engine, name: str) -> None:
+    """Let SQLite refuse each new row of the table ``name``, as it does for a constraint."""
+    with engine.begin() as connection:
+        trigger = f"CREATE TRIGGER refuses BEFORE INSERT ON {name} BEGIN SELECT RAISE(ABORT, 'refused'); END"
+        connection.exec_driver_sql(trigger)
+
+
 def make_tables(engine: Engine) -> None:
     """As ``upgrade_engine`` does in an empty database, whose statements are run again without asking for what is there:
     most tests need the tables, and few how they came."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, Dialect, Engine
+from sqlalchemy import Connection, Dialect, Engine, Table
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InternalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
@@ -36,6 +36,8 @@ _REFUSED_ROWS = frozenset({1292, 1364, 1526, 1644, 3140, 3819, 4025})
 (1364), of a value without a partition (1526), of a trigger's SIGNAL (1644), of wrong JSON (3140) and of a CHECK
 constraint (3819, 4025), for which PyMySQL and its relatives raise OperationalError."""
 
+LOOK_FOR_ADDITIONS = "look for a constraint, a trigger or a rule that was added to that table of dualwrite's"
+
 
 def refuses_row(error: DBAPIError) -> bool:
     """True if the database refuses what a statement writes: its values, or because of a constraint, a trigger, a
@@ -50,6 +52,12 @@ def first_line(error: BaseException) -> str:
     added = "; ".join(error.detail) if isinstance(error, DBAPIError) else ""
     line = str(getattr(error, "orig", None) or error).strip().partition("\n")[0] or type(error).__name__
     return f"{line} ({added})" if added else line
+
+
+def refused_own_row(table: Table, error: DBAPIError) -> ConfigurationError:
+    """The error for a row of ``table``, which is one of the library's: the database refuses it as ``error`` says, and
+    not because the row is there."""
+    return ConfigurationError(f"the database refuses a row of {table.name}: {first_line(error)}: {LOOK_FOR_ADDITIONS}")
 
 
 def connected(engine: Engine) -> Connection:
