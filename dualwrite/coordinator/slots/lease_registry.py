@@ -23,6 +23,7 @@ from dualwrite.coordinator.rules.slot_rules import (
     slots_to_recover,
 )
 from dualwrite.coordinator.slots.free_slots import FreeSlots
+from dualwrite.errors import CopiedDatabaseError
 
 _LOG = logging.getLogger("dualwrite")
 
@@ -152,7 +153,10 @@ class LeaseRegistry:
         """True if the owner of a slot is gone: :meth:`slots_to_recover` may have it. False if it would have none, in
         whichever cluster; so this does not ask for the cluster."""
         with self._looking, self._limit():
-            rows = self._leases.rows(self._application, self._seen_in)
+            try:
+                rows = self._leases.rows(self._application, self._seen_in)
+            except CopiedDatabaseError:
+                return True  # a SQLite file may have moved together with its broker, which only the cluster shows
             return bool(slots_to_recover(rows, self._observer()))
 
     def _warn_of_foreign(self, observer: SlotObserver) -> None:

@@ -12,6 +12,7 @@ from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.cli import db
 from dualwrite.cli.main import main
 from dualwrite.client.admin.inspector import Inspector, LogDirectory
+from dualwrite.coordinator.branch import Branches
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.kafka import known_cluster as clusters
 from dualwrite.coordinator.manager.unit_manager import manager_of
@@ -311,7 +312,8 @@ def die_decided(engine: Engine, broker: EmbeddedBroker) -> None:
     await_sweeps()
 
 
-def test_a_sqlite_file_and_its_broker_that_are_moved_together_just_work(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_driver", [False, True], ids=["recover", "sweep_left"])
+def test_a_sqlite_file_and_its_broker_that_are_moved_together_just_work(tmp_path: Path, is_driver: bool) -> None:
     old = CopySite(tmp_path / "old")
     old.home.mkdir()
     engine = old.engine()
@@ -324,7 +326,8 @@ def test_a_sqlite_file_and_its_broker_that_are_moved_together_just_work(tmp_path
     shutil.rmtree(old.home)
     engine = new.engine()
     with new.broker() as broker, on_broker(engine, broker) as made:
-        assert Outcome.COMMITTED in made.recover().values()
+        found = Branches(manager_of(made)).sweep_left()[0] if is_driver else made.recover()
+        assert Outcome.COMMITTED in found.values()
         write(made, "next")
         assert made.outcomes() == []
         assert sorted(visible(broker.bootstrap_servers, "events")) == [b"decided", b"next"]
