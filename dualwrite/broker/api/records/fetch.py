@@ -6,10 +6,10 @@ the first partition with records, however small max_bytes is (KIP-74). An answer
 of fetch.max.bytes. The broker waits up to max_wait_ms for min_bytes, 5 minutes at most, but answers at once while it
 stops, and if the client has gone. If there is less than min_bytes, or nothing, it first waits for the transactions that
 have ended and are not on disk yet, because their clients may have been answered. It does not wait if it has read a
-partition to the end of a segment that others follow, or if a limit of the request has no room for the next batch and
-would allow min_bytes (Kafka: DelayedFetch). A client that loses READ while it waits gets no records. The broker
-declines fetch sessions (KIP-227) with session id 0, and clients then send full fetches. From v13 on topics are named by
-id.
+partition to the end of a segment that others follow. Nor does it wait for a batch that the request's limits leave no
+room for, if there are min_bytes within these limits (Kafka: DelayedFetch). A client that loses READ while it waits gets
+no records. The broker declines fetch sessions (KIP-227) with session id 0, and clients then send full fetches. From v13
+on topics are named by id.
 """
 
 import asyncio
@@ -123,8 +123,8 @@ def _stops_early(entries: list[list[_Entry]], committed_only: bool) -> bool:
 
 
 def _has_enough(min_bytes: int, entries: list[list[_Entry]], read: _Read, committed_only: bool) -> bool:
-    """True if there are ``min_bytes``, counted as Apache Kafka does: each partition has what its limit allows, though
-    that ends in the middle of a batch, and more than max_bytes are not waited for.
+    """True if there are ``min_bytes``, counted as Apache Kafka does: each partition counts up to its limit, even if that
+    ends in the middle of a batch; and max_bytes are always enough.
 
     Only whole batches are returned. If only these counted, a client whose limits are near ``min_bytes`` would wait for
     the end of its time, though there are more records than it can get.
