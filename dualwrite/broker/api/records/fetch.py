@@ -123,8 +123,8 @@ def _stops_early(entries: list[list[_Entry]], committed_only: bool) -> bool:
 
 
 def _has_enough(min_bytes: int, entries: list[list[_Entry]], read: _Read, committed_only: bool) -> bool:
-    """True if there are ``min_bytes``, counted as Apache Kafka does: each partition counts up to its limit, even if that
-    ends in the middle of a batch; and max_bytes are always enough.
+    """True if there are ``min_bytes``, counted as Apache Kafka does: each partition counts up to its limit, even if the
+    limit ends in the middle of a batch; and max_bytes are always enough.
 
     Only whole batches are returned. If only these counted, a client whose limits are near ``min_bytes`` would wait for
     the end of its time, though there are more records than it can get.
