@@ -145,8 +145,11 @@ def require_classic(df: "DataFrame") -> None:
     :raises ConfigurationError: if ``df`` is such an object.
     """
     if not hasattr(df, "isStreaming"):
-        library = type(df).__module__.partition(".")[0]
+        module = type(df).__module__
+        library = module.partition(".")[0]
         whose = "" if library == "builtins" else f" of {library}"
+        if module.startswith("pyspark.pandas."):
+            whose = " of pyspark.pandas: its to_spark() makes one of Spark"
         raise ConfigurationError(f"expected a DataFrame of Spark, got a {type(df).__name__}{whose}")
     if type(df).__module__.startswith("pyspark.sql.connect."):
         raise ConfigurationError(

@@ -76,13 +76,18 @@ def test_an_option_of_the_worker_makes_another_one(name: str, sqlite_url: str) -
 
 
 @pytest.mark.parametrize(
-    ("given", "named"),
-    [([1], "list"), (type("DataFrame", (), {"__module__": "pandas.core.frame"})(), "DataFrame of pandas")],
-    ids=["list", "pandas"],
+    ("module", "whose"),
+    [
+        ("builtins", ""),
+        ("pandas.core.frame", " of pandas"),
+        ("pyspark.pandas.frame", " of pyspark.pandas: its to_spark() makes one of Spark"),
+    ],
 )
-def test_anything_but_a_dataframe_is_refused(given: Any, named: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"^expected a DataFrame of Spark, got a {named}$"):
+def test_anything_but_a_dataframe_of_spark_is_refused(module: str, whose: str) -> None:
+    given: Any = type("DataFrame", (), {"__module__": module})()
+    with pytest.raises(ConfigurationError) as refused:
         require_classic(given)
+    assert str(refused.value) == f"expected a DataFrame of Spark, got a DataFrame{whose}"
 
 
 def test_outside_a_task_pythons_collector_is_left_alone(sqlite_url: str) -> None:
