@@ -111,12 +111,12 @@ class TransactionTable:
         )
 
     def is_coordinated(self, producer_id: int, name: TopicPartition) -> bool:
-        """True if the producer has an unfinished transaction in the partition ``name`` that may be prepared, because it
-        is of two-phase commit or was kept. Only the coordinator ends such a transaction."""
+        """True if the producer has an unfinished transaction in the partition ``name`` that is decided, or that may be
+        prepared, because it is of two-phase commit or was kept. Only the coordinator ends such a transaction."""
         entry = self.owner_of(producer_id)
         if entry is None or entry.producer.producer_id != producer_id or name not in entry.partitions:
-            return False
-        return entry.timeout_ms == NO_TIMEOUT or entry.is_kept  # only an unfinished transaction has partitions
+            return False  # only an unfinished transaction has partitions
+        return entry.is_ended or entry.timeout_ms == NO_TIMEOUT or entry.is_kept
 
     def unfinished(self) -> Iterator[TransactionRecorded]:
         """Decided transactions whose markers may be missing. A restart completes them."""

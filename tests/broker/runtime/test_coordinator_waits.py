@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dualwrite.broker.api.transactions import write_txn_markers
 from dualwrite.broker.core.commands import AddPartitions, Command, Decision, EndTransaction, InitProducerId, Reply
 from dualwrite.broker.facts.transactions import TransactionRecorded, TransactionStatus, TransactionVersion
 from dualwrite.broker.runtime import coordinator as coordinator_module
@@ -13,8 +14,10 @@ from dualwrite.broker.runtime.flusher import Flusher
 from dualwrite.ids import ProducerIdentity, TopicPartition
 from dualwrite.records.control import Marker
 from dualwrite.testing.files import MemoryFiles
+from dualwrite.wire.apis import Message, WriteTxnMarkersRequest
 from dualwrite.wire.error_codes import ErrorCode
-from tests.support.broker.simulated import TOPIC, Rooms, SimulatedClock, append, run
+from tests.support.broker.simulated import TOPIC, Rooms, SimulatedClock, append, everybody_may, run
+from tests.support.requests.marker_calls import marker
 
 TXN_ID = "app-0"
 TIMEOUT_MS = 60_000
@@ -63,6 +66,31 @@ def test_clients_may_begin_while_overdue_transactions_are_aborted() -> None:
         await aborting
         statuses = {entry.status for name, entry in rooms.coordinator.table.entries.items() if name != "app-2"}
         assert statuses == {TransactionStatus.COMPLETE_ABORT}
+
+    run(main())
+
+
+@pytest.mark.parametrize("version", [TV1, TV2])
+@pytest.mark.parametrize("decision", [Marker.COMMIT, Marker.ABORT])
+def test_no_marker_contradicts_a_decision_that_is_on_its_way_to_the_disk(
+    decision: Marker, version: TransactionVersion
+) -> None:
+    """The owner is told that its transaction has ended as it was decided. An operator's marker would come first."""
+
+    async def main() -> None:
+        rooms = await Rooms(MemoryFiles()).with_topic()
+        producer = await begun(rooms)
+        ending = asyncio.ensure_future(rooms.coordinator.execute(EndTransaction(TXN_ID, producer, decision, version)))
+        while not rooms.coordinator.table.entries[TXN_ID].is_ended:
+            await asyncio.sleep(0)
+        assert rooms.partition(0).end_offset == 1, "its own marker is not written yet"
+        opposite = marker(producer, (TOPIC, 0), commit=decision is Marker.ABORT)
+        broker: Any = everybody_may(rooms)
+        answer: Message = await write_txn_markers.handle(WriteTxnMarkersRequest(markers=[opposite]), 1, broker)
+        assert (await ending).error is ErrorCode.NONE
+        aborted = [ended.first_offset for ended in rooms.partition(0).state.aborted]
+        assert aborted == ([] if decision is Marker.COMMIT else [0])
+        assert answer.markers[0].topics[0].partitions[0].error_code is ErrorCode.INVALID_TXN_STATE
 
     run(main())
 

@@ -8,8 +8,9 @@ of TV2 has a higher epoch than the records (KIP-1228).
 
 Unlike Kafka, the broker refuses a marker for an unfinished transaction with INVALID_TXN_STATE if it is of two-phase
 commit or was kept. The owner may have prepared the transaction, and after the marker its commit would still be answered
-with success. End such a transaction by its transactional id (kafka-transactions forceTerminateTransaction). The
-coordinator's own topic takes no markers (INVALID_TOPIC_EXCEPTION).
+with success. End such a transaction by its transactional id (kafka-transactions forceTerminateTransaction). For the
+same reason the broker refuses a marker for a transaction that is decided and waits for its own markers: it will end
+without help. The coordinator's own topic takes no markers (INVALID_TOPIC_EXCEPTION).
 
 A partition that a request names twice for one producer gets no marker (INVALID_REQUEST). The answer has one error for
 both, so one of them would be done, and neither the client nor the audit log would say which.

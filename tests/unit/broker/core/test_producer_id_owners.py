@@ -88,9 +88,11 @@ def test_the_identity_of_the_latest_bump_replaces_that_of_the_one_before() -> No
         (ONGOING._replace(timeout_ms=NO_TIMEOUT), True),
         (KEPT, True),
         (ONGOING._replace(status=TransactionStatus.PREPARE_COMMIT, timeout_ms=NO_TIMEOUT), True),
+        (ONGOING._replace(status=TransactionStatus.PREPARE_COMMIT), True),
+        (KEPT._replace(status=TransactionStatus.PREPARE_ABORT), True),
     ],
 )
-def test_the_coordinator_alone_ends_what_may_be_prepared(fact: TransactionRecorded, is_coordinated: bool) -> None:
+def test_only_the_coordinator_ends_what_is_decided_or_prepared(fact: TransactionRecorded, is_coordinated: bool) -> None:
     assert table(fact).is_coordinated(7, P0) is is_coordinated
     assert not table(fact).is_coordinated(7, TopicPartition("t", 1)), "the transaction is not there"
     assert not table(fact).is_coordinated(8, P0), "the records are of the other identity"
