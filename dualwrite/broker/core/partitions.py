@@ -117,8 +117,7 @@ class PartitionState:
         if entry is None:  # an unknown producer, for example an expired one, may begin with any sequence
             out_of_order = begins_at_zero and header.base_sequence != 0
             return BatchVerdict(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER) if out_of_order else APPEND
-        is_later = header.producer_epoch > entry.epoch
-        if header.producer_epoch < entry.epoch or (is_later and entry.transaction_start >= 0):
+        if _refuses_epoch(entry, header.producer_epoch):
             return BatchVerdict(ErrorCode.INVALID_PRODUCER_EPOCH)
         duplicate = _find_duplicate(entry, header)
         if duplicate is not None:
@@ -151,6 +150,11 @@ class PartitionState:
         transaction is open, so ``producer`` has none: a marker ended it."""
         entry = self.producers.get(producer.producer_id)
         return entry is not None and producer.epoch < entry.epoch
+
+    def refuses_epoch(self, producer: ProducerIdentity) -> bool:
+        """True if :meth:`decide` would refuse any batch of ``producer`` because of its epoch."""
+        entry = self.producers.get(producer.producer_id)
+        return entry is not None and _refuses_epoch(entry, producer.epoch)
 
     def expire_producers(self, before_ms: int) -> int:
         """Forget producers without a timestamp after ``before_ms``; return their number.
@@ -268,6 +272,11 @@ class PartitionState:
         self._ending.append(ended)
         if marker is _ABORT:
             self.aborted.append(ended)
+
+
+def _refuses_epoch(entry: ProducerEntry, epoch: int) -> bool:
+    """True for an earlier epoch. True also for a later one while a transaction is open: it would fence the markers."""
+    return epoch < entry.epoch or (epoch > entry.epoch and entry.transaction_start >= 0)
 
 
 def _find_duplicate(entry: ProducerEntry, header: BatchHeader) -> RetainedBatch | None:

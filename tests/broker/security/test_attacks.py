@@ -365,6 +365,25 @@ def test_no_later_epoch_writes_into_an_open_transaction(lenient: tuple[RawClient
     assert mine.commits()
 
 
+@pytest.mark.parametrize("epoch", [1, 32767])
+def test_no_later_epoch_commits_offsets_into_an_open_transaction(
+    lenient: tuple[RawClient, RawClient], epoch: int
+) -> None:
+    owner, stranger = lenient
+    topic, group, name, own_id = calls.new_topic(owner), calls.unique("group"), calls.unique("tx"), calls.unique("own")
+    for kind, resource in ((ResourceType.TOPIC, topic), (ResourceType.GROUP, group)):
+        allow(owner, AclOperation.READ, kind, resource)
+    allow(owner, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, own_id)
+    producer = calls.new_producer(owner, name, two_phase=True)
+    assert offset_calls.txn_commit(owner, name, producer, group, {(topic, 0): 5}) == [ErrorCode.NONE]
+    later = ProducerIdentity(producer.producer_id, epoch)
+    refused = offset_calls.txn_commit(stranger, own_id, later, group, {(topic, 0): 99}, version=4)
+    assert refused == [ErrorCode.INVALID_PRODUCER_EPOCH]
+    assert calls.end(owner, name, producer).error_code == ErrorCode.NONE
+    offset, *_ = offset_calls.committed(owner, group, (topic, 0))[topic, 0]
+    assert offset == 5
+
+
 def test_no_marker_ends_a_kept_transaction_that_is_not_of_two_phase_commit(owner: RawClient) -> None:
     topic, name = calls.new_topic(owner), calls.unique("tx")
     producer = calls.new_producer(owner, name)

@@ -32,12 +32,12 @@ from tests.support.breaking.broker import (
     EXECUTE,
     FINISH_DECIDED,
     FINISH_REPLACEMENT,
-    HAS_FENCED,
     HAS_UNSYNCED_END,
     JOIN_WITH_OFFSETS,
     KEEP_PREPARED,
     LOST_JOIN,
     LOST_MARKER,
+    REFUSES_EPOCH,
     WRITE_MARKERS,
 )
 from tests.support.breaking.coordinator import COLLECTED_COMMIT, STEP_ACTIONS, commit_whose_failure_is_forgotten
@@ -186,7 +186,7 @@ ABLATIONS = {
         Ablation(
             "late-offsets-taken",
             "offsets that arrive after their transaction has ended are refused",
-            ((JOIN_WITH_OFFSETS, joined_in_any_case), (HAS_FENCED, whole.never)),
+            ((JOIN_WITH_OFFSETS, joined_in_any_case), (REFUSES_EPOCH, whole.never)),
         ),
         Ablation(
             "decided-not-finished",

@@ -61,10 +61,10 @@ class GroupLog:
                 self.table.apply(fact, base_offset + position, producer_id)
             self._append(facts, transaction)
 
-    def has_fenced(self, producer: ProducerIdentity) -> bool:
-        """True if a later epoch of ``producer``'s id has written here: ``producer`` cannot join that epoch's
-        transaction."""
-        return self._topic.partition.state.has_fenced(producer)
+    def refuses_epoch(self, producer: ProducerIdentity) -> bool:
+        """True if a later epoch of ``producer``'s id has written here, or the transaction of an earlier one is open:
+        ``producer`` cannot join that epoch's transaction."""
+        return self._topic.partition.state.refuses_epoch(producer)
 
     def adopt(self, decision: GroupDecision) -> None:
         """Replace a group by the one of ``decision``, and append the decision's facts."""

@@ -70,7 +70,7 @@ class GroupOffsets:
 
         :param producer: the producer of their transaction, if any. Its batch has no sequence, as in Kafka.
         """
-        if producer is not None and self._log.has_fenced(producer):
+        if producer is not None and self._log.refuses_epoch(producer):
             return dict.fromkeys(command.positions, ErrorCode.INVALID_PRODUCER_EPOCH)
         decision = self._decide(command)
         if sum(map(_size, decision.facts)) > LARGEST_COMMIT_BYTES:

@@ -310,6 +310,17 @@ def test_a_later_epoch_has_fenced_the_earlier_one(state: PartitionState) -> None
     assert [state.has_fenced(producer) for producer in (A, A_NEXT)] == [True, False]
 
 
+def test_a_later_epoch_waits_for_the_end_of_an_open_transaction(state: PartitionState) -> None:
+    """Its first batch would fence the markers of the earlier one."""
+    assert not state.refuses_epoch(A_NEXT), "unknown"
+    send(state, A, 0, transactional=True)
+    assert [state.refuses_epoch(producer) for producer in (A, A_NEXT)] == [False, True]
+    mark(state, A, Marker.COMMIT)
+    assert not state.refuses_epoch(A_NEXT)
+    send(state, A_NEXT, 0)
+    assert [state.refuses_epoch(producer) for producer in (A, A_NEXT)] == [True, False]
+
+
 def test_a_marker_that_compaction_has_emptied_keeps_the_epoch_and_opens_no_transaction() -> None:
     state = PartitionState()
     marker = build_marker(Marker.ABORT, ProducerIdentity(7, 3), coordinator_epoch=0, timestamp=1000)
