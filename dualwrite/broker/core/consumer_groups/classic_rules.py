@@ -148,6 +148,10 @@ def _subscribe(step: ConsumerGroupStep, command: JoinGroup, member_id: str, subs
 
 
 def _topics_have_changed(step: ConsumerGroupStep) -> bool:
+    """True if the topics of the group have changed. If a member has a pattern, the next heartbeat of the consumer
+    protocol looks: a pattern matches topics by the rights of that client."""
+    if step.group.patterns():
+        return False
     return step.look_at_topics() and step.metadata_hash() != step.group.metadata_hash
 
 
