@@ -213,12 +213,12 @@ def _add_partitions(entry: TransactionRecorded, command: AddPartitions, moment: 
 
 
 def _is_verified(table: TransactionTable, command: VerifyPartitions, settings: TransactionSettings) -> bool:
-    """False if Produce need not be verified. No setting lets a record join a kept transaction, which was prepared,
-    under whichever transactional id the request comes."""
+    """False if Produce need not be verified. No setting lets a record join a kept transaction, which was prepared, or
+    one that is decided, under whichever transactional id the request comes."""
     if settings.partition_verification_enable:
         return True
     entries = table.entries.get(command.transactional_id), table.owner_of(command.producer.producer_id)
-    return any(entry is not None and entry.is_kept for entry in entries)
+    return any(entry is not None and (entry.is_kept or entry.is_ended) for entry in entries)
 
 
 def _verify_partitions(entry: TransactionRecorded, command: VerifyPartitions) -> Decision:

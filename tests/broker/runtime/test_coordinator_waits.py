@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 
 from dualwrite.broker.api.transactions import write_txn_markers
-from dualwrite.broker.core.commands import AddPartitions, Command, Decision, EndTransaction, InitProducerId, Reply
+from dualwrite.broker.core.commands import (
+    AddPartitions,
+    Command,
+    Decision,
+    EndTransaction,
+    InitProducerId,
+    Reply,
+    VerifyPartitions,
+)
+from dualwrite.broker.core.transaction_rules import TransactionSettings
 from dualwrite.broker.facts.transactions import TransactionRecorded, TransactionStatus, TransactionVersion
 from dualwrite.broker.runtime import coordinator as coordinator_module
 from dualwrite.broker.runtime.flusher import Flusher
@@ -91,6 +100,28 @@ def test_no_marker_contradicts_a_decision_that_is_on_its_way_to_the_disk(
         aborted = [ended.first_offset for ended in rooms.partition(0).state.aborted]
         assert aborted == ([] if decision is Marker.COMMIT else [0])
         assert answer.markers[0].topics[0].partitions[0].error_code is ErrorCode.INVALID_TXN_STATE
+
+    run(main())
+
+
+def test_a_kept_transaction_takes_no_late_record_while_its_decision_is_on_its_way_to_the_disk() -> None:
+    """Also without verification: what was prepared is committed as it was prepared."""
+
+    async def main() -> None:
+        settings = TransactionSettings(partition_verification_enable=False)
+        rooms = await Rooms(MemoryFiles(), settings=settings).with_topic()
+        zombie = await begun(rooms)
+        heir = (await rooms.coordinator.execute(InitProducerId(TXN_ID, TIMEOUT_MS, keep_prepared=True))).producer
+        ending = asyncio.ensure_future(rooms.coordinator.execute(EndTransaction(TXN_ID, heir, Marker.COMMIT, TV2)))
+        errors = set()
+        for name in (TXN_ID, "another"):
+            late = VerifyPartitions(name, zombie, ONE)
+            while not rooms.coordinator.table.entries[TXN_ID].is_ended:
+                await asyncio.sleep(0)
+            errors.add(rooms.coordinator.check(late).error)
+        assert rooms.partition(0).end_offset == 1, "its own marker is not written yet"
+        assert (await ending).error is ErrorCode.NONE
+        assert errors == {ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
 
     run(main())
 
