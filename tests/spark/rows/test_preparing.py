@@ -149,7 +149,7 @@ def test_unused_columns_are_dropped_and_kafkas_columns_stay(spark: "SparkSession
     """)
     chosen = {"topic": None, "columns.table": "id", "columns.value": "only,id"}
     as_they_are, made, plan = both(df, **chosen)
-    assert made == as_they_are == [ConvertedRow((7,), "a", b"k", b'{"only":"j","id":7}', 3, [("h", b"v")], 19)]
+    assert made == as_they_are == [ConvertedRow((7,), "a", b"k", b'{"only":"j","id":7}', 3, [("h", b"v")], 22)]
     assert [field.name for field in plan.fields] == ["id", "key", "topic", "partition", "headers", "json"]
 
 
