@@ -33,7 +33,6 @@ from dualwrite.coordinator.recovery.previous_transaction import PreviousTransact
 from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision
 from dualwrite.errors import (
     ConfigurationError,
-    FencedError,
     InvalidTransactionStateError,
     KafkaUnavailableError,
     PrepareFailedError,
@@ -193,9 +192,8 @@ class LibrdkafkaProducer:
         self._order.state = AFTER_FAILURE[Verb.PRODUCE]
         if isinstance(error, KafkaException):
             meant = translated(f"{Verb.PRODUCE.value} of {self._transactional_id}", self._cause(error.args[0]))
-            if isinstance(meant, FencedError):
-                self._watch.explain(self._transactional_id, meant)
-            raise meant from error
+            with self._watch.explaining(self._transactional_id):
+                raise meant from error
 
     def _cause(self, error: KafkaError) -> KafkaError:
         """The cause of ``error``. _FATAL only says that an earlier error (e.g. a fencing) has ended the producer:
@@ -212,7 +210,7 @@ class LibrdkafkaProducer:
 
         :raises WedgedError: if librdkafka does not return; then close this.
         """
-        with self._calling(Verb.SEND_OFFSETS):
+        with self._watch.explaining(self._transactional_id), self._calling(Verb.SEND_OFFSETS):
             group = member_of(group_metadata).group_id
             if group in self._offsets.groups and not self.is_reusable:
                 # A broker knows which of two offsets is newer only by their transactions.
@@ -238,32 +236,22 @@ class LibrdkafkaProducer:
     def prepare_transaction(self) -> PreparedTxnState:
         """See KafkaParticipant. Not only must every record be acknowledged: the coordinator must agree that the
         transaction is open, under this session's identity, in all the partitions that acknowledged a record."""
-        with self._calling(Verb.PREPARE):
+        with self._watch.explaining(self._transactional_id), self._calling(Verb.PREPARE):
             # confluent-kafka 2.16 raises SystemError if the producer is fenced or its transaction fails meanwhile. The
             # delivery reports show what became of the records; the coordinator describes the transaction.
             with suppress(SystemError):
                 self._producer.flush(self._delivery_timeout + _REPORT_GRACE)
-            try:
-                self._prepared = self._described_state()
-            except FencedError as error:
-                self._watch.explain(self._transactional_id, error)
-                raise
+            session, sent = self._session, self._queue.deliveries
+            session.require_delivered(sent)
+            if not self._is_empty:
+                self._before.note_begun()
+                described = session.require_ongoing(sent, has_offsets=bool(self._offsets.groups))
+                anchor = session.anchor(sent, described)
+                named = PreparedTxnState(described.producer, anchor, started_ms=started_ms(described))
+                self._before.require_kept(self._transactional_id)
+                self._prepared = self._topic_ids.added(named)
             self._watch.require_time(self._transactional_id)
             return self._prepared
-
-    def _described_state(self) -> PreparedTxnState:
-        """The state that names the open transaction, as the coordinator describes it; empty without a request if the
-        transaction is."""
-        session, sent = self._session, self._queue.deliveries
-        session.require_delivered(sent)
-        if self._is_empty:
-            return self._prepared
-        self._before.note_begun()
-        described = session.require_ongoing(sent, has_offsets=bool(self._offsets.groups))
-        anchor = session.anchor(sent, described)
-        named = PreparedTxnState(described.producer, anchor, started_ms=started_ms(described))
-        self._before.require_kept(self._transactional_id)
-        return self._topic_ids.added(named)
 
     def complete_transaction(self, state: PreparedTxnState) -> Outcome:
         """Commit the open transaction if ``state`` identifies it, abort it otherwise; see KafkaParticipant."""

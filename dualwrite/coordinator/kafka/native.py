@@ -114,38 +114,34 @@ class NativeProducer:
 
         :raises PrepareFailedError: if it stayed full for the delivery timeout.
         """
-        producer = self._ready(Verb.PRODUCE)
         try:
-            producer.produce_record(_reporting(record))
+            self._ready(Verb.PRODUCE).produce_record(_reporting(record))
         except FencedError as error:
-            self._watch.explain(self._transactional_id, error)
-            raise
+            self._watch.raise_explained(self._transactional_id, error)
 
     def produce_many(self, records: Iterable[OutgoingRecord]) -> None:
         """Produce many records at once; see ProducesMany."""
-        producer = self._ready(Verb.PRODUCE)
         try:
-            producer.produce_many(map(_reporting, records))
+            self._ready(Verb.PRODUCE).produce_many(map(_reporting, records))
         except FencedError as error:
-            self._watch.explain(self._transactional_id, error)
-            raise
+            self._watch.raise_explained(self._transactional_id, error)
 
     def produce_at_once(self, record: OutgoingRecord) -> bool:
         """Add a record if that does not wait; see ProducesAtOnce."""
-        producer = self._ready(Verb.PRODUCE)
         try:
-            return producer.produce_at_once(_reporting(record))
+            return self._ready(Verb.PRODUCE).produce_at_once(_reporting(record))
         except FencedError as error:
-            self._watch.explain(self._transactional_id, error)
-            raise
+            self._watch.raise_explained(self._transactional_id, error)
 
     def send_records(self) -> None:
         """Send the records that were added, without waiting; see SendsRecords."""
-        self._ready(Verb.PRODUCE).send_records()
+        with self._watch.explaining(self._transactional_id):
+            self._ready(Verb.PRODUCE).send_records()
 
     def send_offsets_to_transaction(self, positions: Sequence[Any], group_metadata: Any) -> None:
         """Commit a consumer group's offsets as part of the transaction (KIP-447); see KafkaParticipant."""
-        self._ready(Verb.SEND_OFFSETS).send_offsets_to_transaction(positions, group_metadata)
+        with self._watch.explaining(self._transactional_id):
+            self._ready(Verb.SEND_OFFSETS).send_offsets_to_transaction(positions, group_metadata)
 
     @property
     def open_transaction(self) -> PreparedTxnState:
@@ -155,12 +151,8 @@ class NativeProducer:
     def prepare_transaction(self) -> PreparedTxnState:
         """See KafkaParticipant. A broker that acknowledges a record has made its partition part of the transaction,
         under this identity; no further request is needed."""
-        producer = self._ready(Verb.PREPARE)
-        try:
-            state = producer.prepare_transaction()
-        except FencedError as error:
-            self._watch.explain(self._transactional_id, error)
-            raise
+        with self._watch.explaining(self._transactional_id):
+            state = self._ready(Verb.PREPARE).prepare_transaction()
         state = self._topic_ids.added(state)
         self._watch.require_time(self._transactional_id)
         return state

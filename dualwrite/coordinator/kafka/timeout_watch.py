@@ -1,6 +1,8 @@
 """A transaction that the broker may time out: prepared only if there is time for its commit."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NoReturn
 
 from dualwrite.client.config.reading import TIMEOUT_KEY
 from dualwrite.errors import FencedError, PrepareFailedError
@@ -33,14 +35,21 @@ class TimeoutWatch:
         if reason := self._too_long(transactional_id):
             raise PrepareFailedError(reason)
 
-    def explain(self, transactional_id: str, error: FencedError) -> None:
-        """Explain ``error`` if the transaction has timed out: Kafka then answers as if another producer had taken over.
-
-        :raises FencedError: with that explanation. Without a timeout it returns, and the caller raises ``error``.
-        """
+    def raise_explained(self, transactional_id: str, error: FencedError) -> NoReturn:
+        """Raise ``error``, or an explanation of it if the transaction has timed out: Kafka then answers as if another
+        producer had taken over. For a call so frequent that :meth:`explaining` would cost too much."""
         reason = self._too_long(transactional_id)
         if reason and type(error) is FencedError:  # a LeaseLostError is the database's
             raise FencedError(f"{reason} ({error})") from error
+        raise error
+
+    @contextmanager
+    def explaining(self, transactional_id: str) -> Iterator[None]:
+        """A block whose FencedError is raised by :meth:`raise_explained`."""
+        try:
+            yield
+        except FencedError as error:
+            self.raise_explained(transactional_id, error)
 
     def _too_long(self, transactional_id: str) -> str:
         """The reason why there is not enough time left; empty if there is."""

@@ -180,10 +180,18 @@ def test_without_time_for_its_commit_a_transaction_is_not_prepared(monkeypatch: 
     assert rig.state is ProducerState.ABORTABLE
 
 
-@pytest.mark.parametrize("call", ["produce", "prepare_transaction"])
+@pytest.mark.parametrize(
+    ("call", "arguments"),
+    [
+        ("produce", [OutgoingRecord("t", b"v")]),
+        ("send_offsets_to_transaction", [[T1], "group"]),
+        ("prepare_transaction", []),
+    ],
+    ids=["produce", "send_offsets", "prepare"],
+)
 @pytest.mark.parametrize("lasted", [0.5, 1.5])
 def test_a_transaction_that_has_timed_out_is_not_said_to_be_another_producers(
-    monkeypatch: pytest.MonkeyPatch, call: str, lasted: float
+    monkeypatch: pytest.MonkeyPatch, call: str, arguments: list[Any], lasted: float
 ) -> None:
     """The coordinator has raised the epoch to abort it, and librdkafka learns that at its next request."""
     now = [0.0]
@@ -193,8 +201,8 @@ def test_a_transaction_that_has_timed_out_is_not_said_to_be_another_producers(
     rig = LibrdkafkaRig(**{"transaction.two.phase.commit.enable": False, "transaction.timeout.ms": 1000}).begun(T1)
     now[0] = lasted
     rig.control.producer = ProducerIdentity(SESSION.producer_id, SESSION.epoch + 1)
-    rig.producer.fail("produce", kafka_error(KafkaError._FENCED))
-    arguments = [OutgoingRecord("t", b"v")] if call == "produce" else []
+    for name in ("produce", "send_offsets_to_transaction"):
+        rig.producer.fail(name, kafka_error(KafkaError._FENCED))
     with pytest.raises(FencedError) as caught:
         getattr(rig.participant, call)(*arguments)
     assert ("it has lasted 1.5 s, and the broker aborts it after" in str(caught.value)) is (lasted > 1)

@@ -284,10 +284,21 @@ def test_without_time_for_its_commit_a_transaction_is_not_prepared(monkeypatch: 
         rig.participant.prepare_transaction()
 
 
-@pytest.mark.parametrize("call", ["produce", "produce_many", "produce_at_once", "prepare_transaction"])
+@pytest.mark.parametrize(
+    ("call", "name", "arguments"),
+    [
+        ("produce", "produce_record", [OutgoingRecord("t", b"v")]),
+        ("produce_many", "produce_many", [[OutgoingRecord("t", b"v")]]),
+        ("produce_at_once", "produce_at_once", [OutgoingRecord("t", b"v")]),
+        ("send_records", "send_records", []),
+        ("send_offsets_to_transaction", "send_offsets_to_transaction", [[7], "group"]),
+        ("prepare_transaction", "prepare_transaction", []),
+    ],
+    ids=["produce", "produce_many", "produce_at_once", "send_records", "send_offsets", "prepare"],
+)
 @pytest.mark.parametrize("lasted", [0.5, 1.5])
 def test_a_transaction_that_has_timed_out_is_not_said_to_be_another_producers(
-    monkeypatch: pytest.MonkeyPatch, call: str, lasted: float
+    monkeypatch: pytest.MonkeyPatch, call: str, name: str, arguments: list[Any], lasted: float
 ) -> None:
     """Kafka's answer is the same."""
     now = [0.0]
@@ -300,12 +311,9 @@ def test_a_transaction_that_has_timed_out_is_not_said_to_be_another_producers(
     def fenced(*_: Any) -> None:
         raise FencedError("INVALID_PRODUCER_EPOCH")
 
-    name = "produce_record" if call == "produce" else call
     monkeypatch.setattr(rig.producer, name, fenced, raising=False)
-    record = OutgoingRecord("t", b"v")
-    arguments: dict[str, Any] = {"produce": record, "produce_many": [record], "produce_at_once": record}
     with pytest.raises(FencedError) as caught:
-        getattr(rig.participant, call)(*([arguments[call]] if call in arguments else []))
+        getattr(rig.participant, call)(*arguments)
     assert ("it has lasted 1.5 s, and the broker aborts it after" in str(caught.value)) is (lasted > 1)
     assert "INVALID_PRODUCER_EPOCH" in str(caught.value)
 
