@@ -325,7 +325,15 @@ class UnitDriver:
         return Event.DONE
 
     def _failure_before_leaving(self) -> BaseException | None:
-        """The error that prevents the commit, if any. Flushing may run user code that produces records."""
+        """The error that prevents the commit, if any. Listeners of the sessions may produce records meanwhile, and may
+        catch an error that makes the unit fail."""
+        for find in (self._caught_error, self._failure_to_send, self._database.failure, self._caught_error):
+            if (failure := find()) is not None:
+                return failure
+        return None
+
+    def _caught_error(self) -> BaseException | None:
+        """The error that makes the unit fail although the application has caught it, if any."""
         if self._inner_error is not None:
             caught = InvalidTransactionStateError(
                 f"an inner block of this unit of work raised {self._inner_error!r}, and the error was caught: all of "
@@ -334,10 +342,7 @@ class UnitDriver:
             )
             caught.__cause__ = self._inner_error
             return caught
-        if self._rollback_cause is not None:
-            return self._rollback_cause
-        failure = self._failure_to_send()
-        return self._database.failure() if failure is None else failure
+        return self._rollback_cause
 
     def _failure_to_send(self) -> BaseException | None:
         """Send the records while the database writes the sessions' objects: two waits take the time of the longer one.
