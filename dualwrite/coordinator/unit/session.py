@@ -38,6 +38,9 @@ class UnitSession(Session):
         """True once its unit of work has ended."""
         self._has_announced_end = False
         """True once its transaction has ended, and listeners hear of it."""
+        self._has_announced_rollback = False
+        """True once SQLAlchemy has called the listeners of a rollback in the block; perhaps another transaction of the
+        session has begun since."""
         self._flushed_in_unit = FlushedObjects()
         super().__init__(**{**options, "bind": connection, **_JOINED})
 
@@ -72,7 +75,7 @@ class UnitSession(Session):
             if is_undone is not False:
                 self._flushed_in_unit.end(self, is_undone=is_undone is True)
             if is_undone is not None and not self._has_announced_end:
-                self._announce_end("after_rollback" if is_undone else "after_commit")
+                self._announce_end(is_undone=is_undone)
         finally:
             super().close()
         self.is_over = True
@@ -83,8 +86,13 @@ class UnitSession(Session):
         if lost_savepoint(self) is None:
             self.dispatch.before_commit(self)
 
-    def _announce_end(self, name: str) -> None:
+    def _announce_end(self, *, is_undone: bool) -> None:
         self._has_announced_end = True
+        if is_undone and self._has_announced_rollback:
+            transaction = self.get_transaction()
+            if transaction is None or not transaction.is_active:
+                return
+        name = "after_rollback" if is_undone else "after_commit"
         try:
             getattr(self.dispatch, name)(self)
         except Exception as error:
@@ -175,8 +183,11 @@ class UnitSession(Session):
 
     def note_rollback(self) -> None:
         """SQLAlchemy's event ``after_rollback``."""
+        if self.in_nested_transaction():
+            return
+        self._has_announced_rollback = True
         unit = unit_on(self.unit_connection)
-        if unit is not None and not self.in_nested_transaction():
+        if unit is not None:
             require_rolled_back(unit)
 
     def _flush_in_block(self) -> None:

@@ -147,7 +147,7 @@ class SqlUnit:
         try:
             transaction = self._transaction
             is_over = transaction is not None and (transaction.refused is not None or transaction.is_lost)
-            if not is_over and self._session is not None:
+            if not is_over and self._session is not None and self._transaction_is_ours():
                 self._session.announce_commit()
             if not is_over and self._used_sessions():
                 self._flush()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import sqlmodel
 from sqlalchemy import Engine, create_engine, event, insert, select
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 from sqlmodel.ext.asyncio.session import AsyncSession as SQLModelAsyncSession
@@ -141,6 +142,58 @@ def test_listeners_of_a_rollback_hear_that_of_the_unit(
     with pytest.raises(KafkaUnavailableError if is_late else KeyError):
         run_unit(dual_write, add_one, *([] if is_late else [raising(KeyError("the block fails"))]))
     assert heard == ["before_commit"] * is_late + ["after_rollback"]
+    assert in_both(sqlite_engine, kafka)
+
+
+def roll_session_back(tx: Transaction) -> None:
+    tx.session.flush()
+    tx.session.rollback()
+
+
+def flush_in_vain(tx: Transaction) -> None:
+    tx.session.add_all([EventModel(id=1, value="two"), EventModel(id=1, value="three")])
+    tx.session.flush()
+
+
+def begin_again(tx: Transaction) -> None:
+    roll_session_back(tx)
+    tx.session.add(EventModel(value="four"))
+
+
+@pytest.mark.parametrize(
+    ("act", "times"),
+    [(roll_session_back, 1), (flush_in_vain, 1), (lambda tx: tx.connection.rollback(), 1), (begin_again, 2)],
+    ids=["session", "flush", "connection", "again"],
+)
+def test_listeners_hear_once_of_each_rollback_in_the_block_and_of_no_commit_after_it(
+    make_dual_write: Make,
+    sqlite_engine: Engine,
+    kafka: FakeKafka,
+    act: Callable[[Transaction], object],
+    times: int,
+) -> None:
+    factory = sessionmaker(sqlite_engine)
+    heard = trail_of(factory)
+    with pytest.raises((InvalidTransactionStateError, IntegrityError)):
+        run_unit(make_dual_write(session_factory=factory), add_one, act)
+    assert heard == ["after_rollback"] * times
+    assert in_both(sqlite_engine, kafka)
+
+
+@pytest.mark.parametrize("name", ["before_commit", "before_flush"])
+def test_an_inner_block_of_a_listener_at_the_units_end_dooms_the_unit_if_its_error_is_swallowed(
+    make_dual_write: Make, sqlite_engine: Engine, kafka: FakeKafka, name: str
+) -> None:
+    factory = sessionmaker(sqlite_engine)
+    dual_write = make_dual_write(session_factory=factory)
+
+    def fail_inside(*_: object) -> None:
+        with suppress(KeyError):
+            run_unit(dual_write, raising(KeyError("inner")))
+
+    event.listen(factory, name, fail_inside)
+    with pytest.raises(InvalidTransactionStateError, match="an inner block of this unit of work raised"):
+        run_unit(dual_write, add_one)
     assert in_both(sqlite_engine, kafka)
 
 
