@@ -6,6 +6,7 @@ whose records are kept. If an object cannot be flushed then, the unit of work fa
 
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
@@ -63,10 +64,11 @@ class UnitSession(Session):
             )
         return self.unit_connection
 
-    def end(self, *, is_undone: bool | None) -> None:
+    def end(self, *, is_undone: bool | None, resting: Callable[[], AbstractContextManager[None]]) -> None:
         """Call the listeners of SQLAlchemy's event ``after_commit`` or ``after_rollback``, and forget every object,
         without a flush.
 
+        :param resting: the block in which listeners run: their time is not the database's.
         :param is_undone: True if the rows are gone. Inserted objects are new again, and the others are expired, as
             after SQLAlchemy's rollback; see FlushedObjects for those that no later unit of work accepts. None if that
             is not known: then none is accepted.
@@ -75,7 +77,8 @@ class UnitSession(Session):
             if is_undone is not False:
                 self._flushed_in_unit.end(self, is_undone=is_undone is True)
             if is_undone is not None and not self._has_announced_end:
-                self._announce_end(is_undone=is_undone)
+                with resting():
+                    self._announce_end(is_undone=is_undone)
         finally:
             super().close()
         self.is_over = True

@@ -247,7 +247,7 @@ class SqlUnit:
             self.limit.begin()  # the session, or the pool, may roll back
             if self._transaction is not None and self._machine.in_user_code:
                 self._ask_fate()  # the block was never left: its open transaction ends here
-            for end in (self._leave_scope, self._let_sessions_go, self._end_session, self._give_connection_back):
+            for end in (self._let_sessions_go, self._end_session, self._leave_scope, self._give_connection_back):
                 self._release(end)
         finally:
             self.limit.rest()
@@ -273,7 +273,7 @@ class SqlUnit:
 
     def _end_session(self) -> None:
         if self._session is not None:
-            self._session.end(is_undone=self._is_undone)
+            self._session.end(is_undone=self._is_undone, resting=self.limit.resting)
 
     def _give_connection_back(self) -> None:
         if self._connection is not None:

@@ -1,5 +1,6 @@
 """``session_factory``: the unit's session is of the application's own kind."""
 
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -9,11 +10,13 @@ import sqlmodel
 from sqlalchemy import Engine, create_engine, event, insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlmodel.ext.asyncio.session import AsyncSession as SQLModelAsyncSession
 
 from dualwrite.coordinator.aio.transaction import AsyncTransaction
 from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.process.watchdog import Limit
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import ConfigurationError, InvalidTransactionStateError, KafkaUnavailableError
 from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run
@@ -217,6 +220,37 @@ def test_a_listener_that_fails_before_the_commit_fails_the_unit_and_one_after_it
     run_unit(dual_write, add_one)
     assert in_both(sqlite_engine, kafka, "one")
     assert "KeyError: 'after_commit'" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["before_commit", "after_commit", "after_rollback"])
+def test_the_time_that_a_listener_takes_is_not_the_databases(
+    make_dual_write: Make, sqlite_engine: Engine, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    factory, limit, left = sessionmaker(sqlite_engine), Limit(60, "as on a server"), list[float]()
+    monkeypatch.setattr(SqlDecisionStore, "limit", lambda *_: limit)
+    event.listen(factory, name, lambda _: left.append(limit.remaining()))
+    with suppress(KeyError):
+        run_unit(
+            make_dual_write(session_factory=factory),
+            add_one,
+            *([raising(KeyError("the block fails"))] if name == "after_rollback" else []),
+        )
+    assert left == [math.inf]
+
+
+@pytest.mark.parametrize("name", ["before_commit", "after_commit", "after_rollback"])
+def test_to_listeners_a_scoped_session_is_the_units(make_dual_write: Make, sqlite_engine: Engine, name: str) -> None:
+    factory, heard = sessionmaker(sqlite_engine), list[bool]()
+    scoped = scoped_session(factory)
+    event.listen(factory, name, lambda session: heard.append(scoped() is session))
+    with suppress(KeyError):
+        run_unit(
+            make_dual_write(session_factory=scoped),
+            add_one,
+            *([raising(KeyError("the block fails"))] if name == "after_rollback" else []),
+        )
+    assert heard == [True]
+    assert not scoped.registry.has()
 
 
 @pytest.mark.parametrize("name", ["after_commit", "after_rollback"])
