@@ -25,7 +25,7 @@ from dualwrite.coordinator.process.greenlets import current_task, greenlet_spawn
 from dualwrite.coordinator.rules.machine import Result
 from dualwrite.coordinator.unit.block import BaseBlock, NamesTheAsyncBlock
 from dualwrite.coordinator.unit.serializers import RecordGiven, Serializers
-from dualwrite.coordinator.unit.transaction import BaseTransaction, Parameters, driver_of
+from dualwrite.coordinator.unit.transaction import BaseTransaction, Parameters
 from dualwrite.coordinator.unit.unit_of_work import Unit, UnitLifecycle
 from dualwrite.errors import ConfigurationError, InDoubtError, InvalidTransactionStateError
 from dualwrite.records.outgoing import HeadersGiven, OnDelivery, OutgoingRecord
@@ -288,8 +288,7 @@ class AsyncBlock(NamesTheAsyncBlock, BaseBlock[AsyncTransaction]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._joined is not None:
-            if error is not None:
-                driver_of(self._joined).require_rollback(error)
+            self._leave_joined(self._joined, error)
             return
         unit = self._to_leave()
         try:

@@ -47,6 +47,8 @@ class BaseBlock(NamesTheBlock, Generic[T]):
     """A unit of work as a ``with`` block, entered once; the subclasses define entering and leaving."""
 
     _unit: Unit | None = None
+    _is_joining = False
+    """True from joining a unit of work to leaving the block."""
 
     def __init__(self, units: UnitLifecycle) -> None:
         self._units = units
@@ -66,7 +68,13 @@ class BaseBlock(NamesTheBlock, Generic[T]):
         self._joined = joined
         if joined is not None:
             driver_of(joined).require_user_code()
+            self._is_joining = True
         return joined
+
+    def _leave_joined(self, joined: T, error: BaseException | None) -> None:
+        if error is not None:
+            driver_of(joined).require_rollback(error)
+        self._is_joining = False
 
     def _to_leave(self) -> Unit:
         unit = self._unit
@@ -88,6 +96,8 @@ class BaseBlock(NamesTheBlock, Generic[T]):
     def __del__(self) -> None:
         if self._unit is not None and not self._unit.is_over:
             self._units.force_end_later(self._unit, InvalidTransactionStateError("the block was never left"))
+        if self._is_joining and self._joined is not None:
+            self._leave_joined(self._joined, InvalidTransactionStateError("the block was never left"))
 
     def _others(self) -> tuple["weakref.ref[BaseBlock[Any]]", ...]:
         """All other blocks that are open here."""
@@ -185,8 +195,7 @@ class Block(BaseBlock[Transaction]):
             return
         unit, joined = block._unit, block._joined
         if joined is not None:
-            if error is not None:
-                driver_of(joined).require_rollback(error)
+            block._leave_joined(joined, error)
             return
         if unit is None or unit.is_over:
             raise InvalidTransactionStateError(_USED)

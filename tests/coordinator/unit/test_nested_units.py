@@ -8,12 +8,13 @@ from contextvars import copy_context
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine, create_engine, insert
 
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import DatabaseBusyError, InvalidTransactionStateError
+from tests.support.coordinator.event_table import events
 from tests.support.coordinator.fake_kafka import FakeKafka
 from tests.support.coordinator.usual_unit import in_both, write
 from tests.support.waiting import eventually
@@ -247,3 +248,28 @@ def test_a_unit_of_a_generator_that_is_collected_in_a_cycle_ends_without_a_word(
     with dual_write.transaction() as tx:
         write(tx, "one")
     assert in_both(sqlite_engine, kafka, "one")
+
+
+def test_an_inner_block_of_a_generator_that_is_collected_in_a_cycle_dooms_the_whole_unit(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    """As one of a generator that is closed: what follows its ``yield`` is lost."""
+
+    def inner(itself: list[Any]) -> Iterator[list[Any]]:
+        with dual_write.transaction() as tx:
+            tx.execute(insert(events).values(value="two"))
+            yield itself
+            tx.produce("events", value="two")
+
+    def unit() -> None:
+        with dual_write.transaction() as tx:
+            write(tx, "one")
+            cycle: list[Any] = []
+            cycle.append(inner(cycle))
+            next(cycle[0])
+            del cycle
+            gc.collect()
+
+    with pytest.raises(InvalidTransactionStateError, match="an inner block of this unit of work raised"):
+        unit()
+    assert in_both(sqlite_engine, kafka)
