@@ -7,6 +7,7 @@ after it), and CLOSED: both sides are committed, and Airflow has not heard of it
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from select import select
 from typing import Any
 
 from sqlalchemy import Engine, event
@@ -54,7 +55,10 @@ def come_to(place: str) -> None:
     pipe = Path(os.environ[VARIABLE], f"hold-{place}")
     if pipe.exists():
         pipe.with_suffix(".pid").write_text(str(os.getpid()), encoding="utf-8")
-        pipe.read_bytes()
+        with pipe.open("rb") as end:
+            # Not one read without an end: a signal that comes right before it would not be noticed.
+            while not select([end], [], [], 0.1)[0]:
+                pass
 
 
 class StruckDualWrite(DualWrite):
