@@ -129,12 +129,6 @@ class BoundedCreator:
         attempt = _Attempt(lambda: self._create(connection_record))
         try:
             attempt.begin()
-        except RuntimeError:  # the process starts no more threads: from Python 3.12 on a handler of atexit cannot
-            return self._create(connection_record)
-        except BaseException:
-            attempt.give_up()
-            raise
-        try:
             limit.watch(attempt.outcome(limit))
         except BaseException:
             attempt.give_up()
@@ -165,9 +159,13 @@ class _Attempt:
         """The connecting thread takes the only item when it is done; the waiting thread takes it when it gives up."""
 
     def begin(self) -> None:
-        """Start the thread."""
+        """Start the thread. Connect in this one if the process starts no more threads: from Python 3.12 on a handler of
+        atexit cannot. Then nothing bounds the wait."""
         context = contextvars.copy_context()
-        start_thread(lambda: context.run(self._connect), "dualwrite-connecting")
+        try:
+            start_thread(lambda: context.run(self._connect), "dualwrite-connecting")
+        except RuntimeError:
+            self._connect()
 
     def outcome(self, limit: Limit) -> Any:
         """The connection.
