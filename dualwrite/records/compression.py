@@ -1,7 +1,8 @@
 """The codecs of record batches: gzip, snappy, lz4 and zstd, named and encoded as in Kafka's CompressionType.
 
 The broker stores a producer's batches unchanged, and sends them to consumers unchanged. It decompresses a batch only
-for an exact look-up by timestamp, for compaction, and for a topic with its own codec.
+for an exact look-up by timestamp, for compaction, for a topic with its own codec, and if a header lacks the highest
+timestamp.
 """
 
 import struct

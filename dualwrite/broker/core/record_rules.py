@@ -1,7 +1,7 @@
 """The checks of a client's batch that depend on the topic's settings alone (Kafka's LogValidator).
 
 The records are parsed only as far as the settings require: for keys in a compacted topic, for old timestamps if there
-is a limit for them. For timestamps too far in the future the header is enough.
+is a limit for them. For timestamps too far in the future the header is enough, if it has the highest timestamp.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,6 +18,7 @@ from dualwrite.records.header import (
     MalformedBatchError,
     checksum_matches,
     peek_header,
+    rebuild_batch,
 )
 from dualwrite.records.rewriting import Span, iterate_spans, recompressed
 from dualwrite.wire.error_codes import ErrorCode
@@ -81,21 +82,38 @@ def checked_header(records: bytes | memoryview | None, config: TopicConfig, now_
 def as_kept(
     header: BatchHeader, records: bytes | memoryview, config: TopicConfig
 ) -> tuple[BatchHeader, bytes | memoryview]:
-    """A checked batch in the codec that a topic with ``config`` uses (compression.type).
+    """A checked batch in the codec that a topic with ``config`` uses (compression.type), and with the highest timestamp
+    of its records if its client has not stated that.
 
     :raises RefusedBatchError: if the batch cannot be decompressed, or is too large after the conversion.
     """
     codec = _CODECS.get(config.compression_type, header.compression)
-    if codec == header.compression:
+    is_timed = config.message_timestamp_type == APPEND_TIME or not _lacks_maximum(header)
+    if codec == header.compression and is_timed:
         return header, records
     levels = {Codec.GZIP: config.compression_gzip_level, Codec.ZSTD: config.compression_zstd_level}
     try:
-        stored = recompressed(header, records, Codec(codec), levels.get(Codec(codec)))
+        if not is_timed:
+            header = header._replace(max_timestamp=max(span.timestamp for span in _spans(header, records)))
+        if codec == header.compression:
+            stored = rebuild_batch(header, bytes(records[HEADER_SIZE:]))
+        else:
+            stored = recompressed(header, records, Codec(codec), levels.get(Codec(codec)))
     except MalformedBatchError as error:
         raise RefusedBatchError(ErrorCode.INVALID_RECORD, str(error)) from None
     header = peek_header(stored)
     _check_size(header, config)
     return header, stored
+
+
+def _lacks_maximum(header: BatchHeader) -> bool:
+    """True if the highest timestamp is below the first one. Sarama before 1.45.1 (2025) leaves it out. Without it, time
+    would not remove the batch, no reader would find it by time, and its producer would expire at once."""
+    return header.max_timestamp < header.base_timestamp
+
+
+def _spans(header: BatchHeader, records: bytes | memoryview) -> list[Span]:
+    return list(iterate_spans(header, batch_body(header, records)))
 
 
 def _check_size(header: BatchHeader, config: TopicConfig) -> None:
@@ -126,10 +144,11 @@ def _check_records(header: BatchHeader, records: bytes | memoryview, config: Top
     earliest = now_ms - config.message_timestamp_before_max_ms
     latest = now_ms + config.message_timestamp_after_max_ms
     too_new = creates and header.max_timestamp > latest
-    if not (config.compacts or too_new or (creates and config.message_timestamp_before_max_ms < _UNBOUNDED)):
+    is_limited = config.message_timestamp_before_max_ms < _UNBOUNDED or _lacks_maximum(header)
+    if not (config.compacts or too_new or (creates and is_limited)):
         return
     try:
-        spans = list(iterate_spans(header, batch_body(header, records)))
+        spans = _spans(header, records)
     except MalformedBatchError as error:
         raise RefusedBatchError(ErrorCode.INVALID_RECORD, str(error)) from None
     keyless = _positions(spans, config.compacts, lambda span: span.key is None)

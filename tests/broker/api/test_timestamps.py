@@ -14,10 +14,10 @@ from confluent_kafka import (
 
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.records.batch import Record, build_batch
-from dualwrite.records.header import checksum_matches, peek_header
+from dualwrite.records.header import HEADER_SIZE, checksum_matches, peek_header, rebuild_batch
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.peer_clients.consumers import CONSUMER
-from tests.support.requests.calls import batch, fetch, list_offset, new_topic, produce
+from tests.support.requests.calls import MAX_TIMESTAMP, batch, fetch, list_offset, new_topic, produce
 from tests.support.requests.raw_client import RawClient
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -82,6 +82,17 @@ def test_records_beyond_the_bounds_are_named(client: RawClient) -> None:
     assert [entry.batch_index for entry in answer.record_errors] == [1, 2]
     assert "timestamp" in answer.error_message
     assert produce(client, topic, build_batch(records[:1])).error_code == ErrorCode.NONE
+
+
+def test_a_record_is_found_by_time_although_its_batch_has_no_highest_timestamp(client: RawClient) -> None:
+    topic, now = new_topic(client), wall_ms()
+    plain = build_batch([Record(None, b"first", now), Record(None, b"second", now + 5)])
+    left_out = rebuild_batch(peek_header(plain)._replace(max_timestamp=-1), plain[HEADER_SIZE:])
+    assert produce(client, topic, left_out).error_code == ErrorCode.NONE
+    found = list_offset(client, topic, now + 1)
+    assert (found.offset, found.timestamp) == (1, now + 5)
+    highest = list_offset(client, topic, MAX_TIMESTAMP)
+    assert (highest.offset, highest.timestamp) == (1, now + 5)
 
 
 def test_a_record_without_a_key_is_refused_by_a_compacted_topic(client: RawClient) -> None:

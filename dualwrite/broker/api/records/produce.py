@@ -1,8 +1,9 @@
 """Produce (0), v3-v13.
 
 Appends one record batch v2 per partition. The broker checks the header and the CRC-32C. It unpacks the records only if
-the topic requires keys, limits timestamps, or has its own codec (compression.type). With LogAppendTime the broker's
-clock stamps the batch. acks 1 and -1 are answered once the batch is on disk. acks 0 gets no answer, and an error then
+the topic requires keys, limits timestamps, or has its own codec (compression.type), or if the header lacks their
+highest timestamp, as Sarama's did before 1.45.1: the broker then puts it there. With LogAppendTime the broker's clock
+stamps the batch. acks 1 and -1 are answered once the batch is on disk. acks 0 gets no answer, and an error then
 closes the connection. v13 names topics by id. Clients cannot write to the broker's own topics.
 
 A producer id that was given to a transactional id writes transactional batches only. With an authorizer, a producer id

@@ -8,16 +8,17 @@ import pytest
 from dualwrite.broker.core.record_rules import RefusedBatchError, as_kept, checked_header
 from dualwrite.broker.settings.topic_configs import topic_config
 from dualwrite.records.batch import Record
-from dualwrite.records.compression import Codec, compress
+from dualwrite.records.compression import Codec, batch_body, compress
 from dualwrite.records.header import (
     HEADER_SIZE,
     BatchFields,
+    checksum_matches,
     peek_header,
     rebuild_batch,
     seal_batch,
     with_compression,
 )
-from dualwrite.records.rewriting import recompressed
+from dualwrite.records.rewriting import iterate_spans, recompressed
 from dualwrite.wire.error_codes import ErrorCode
 from tests.support.oracle_batches import oracle_batch
 
@@ -40,6 +41,11 @@ def refusal_of(batch: bytes, configs: dict[str, str]) -> RefusedBatchError | Non
     except RefusedBatchError as refused:
         return refused
     return None
+
+
+def without_maximum(batch: bytes) -> bytes:
+    """``batch`` as Sarama made it before 1.45.1: with a highest timestamp of -1."""
+    return rebuild_batch(peek_header(batch)._replace(max_timestamp=-1), batch[HEADER_SIZE:])
 
 
 def at(*timestamps: int) -> list[Record]:
@@ -148,6 +154,31 @@ def test_a_topic_with_a_codec_of_its_own_keeps_batches_in_it(setting: str, codec
     assert (kept is batch) == (codec is source)
     unchanged = as_kept(peek_header(batch), batch, topic_config({"compression.type": "producer"}))
     assert unchanged == (peek_header(batch), batch)
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("setting", ["producer", "uncompressed", "zstd"])
+def test_a_highest_timestamp_that_the_client_has_left_out_is_found(codec: Codec, setting: str) -> None:
+    batch = without_maximum(oracle_batch(at(NOW - 5, NOW + 7, NOW - 100), compression=codec))
+    config = topic_config({"compression.type": setting})
+    header, kept = as_kept(checked_header(batch, config, NOW, zstd=True), batch, config)
+    assert (header, header.max_timestamp, header.base_timestamp) == (peek_header(kept), NOW + 7, NOW - 5)
+    assert checksum_matches(header, kept)
+    timestamps = [span.timestamp for span in iterate_spans(header, batch_body(header, kept))]
+    assert timestamps == [NOW - 5, NOW + 7, NOW - 100]
+
+
+def test_where_the_broker_stamps_records_no_highest_timestamp_is_looked_for() -> None:
+    batch = without_maximum(oracle_batch(at(NOW)))
+    config = topic_config(APPEND_TIME)
+    assert as_kept(checked_header(batch, config, NOW, zstd=True), batch, config) == (peek_header(batch), batch)
+
+
+def test_a_timestamp_that_the_header_leaves_out_is_held_to_the_bounds() -> None:
+    refused = refusal_of(without_maximum(oracle_batch(at(NOW, NOW + HOUR + 1))), {})
+    assert refused is not None
+    assert refused.error is ErrorCode.INVALID_TIMESTAMP
+    assert [index for index, _ in refused.record_errors] == [1]
 
 
 def test_a_batch_that_is_too_large_in_the_topics_codec_is_refused() -> None:
