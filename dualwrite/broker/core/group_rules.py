@@ -132,7 +132,7 @@ def _join_error(group: Group, command: JoinGroup, settings: GroupSettings, exist
         return error
     if not exists and command.member_id != NO_MEMBER:
         return ErrorCode.UNKNOWN_MEMBER_ID
-    if not _has_room(group, command.member_id, settings.max_size):
+    if not _has_room(group, _place_of(group, command), settings.max_size):
         return ErrorCode.GROUP_MAX_SIZE_REACHED
     if not group.supports(command.protocol_type, command.names):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -141,6 +141,14 @@ def _join_error(group: Group, command: JoinGroup, settings: GroupSettings, exist
     if command.member_id in group.pending:  # static members are not sent back with an id
         return ErrorCode.NONE if command.instance_id is None else ErrorCode.UNKNOWN_MEMBER_ID
     return identity_error(group, command.member_id, command.instance_id)
+
+
+def _place_of(group: Group, command: JoinGroup) -> str:
+    """The id of the member whose place the client takes: a static member that has come back takes its former one.
+    (Apache Kafka refuses it in a full group; its consumer groups do not any more: KAFKA-20601.)"""
+    if command.member_id == NO_MEMBER and command.instance_id is not None:
+        return group.static_member(command.instance_id) or NO_MEMBER
+    return command.member_id
 
 
 def _has_room(group: Group, member_id: str, max_size: int) -> bool:

@@ -110,6 +110,22 @@ def test_a_full_group_accepts_no_member_until_one_leaves() -> None:
     assert one not in world.group.members
 
 
+def test_a_static_member_that_comes_back_takes_its_own_place_in_a_full_group() -> None:
+    world = GroupWorld(max_size=2)
+    world.stable(join(), join(instance_id="static"))
+    assert world.joined(world.ask(join(instance_id="another"))).error is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert world.joined(world.ask(join(instance_id="static"))).error is ErrorCode.NONE
+    assert (world.state, len(world.group.members)) == (STABLE, 2)
+
+
+def test_a_static_member_that_comes_back_before_its_first_generation_takes_its_own_place_too() -> None:
+    world = GroupWorld(max_size=1)
+    former, later = world.ask(join(instance_id="static")), world.ask(join(instance_id="static"))
+    assert world.joined(former).error is ErrorCode.FENCED_INSTANCE_ID
+    world.fire(JOIN)
+    assert (world.joined(later).error, world.state) == (ErrorCode.NONE, COMPLETING)
+
+
 # --- the first half
 
 
