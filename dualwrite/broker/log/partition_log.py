@@ -57,6 +57,8 @@ class PartitionLog:
         self._end_offset = self._synced_offset = recovery.segments[-1].next_offset
         self.repairs = recovery.repairs
         """One line for each file that was missing or damaged and was rebuilt. The caller logs them."""
+        self._end_at_last_call = -1
+        """The end of the log at the last call of :meth:`roll_if_due`."""
         self._planned_before = recovery.replayed_from
         self._points: deque[RecoveryPoint] = deque()
         self._snapshots = StoredSnapshots(files, directory)
@@ -303,12 +305,16 @@ class PartitionLog:
             remove_segment(self._files, self.directory, segment.base_offset)
 
     def roll_if_due(self, now_ms: int) -> bool:
-        """Begin a new segment if the last is older than segment.ms. True if it was.
+        """Begin a new segment if the last is older than segment.ms, and has got no batch since the last call. True if
+        that is so.
 
-        Kafka checks this only at an append, and so never cleans a log that gets no more records.
+        Kafka checks only at an append, by the time of the records, and so never cleans a log that gets no more of them.
+        A log that gets more has the check at its appends here, too. At each call, records that are old already when
+        they come would begin one segment after the other.
         """
-        segment = self._segments[-1]
-        due = segment.size > 0 and segment.is_older_than(self.settings.segment_ms, now_ms)
+        segment, is_idle = self._segments[-1], self._end_at_last_call == self._end_offset
+        self._end_at_last_call = self._end_offset
+        due = is_idle and segment.size > 0 and segment.is_older_than(self.settings.segment_ms, now_ms)
         if due:
             self._roll()
         return due

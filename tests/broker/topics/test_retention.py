@@ -98,6 +98,23 @@ def test_an_old_segment_is_rolled_though_it_is_not_full() -> None:
     run(main())
 
 
+def test_records_that_are_old_when_they_come_do_not_begin_a_segment_at_each_look() -> None:
+    async def main() -> int:
+        rooms = Rooms(MemoryFiles())
+        rooms.clock.now_ms = 10**12
+        partition = await with_log(rooms, {"segment.ms": str(HOUR), "retention.ms": "-1"}, [])
+        partition.log.settings = LogSettings(segment_ms=HOUR)
+        keeper = Retention(rooms.cluster, rooms.flusher, rooms.clock)
+        for _ in range(5):
+            content = build_batch([Record(b"k", b"v", rooms.clock.now_ms - 9 * HOUR)])
+            partition.append(content, peek_header(content))
+            await rooms.flusher.barrier()
+            await keeper.run_once()
+        return len(partition.log.sealed_segments())
+
+    assert run(main()) == 0
+
+
 @pytest.mark.parametrize("configs", [ONE_DAY, {"retention.bytes": "0", "retention.ms": "-1"}], ids=["time", "size"])
 def test_retention_keeps_records_that_are_not_durable_yet(configs: dict[str, str | None]) -> None:
     async def main() -> int:
