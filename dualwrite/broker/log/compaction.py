@@ -26,6 +26,8 @@ KEY_BYTES = 200
 """The memory of one key within log.cleaner.dedupe.buffer.size: a dictionary entry, a digest, an offset."""
 
 _DIGEST_BYTES = 20
+_LAST_MOMENT_MS = 2**63 - 1
+"""The latest delete horizon that a batch can have. delete.retention.ms may be as long as that: nothing is ever due."""
 _first_offset = attrgetter("first_offset")
 
 
@@ -169,7 +171,7 @@ class Cleaning:
             return self._emptied(header, batch)
         if not marks_horizon or header.delete_horizon_ms is not None:
             return batch if len(remaining) == header.record_count else with_records(header, body, remaining)
-        return with_records(header, body, remaining, self.now_ms + self.delete_retention_ms)
+        return with_records(header, body, remaining, min(self.now_ms + self.delete_retention_ms, _LAST_MOMENT_MS))
 
     def _emptied(self, header: BatchHeader, batch: bytes) -> bytes | None:
         if not self._holds_sequence(header):

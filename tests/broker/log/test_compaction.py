@@ -182,6 +182,17 @@ def test_no_time_for_tombstones_removes_them_with_the_second_cleaning() -> None:
     assert kept(disk) == [(1, b"z", False)]
 
 
+def test_endless_time_for_tombstones_keeps_them() -> None:
+    disk = plain((b"a", None), (b"z", b"last"))
+    before = [record.timestamp for record in seen_in(disk.batches()[0])]
+    for now_ms in (5000, 2**62):
+        disk.clean(now_ms, delete_retention_ms=2**63 - 1)
+        assert kept(disk) == [(0, b"a", True), (1, b"z", False)]
+    tombstone = disk.batches()[0]
+    assert peek_header(tombstone).delete_horizon_ms == 2**63 - 1
+    assert [record.timestamp for record in seen_in(tombstone)] == before
+
+
 def test_records_of_an_aborted_transaction_go_and_later_its_marker() -> None:
     history = CompactedHistory()
     history.write([(b"a", b"committed")])
