@@ -215,9 +215,18 @@ class PartitionState:
         self.advance(self.end_offset)
 
     def aborted_between(self, first: int, before: int) -> Iterator[IndexedTransaction]:
-        """Aborted transactions that readers must skip between ``first`` and ``before`` (exclusive)."""
+        """Aborted transactions that readers must skip between ``first`` and ``before`` (exclusive).
+
+        Every transaction that ends behind another begins at or after the LSO that was left by that one. So the search
+        ends where the LSO has reached ``before`` (Kafka: TransactionIndex.collectAbortedTxns).
+        """
         start = bisect_left(self.aborted, first, key=lambda ended: ended.last_offset)
-        return (ended for ended in self.aborted[start:] if ended.first_offset < before)
+        for index in range(start, len(self.aborted)):
+            ended = self.aborted[index]
+            if ended.first_offset < before:
+                yield ended
+            if ended.last_stable_offset >= before:
+                return
 
     def aborted_since(self, offset: int) -> list[IndexedTransaction]:
         """Aborted transactions whose markers are at or after ``offset``."""

@@ -5,6 +5,7 @@ of aborted transactions tells it to, and must have exactly the committed records
 """
 
 from dataclasses import dataclass, field
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
@@ -112,6 +113,20 @@ def test_readers_get_aborted_transactions_that_overlap_their_records(state: Part
     assert list(state.aborted_between(3, 4)) == [a]
     assert list(state.aborted_between(3, 5)) == [a, c]
     assert list(state.aborted_between(6, 9)) == []
+
+
+def test_the_search_for_aborted_transactions_ends_behind_the_records(state: PartitionState) -> None:
+    """A partition may have hundreds of thousands of them, and each Fetch searches."""
+    send(state, A, 0)  # 0
+    send(state, B, 0)  # 1
+    mark(state, A, Marker.ABORT)  # 2
+    mark(state, B, Marker.ABORT)  # 3
+    a, b = state.aborted
+    state.aborted.append(cast(IndexedTransaction, "not to be looked at"))
+    assert list(state.aborted_between(0, 2)) == [a, b], "b was open when a ended"
+    assert list(state.aborted_between(0, 4)) == [a, b]
+    with pytest.raises(AttributeError):
+        list(state.aborted_between(0, 5))
 
 
 def test_committed_transactions_are_not_in_the_list(state: PartitionState) -> None:
