@@ -5,7 +5,7 @@ the metadata of every member. A group's first rebalance waits group.initial.reba
 
 From v4 on a client without a member id gets one with MEMBER_ID_REQUIRED, and must join again with it (KIP-394). From v5
 on a member may be static (KIP-345): after a restart it continues under its instance id without a rebalance, and an
-older client with the same instance id is fenced. It takes its own place in a full group, too (group.max.size), where
+older client with the same instance id is fenced. In a full group (group.max.size) it takes its former place, where
 Apache Kafka answers GROUP_MAX_SIZE_REACHED. The broker ignores v8's reason. In v9 a static leader that comes back gets
 skip_assignment (KIP-814). In v0 the session timeout is also the rebalance timeout.
 
