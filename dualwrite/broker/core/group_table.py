@@ -139,7 +139,7 @@ class GroupTable:
         return tuple(OffsetForgotten(*key) for key in sorted(deleted))
 
     def expired(self, now_ms: int, retention_ms: int) -> Iterator[tuple[ConsumerOffsetsFact, ...]]:
-        """The tombstones of expired offsets and groups, group by group (KIP-211).
+        """The tombstones of expired offsets and groups, group by group (KIP-211); none for a group without any.
 
         Offsets of a consumer group expire ``retention_ms`` after their commit, if no member is subscribed to the topic.
         Offsets of an empty classic group expire ``retention_ms`` after the group became empty. Two kinds of offsets
@@ -152,36 +152,33 @@ class GroupTable:
             group = self.groups.get(name)
             if group is not None:
                 end = (GroupForgotten(name),) if group.is_vacant else ()
-                yield from self._expired_in(name, end, partial(_has_expired, group, moment_ms=moment_ms))
+                yield self._expired_in(name, end, _expiry(group, moment_ms))
         for name in list(self.consumers):
             consumers = self.consumers.get(name)
             if consumers is not None:
                 consumers_end = () if consumers.subscriptions else consumers.end()
                 has_expired = partial(_is_unread, consumers.subscribed_topics(), moment_ms=moment_ms)
-                yield from self._expired_in(name, consumers_end, has_expired)
+                yield self._expired_in(name, consumers_end, has_expired)
 
     def _expired_in(
         self, name: str, end: tuple[ConsumerOffsetsFact, ...], has_expired: Callable[[OffsetCommitted], bool]
-    ) -> Iterator[tuple[ConsumerOffsetsFact, ...]]:
+    ) -> tuple[ConsumerOffsetsFact, ...]:
         """The tombstones of one group's expired offsets, with ``end`` if no offset is left."""
         committed, pending = self.offsets.groups.get(name, {}), self.offsets.pending_in(name)
         expired = [partition for partition, fact in committed.items() if partition not in pending and has_expired(fact)]
         facts: tuple[ConsumerOffsetsFact, ...] = tuple(OffsetForgotten(name, partition) for partition in expired)
-        if not pending and len(expired) == len(committed):
-            facts += end
-        if facts:
-            yield facts
+        return facts + end if not pending and len(expired) == len(committed) else facts
 
 
-def _has_expired(group: Group, fact: OffsetCommitted, moment_ms: int) -> bool:
+def _expiry(group: Group, moment_ms: int) -> Callable[[OffsetCommitted], bool]:
+    """Which offsets of a classic group have expired. The subscriptions of its members are read once for all offsets."""
     if group.protocol_type is None:
-        return fact.committed_ms <= moment_ms
+        return lambda fact: fact.committed_ms <= moment_ms
     if group.state is GroupState.EMPTY:
-        return (group.since_ms if group.since_ms >= 0 else fact.committed_ms) <= moment_ms
-    if group.state is GroupState.STABLE and group.protocol_type == CONSUMER_PROTOCOL:
-        topics = subscribed_topics(group)
-        return topics is not None and fact.partition.topic not in topics and fact.committed_ms <= moment_ms
-    return False
+        return lambda fact: (group.since_ms if group.since_ms >= 0 else fact.committed_ms) <= moment_ms
+    is_stable = group.state is GroupState.STABLE and group.protocol_type == CONSUMER_PROTOCOL
+    topics = subscribed_topics(group) if is_stable else None
+    return (lambda _: False) if topics is None else partial(_is_unread, topics, moment_ms=moment_ms)
 
 
 def _is_unread(topics: Container[str], fact: OffsetCommitted, moment_ms: int) -> bool:

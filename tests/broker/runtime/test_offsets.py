@@ -177,6 +177,20 @@ def test_other_tasks_have_their_turn_between_two_groups_that_expire() -> None:
     run(main())
 
 
+def test_other_tasks_have_their_turn_between_two_groups_of_which_nothing_expires() -> None:
+    async def main() -> None:
+        _, offsets = await opened(MemoryFiles())
+        for group in ("a", "b", "c"):
+            await offsets.commit(at(5, 0, group=group))
+        expiring = asyncio.ensure_future(offsets.expire())
+        for _ in range(3):
+            await asyncio.sleep(0)
+            assert not expiring.done()
+        assert await expiring == 0
+
+    run(main())
+
+
 @pytest.mark.parametrize(
     ("record", "message"),
     [

@@ -2,9 +2,11 @@
 
 import struct
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
+from dualwrite.broker.core import group_table
 from dualwrite.broker.core.group_commands import GroupDecision
 from dualwrite.broker.core.group_table import GroupTable
 from dualwrite.broker.core.groups import TRANSITIONS, Group, GroupState, IllegalGroupError
@@ -277,6 +279,17 @@ def test_a_group_deleted_during_expiry_is_skipped() -> None:
     table.apply(GroupForgotten("second"))
     found += coming
     assert found == [(OffsetForgotten(name, P0), GroupForgotten(name)) for name in ("first", "third")]
+
+
+def test_the_subscriptions_of_a_group_are_read_once_for_all_of_its_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = GroupWorld()
+    world.stable(join(protocols=subscribed_to("t")))
+    for index in range(9):
+        world.table.apply(at(TopicPartition("t", index), 1, committed_ms=0))
+    read = Mock(wraps=group_table.subscribed_topics)
+    monkeypatch.setattr(group_table, "subscribed_topics", read)
+    assert expired(world.table, world.now_ms + 9 * DAY_MS) == []
+    read.assert_called_once_with(world.group)
 
 
 def test_offsets_of_a_group_expire_when_it_has_been_empty_for_long_enough() -> None:
