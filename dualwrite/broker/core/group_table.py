@@ -11,7 +11,7 @@ from dualwrite.broker.core.consumer_groups.group import ConsumerGroup
 from dualwrite.broker.core.group_commands import GroupDecision
 from dualwrite.broker.core.groups import CONSUMER_PROTOCOL, Group, GroupState, IllegalGroupError, group_of
 from dualwrite.broker.core.offsets import CommittedOffsets
-from dualwrite.broker.core.subscriptions import is_subscribed, subscribed_topics
+from dualwrite.broker.core.subscriptions import read_among, subscribed_topics
 from dualwrite.broker.facts.consumer_groups import ConsumerGroupFact, ConsumerGroupPartForgotten, RecordType
 from dualwrite.broker.facts.groups import GroupFact, GroupForgotten, GroupRecorded
 from dualwrite.broker.facts.offsets import OffsetCommitted, OffsetFact, OffsetForgotten
@@ -111,7 +111,7 @@ class GroupTable:
         deleted offsets. A topic to which a member is subscribed keeps its offsets."""
         if not name:
             return ErrorCode.INVALID_GROUP_ID, {}, ()
-        topics = {partition.topic for partition in partitions}
+        topics = frozenset(partition.topic for partition in partitions)
         if name in self.consumers:
             subscribed = topics & self.consumers[name].subscribed_topics()
         else:
@@ -120,7 +120,7 @@ class GroupTable:
                 return ErrorCode.GROUP_ID_NOT_FOUND, {}, ()
             if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL:
                 return ErrorCode.NON_EMPTY_GROUP, {}, ()
-            subscribed = {topic for topic in topics if is_subscribed(group, topic)}
+            subscribed = read_among(group, topics)
         errors = {
             partition: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if partition.topic in subscribed else ErrorCode.NONE
             for partition in partitions

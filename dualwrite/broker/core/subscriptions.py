@@ -20,7 +20,9 @@ def subscribed_topics(group: Group) -> frozenset[str] | None:
     return frozenset(topics)
 
 
-def is_subscribed(group: Group, topic: str) -> bool:
-    """True if ``group`` may read ``topic``: consumers with unknown subscriptions count as reading everything."""
-    topics = subscribed_topics(group)
-    return group.protocol_type == CONSUMER_PROTOCOL if topics is None else topic in topics
+def read_among(group: Group, topics: frozenset[str]) -> frozenset[str]:
+    """Those of ``topics`` that ``group`` may read: consumers with unknown subscriptions count as reading everything."""
+    known = subscribed_topics(group)
+    if known is None:
+        return topics if group.protocol_type == CONSUMER_PROTOCOL else frozenset()
+    return topics & known

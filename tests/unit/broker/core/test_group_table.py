@@ -6,12 +6,12 @@ from unittest.mock import Mock
 
 import pytest
 
-from dualwrite.broker.core import group_table
+from dualwrite.broker.core import group_table, subscriptions
 from dualwrite.broker.core.group_commands import GroupDecision
 from dualwrite.broker.core.group_table import GroupTable
 from dualwrite.broker.core.groups import TRANSITIONS, Group, GroupState, IllegalGroupError
 from dualwrite.broker.core.offsets import CommitOffsets, CommittedPosition, commit_error
-from dualwrite.broker.core.subscriptions import is_subscribed, subscribed_topics
+from dualwrite.broker.core.subscriptions import read_among, subscribed_topics
 from dualwrite.broker.facts.groups import GroupForgotten
 from dualwrite.broker.facts.offsets import OffsetCommitted, OffsetForgotten
 from dualwrite.ids import TopicPartition
@@ -202,11 +202,11 @@ def test_only_consumers_subscriptions_are_read() -> None:
         garbled = GroupWorld()
         garbled.stable(join(protocols=protocols))
         assert subscribed_topics(garbled.group) is None
-        assert is_subscribed(garbled.group, "anything")
+        assert read_among(garbled.group, frozenset({"anything"})) == {"anything"}
     connect = GroupWorld()
     connect.stable(join(protocol_type="connect", protocols=subscribed_to("t")))
     assert subscribed_topics(connect.group) is None
-    assert not is_subscribed(connect.group, "t")
+    assert read_among(connect.group, frozenset({"t"})) == frozenset()
 
 
 # --- ends
@@ -289,6 +289,18 @@ def test_the_subscriptions_of_a_group_are_read_once_for_all_of_its_offsets(monke
     read = Mock(wraps=group_table.subscribed_topics)
     monkeypatch.setattr(group_table, "subscribed_topics", read)
     assert expired(world.table, world.now_ms + 9 * DAY_MS) == []
+    read.assert_called_once_with(world.group)
+
+
+def test_the_subscriptions_of_a_group_are_read_once_for_a_request_to_delete_offsets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = GroupWorld()
+    world.stable(join(protocols=subscribed_to("t")))
+    read = Mock(wraps=subscriptions.subscribed_topics)
+    monkeypatch.setattr(subscriptions, "subscribed_topics", read)
+    partitions = tuple(TopicPartition(f"t{index}", 0) for index in range(9))
+    assert world.table.decide_offset_deletion(GROUP, partitions) == (NONE, dict.fromkeys(partitions, NONE), ())
     read.assert_called_once_with(world.group)
 
 
