@@ -47,6 +47,12 @@ FIRST_ANSWER = 5.0
 try again later, and needs no executors meanwhile."""
 
 
+_STREAM = "sql.streaming.queryId"
+"""A property of the thread that runs a micro-batch."""
+WRITTEN_TWICE = "a restarted query runs its last batch again, which would be written twice"
+"""Why a write in ``foreachBatch`` needs a number."""
+
+
 class Worker(NamedTuple):
     """The engine and the DualWrite that a process keeps."""
 
@@ -155,6 +161,21 @@ def require_classic(df: "DataFrame") -> None:
         raise ConfigurationError(
             "the DataFrame belongs to Spark Connect: make the session with master(…), or use format('dualwrite')"
         )
+
+
+def is_micro_batch(df: "DataFrame") -> bool:
+    """True in ``foreachBatch``."""
+    return bool(df.sparkSession.sparkContext.getLocalProperty(_STREAM))
+
+
+def require_number(df: "DataFrame", batch_id: int | None, advice: str) -> None:
+    """Refuse a write without a number in ``foreachBatch``.
+
+    :param advice: what the user can do, for the message.
+    :raises ConfigurationError: if there is none.
+    """
+    if batch_id is None and is_micro_batch(df):
+        raise ConfigurationError(f"{WRITTEN_TWICE}: {advice}")
 
 
 def require_shared(options: WriteOptions, master: str) -> None:

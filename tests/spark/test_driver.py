@@ -118,6 +118,17 @@ def test_a_database_file_is_refused_on_a_cluster(sqlite: Engine, write: str) -> 
         WRITES[write](df, **keywords(sqlite))
 
 
+WITHOUT_A_NUMBER: dict[str, Callable[..., object]] = {"partitions": partition_writer, "whole batch": driver.write_batch}
+
+
+@pytest.mark.parametrize("write", WITHOUT_A_NUMBER)
+def test_a_micro_batch_without_its_number_is_refused(sqlite: Engine, write: str) -> None:
+    """All of them would be written under one number, or the last one twice."""
+    df: Any = FakeFrame(schema(**COLUMNS), [], streams=True)
+    with pytest.raises(ConfigurationError, match="a restarted query runs its last batch again, which would be written"):
+        WITHOUT_A_NUMBER[write](df, **keywords(sqlite))
+
+
 @pytest.mark.parametrize(("run_timeout", "seconds"), [(10, 10.0), (3600, 54.0)])
 def test_a_run_with_resume_has_both_limits(sqlite: Engine, run_timeout: int, seconds: float) -> None:
     changed = {"twoPhase": "resume", "kafka.transaction.timeout.ms": "60000", "runTimeout": run_timeout}

@@ -21,6 +21,7 @@ from dualwrite.spark.batch.whole_batch import WholeBatch
 from dualwrite.spark.plan.options import WriteOptions, options_of
 from dualwrite.spark.plan.to_json import zone_of
 from dualwrite.spark.unpickling import ReducedObject, reduced
+from dualwrite.spark.workers import WRITTEN_TWICE
 
 with brought_by("spark"):
     from pyspark import TaskContext
@@ -124,7 +125,12 @@ class WholeBatchWriter(DataSourceWriter):
         return self._work
 
     def write(self, iterator: "Iterator[Row]") -> Message:
-        """Write one task's partition."""
+        """Write one task's partition.
+
+        :raises ConfigurationError: without a number in ``foreachBatch``.
+        """
+        if self._options.batch_id is None and _micro_batch() is not None:
+            raise ConfigurationError(f"{WRITTEN_TWICE}: give the option batchId the number that foreachBatch passes")
         return _written(self._work, iterator)
 
     def commit(self, messages: Iterable[WriterCommitMessage | None]) -> None:
@@ -159,7 +165,7 @@ class WholeBatchStreamWriter(DataSourceStreamWriter):
 
     def write(self, iterator: "Iterator[Row]") -> Message:
         """Write one task's partition."""
-        return _written(self._work, iterator)
+        return _written(self._work, iterator, _micro_batch())
 
     def commit(self, messages: Iterable[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - PySpark's
         """Decide the run. A micro-batch that was committed before has no second effect."""
@@ -187,21 +193,28 @@ def register(spark: "SparkSession") -> None:
     spark.conf.set(_ZONE_PROPERTY, str(spark.conf.get(_ZONE_PROPERTY)))
 
 
-def _written(work: TaskInput, rows: "Iterator[Row]") -> Message:
-    context = TaskContext.get()
-    assert context is not None
-    number = context.getLocalProperty(_BATCH_PROPERTY)
+def _written(work: TaskInput, rows: "Iterator[Row]", micro_batch: int | None = None) -> Message:
+    """The message of this task, which has written its partition.
+
+    :param micro_batch: the batch's number, if the driver could not know it.
+    """
+    context = _context()
+    part, attempt = context.partitionId(), context.taskAttemptId()
     zone = context.getLocalProperty(_ZONE_PROPERTY)
     with _process_in_utc():
-        return Message(
-            work.returning(None).write(
-                rows,
-                context.partitionId(),
-                context.taskAttemptId(),
-                zone=zone,
-                batch_id=None if number is None else int(number),
-            )
-        )
+        return Message(work.returning(None).write(rows, part, attempt, zone=zone, batch_id=micro_batch))
+
+
+def _micro_batch() -> int | None:
+    """The number of the micro-batch that this task belongs to; None outside of streams."""
+    number = _context().getLocalProperty(_BATCH_PROPERTY)
+    return None if number is None else int(number)
+
+
+def _context() -> TaskContext:
+    context = TaskContext.get()
+    assert context is not None
+    return context
 
 
 def _own_zone() -> str:

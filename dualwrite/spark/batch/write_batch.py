@@ -14,15 +14,19 @@ from dualwrite.spark.batch.tasks import PreparedTask
 from dualwrite.spark.batch.whole_batch import WholeBatch, job_of
 from dualwrite.spark.error_translation import as_raised_in_the_task
 from dualwrite.spark.plan.options import options_of
-from dualwrite.spark.workers import first_connection, require_classic, require_shared, worker_of
+from dualwrite.spark.workers import (
+    first_connection,
+    is_micro_batch,
+    require_classic,
+    require_number,
+    require_shared,
+    worker_of,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _ZONE = "spark.sql.session.timeZone"
-_STREAM = "sql.streaming.queryId"
-"""A property of the thread that runs a micro-batch. If it is set, the rows must be read even if they are not written: a
-stateful query updates its state meanwhile."""
 
 
 def write_batch(
@@ -58,18 +62,13 @@ def write_batch(
         raise ConfigurationError("the DataFrame is a stream: call this in writeStream.foreachBatch(…)")
     spark = df.sparkSession
     parsed = options_of({**options, "batch_id": batch_id})
-    is_streaming = bool(spark.sparkContext.getLocalProperty(_STREAM))
-    if is_streaming and parsed.batch_id is None:
-        raise ConfigurationError(
-            "a restarted query runs its last batch again, which would be written twice: call write_batch(df, batch_id, "
-            "…) with the number that foreachBatch passes"
-        )
+    require_number(df, parsed.batch_id, "call write_batch(df, batch_id, …) with the number that foreachBatch passes")
     require_shared(parsed, str(spark.sparkContext.master))
     batch = WholeBatch(parsed, on_step)
     checked = batch.check(df.schema.jsonValue(), str(spark.conf.get(_ZONE)))
     df, plan = packed(*prepared(df, checked.plan, checked.columns if batch.takes_lines else None))
     work = batch.begin(replace(checked, plan=plan), parsed.batch_id)
-    if work.run is None and not work.sums and not is_streaming:
+    if work.run is None and not work.sums and not is_micro_batch(df):  # a stateful query updates its state meanwhile
         return batch.commit(work, [], parsed.batch_id)  # nothing needs its rows
     try:
         with as_raised_in_the_task():

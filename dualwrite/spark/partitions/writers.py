@@ -34,6 +34,7 @@ from dualwrite.spark.workers import (
     first_connection,
     require_classic,
     require_kafka,
+    require_number,
     require_shared,
     worker_of,
 )
@@ -219,6 +220,7 @@ def _writer(df: "DataFrame", options: WriteOptions) -> PartitionWriter:
     require_classic(df)
     if df.isStreaming:
         raise ConfigurationError("the DataFrame is a stream: use df.writeStream.foreachBatch(batch_writer(…))")
+    require_number(df, options.batch_id, "use foreachBatch(batch_writer(…)), which gives each batch its number")
     session = df.sparkSession
     require_shared(options, session.sparkContext.master or "")
     plan = plan_of(df.schema.jsonValue(), options, session.conf.get("spark.sql.session.timeZone") or "UTC")

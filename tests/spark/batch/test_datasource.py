@@ -155,6 +155,29 @@ def test_a_task_writes_as_the_attempt_and_in_the_time_zone_that_spark_gives_it(
     writer.abort([message], 7)
 
 
+def test_a_batch_in_foreach_batch_has_the_number_of_its_option_and_not_that_of_the_micro_batch(
+    place: SparkPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job knows a batch with the number of the micro-batch: it would take these rows for written."""
+    monkeypatch.setattr(datasource, "TaskContext", GivenContext)
+    for number, first in ((7, 0), (1007, 5)):
+        writer = source(place, batchId=str(number), driverBytes="0").writer(SCHEMA, False)
+        sent(writer).commit([sent(writer).write(iter(rows_of(5, first)))])
+    judge(place, rows_of(10))
+    assert batches(place) == [7, 1007]
+
+
+def test_a_batch_without_a_number_is_refused_in_foreach_batch(
+    place: SparkPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = source(place).writer(SCHEMA, False)
+    monkeypatch.setattr(datasource, "TaskContext", GivenContext)
+    with pytest.raises(ConfigurationError, match="would be written twice: give the option batchId the number that"):
+        sent(writer).write(iter(rows_of(5)))
+    writer.abort([])
+    judge(place, [])
+
+
 def writer_of(kind: str, family: Family) -> WholeBatchStreamWriter:
     """A writer of one column, whose tasks return their rows and so need no database and no broker."""
     given = options(application="batches", job="job")
