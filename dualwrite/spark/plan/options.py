@@ -15,8 +15,8 @@ from dualwrite.ids import is_legal_topic
 
 KAFKA_PREFIX = "kafka."
 _LONGEST_NAME = 255
-_NOT_OURS = frozenset({"checkpointlocation"})
-"""Spark's own options, which it passes on together with ours."""
+_NOT_OURS = frozenset({"checkpointlocation", "queryname"})
+"""Spark's own options of a stream, which it passes on together with ours."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ def test_the_documented_default_is_the_default(option: Any) -> None:
         ("job", "orders-2026", "job", "orders-2026"),
         ("job", None, "job", None),
         ("checkpointLocation", "/tmp/x", "job", None),
+        ("queryname", "orders", "job", None),
     ],
 )
 def test_an_option_is_read(name: str, value: Any, keyword: str, read: Any) -> None:
