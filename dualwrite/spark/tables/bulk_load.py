@@ -67,9 +67,7 @@ class Loader:
 
         :raises DBAPIError: if the database refuses one of them.
         """
-        if self._key_indexes:
-            rows = list({self._key_of(row, position): row for position, row in enumerate(rows)}.values())
-        self._inserts.write(rows)
+        self._inserts.write(self._last_of_each_key(rows) if self._key_indexes else rows)
 
     def write_lines(self, lines: Iterable[bytes]) -> None:
         """Add rows that are already lines of COPY in UTF-8, with their line ends, in pieces. Only if
@@ -78,6 +76,15 @@ class Loader:
         :raises DBAPIError: if the database refuses one of them.
         """
         self._inserts.write_lines(lines)
+
+    def _last_of_each_key(self, rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+        """The last row of each key, in the order of ``rows``: the database may take several of these keys for one."""
+        last_rows: dict[tuple[Any, ...], Sequence[Any]] = {}
+        for position, row in enumerate(rows):
+            key = self._key_of(row, position)
+            last_rows.pop(key, None)
+            last_rows[key] = row
+        return list(last_rows.values())
 
     def _key_of(self, row: Sequence[Any], position: int) -> tuple[Any, ...]:
         """The key of ``row``. A row with NULL in its key replaces no row, so it gets a key that no other row has.

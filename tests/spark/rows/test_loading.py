@@ -133,6 +133,48 @@ def test_an_upsert_by_all_columns_leaves_existing_rows(engine: Engine) -> None:
     assert stored(engine, pairs) == [(1, 2), (1, 3)]
 
 
+UUIDS = ("c0ffee00-0000-4000-8000-00000000000a", "C0FFEE00-0000-4000-8000-00000000000A")
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [
+        (sqltypes.Uuid(as_uuid=False), UUIDS),
+        (sqltypes.CHAR(3), ("a", "a  ")),
+        (sqltypes.Numeric(9, 1), (Decimal("1.01"), Decimal("1.02"))),
+        (sqltypes.Double(), (float("nan"), float("nan"))),
+    ],
+    ids=["uuid", "char", "numeric", "nan"],
+)
+def test_of_keys_that_are_one_in_the_column_alone_the_last_row_counts(
+    postgresql: Engine, kind: Any, keys: tuple[Any, Any]
+) -> None:
+    number = Column("dualwrite_row", Integer, key="n")  # the library's own column gets another name then
+    codes = make(postgresql, Column("code", kind, unique=True), number, name="codes")
+    with postgresql.begin() as connection:
+        adding = loader(connection, "codes", upsert_keys=["code"])
+        adding.write([(keys[0], 1), (None, 2), (keys[1], 3), (keys[0], 4), (None, 5)])
+        assert counts(connection, codes) == [2, 4, 5]
+        adding.write([(keys[0], 6), (keys[1], 7)])
+        assert counts(connection, codes) == [2, 5, 7]
+
+
+def counts(connection: Connection, codes: Table) -> list[int]:
+    return sorted(connection.scalars(select(codes.c.n)))
+
+
+@pytest.mark.parametrize("database_url", ["sqlite", pytest.param("mariadb", marks=pytest.mark.mariadb)], indirect=True)
+def test_of_keys_that_differ_just_in_case_the_last_row_counts(engine: Engine) -> None:
+    """If the column takes them for one."""
+    collation = "NOCASE" if engine.dialect.name == "sqlite" else "utf8mb4_general_ci"
+    code = Column("code", String(9, collation=collation), unique=True)
+    codes = make(engine, code, Column("n", Integer), name="codes")
+    with engine.begin() as connection:
+        loader(connection, "codes", upsert_keys=["code"]).write([("a", 1), ("A", 2), ("a", 3)])
+        assert counts(connection, codes) == [3]
+
+
 AWKWARD = 'tab\there, newline\nhere, "quotes", \\backslash\\N, 100 %s and :colon é 😀'
 
 
