@@ -18,6 +18,7 @@ from dualwrite.errors import ConfigurationError, DatabaseBusyError, InputError
 from dualwrite.spark.error_translation import as_raised_in_the_task, refused_row
 from dualwrite.spark.known.targets import SKIP, batch_target_of
 from dualwrite.spark.partitions.batches import begin_batch
+from dualwrite.spark.partitions.end_of_rows import up_to_the_end
 from dualwrite.spark.partitions.progress import BatchPartition, BegunBatch, claim, finish, require_same
 from dualwrite.spark.plan.columns import TableColumn, ValueFidelity, WritePlan, match_columns, plan_of
 from dualwrite.spark.plan.converted_row import ConvertedRow
@@ -72,6 +73,7 @@ class PartitionWriter(SentToTask):
             partitions or another target now.
         :raises InputError: if the table or Kafka cannot take a row. After this and every other error, nothing is
             written.
+        :raises ConnectionError: if Spark has ended the task before it has sent all rows.
         """
         from pyspark import TaskContext
 
@@ -86,7 +88,7 @@ class PartitionWriter(SentToTask):
                 f"the writer was made for {self.batch.partitions} partitions, and this is partition {partition}: make "
                 "the writer for the DataFrame that is written"
             )
-        self.write(worker_of(self.options), partition, rows)
+        self.write(worker_of(self.options), partition, up_to_the_end(rows))
 
     def write(self, worker: Worker, partition: int, rows: Iterable[Sequence[Any]]) -> bool:
         """Write ``rows``, with the engine and the DualWrite of ``worker``. False if the partition was written before.

@@ -64,6 +64,27 @@ def test_tasks_that_are_run_again_have_no_second_effect(spark: "SparkSession", p
     assert place.produced() == values_of(rows_of(100))
 
 
+def test_a_task_that_spark_ends_in_the_middle_of_its_partition_writes_nothing(
+    spark: "SparkSession", place: SparkPlace
+) -> None:
+    """What comes before the writer fails. PySpark lets the writer go on, as if its rows had ended."""
+    from pyspark.sql import functions as f
+
+    def fail_once(number: int) -> int:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        if context is not None and context.attemptNumber() == 0 and number % 1000 == 999:
+            raise OSError("the executor's disk is full")
+        return number
+
+    rows = things(spark, 2000, 2)
+    df = rows.select(f.udf(fail_once, "bigint", useArrow=False)("id").alias("id"), "note")
+    df.foreachPartition(partition_writer(df, **place.keywords()))
+    assert place.stored() == rows_of(2000)
+    assert place.produced() == values_of(rows_of(2000))
+
+
 def test_pythons_collector_does_not_look_at_everything_after_each_task(
     spark: "SparkSession", place: SparkPlace
 ) -> None:
