@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dualwrite.coordinator.manager.unit_manager import manager_of
-from dualwrite.errors import ConfigurationError
+from dualwrite.errors import ConfigurationError, InvalidTransactionStateError
 from dualwrite.spark.batch.comparing import BatchResult
 from dualwrite.spark.batch.packing import packed, rdd_of
 from dualwrite.spark.batch.preparing import prepared
@@ -73,8 +73,10 @@ def write_batch(
     try:
         with as_raised_in_the_task():
             rdd = rdd_of(df, plan)  # only now the number of partitions is known
-            work = work.returning(rdd.getNumPartitions())
+            partitions = rdd.getNumPartitions()
+            work = work.returning(partitions)
             tasks = rdd.mapPartitionsWithIndex(_partition_function(work)).collect()
+            _require_each(tasks, partitions)
     except BaseException:
         batch.abort(work.run, parsed.batch_id)
         raise
@@ -103,6 +105,18 @@ def recover_job(**options: Any) -> dict[str, Any]:
     if errors:
         raise errors[0]
     return {name: outcome for name, outcome in outcomes.items() if outcome.value != "nothing"}
+
+
+def _require_each(tasks: Sequence[PreparedTask | None], partitions: int) -> None:
+    """Pass if each task's result is there. They come over a connection, whose end Spark takes for their end.
+
+    :raises InvalidTransactionStateError: if some are missing: their rows would be lost.
+    """
+    if len(tasks) != partitions:
+        raise InvalidTransactionStateError(
+            f"the results of {len(tasks)} of {partitions} tasks have reached the driver's Python: nothing is written; "
+            "run the batch again"
+        )
 
 
 def _partition_function(work: TaskInput) -> Callable[[int, Iterable[Sequence[Any]]], Iterable[PreparedTask | None]]:
