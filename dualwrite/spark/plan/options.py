@@ -233,6 +233,16 @@ def _names(value: Any) -> tuple[str, ...]:
     return names
 
 
+def _columns(value: Any) -> tuple[str, ...]:
+    """Names in an order that counts: for the fields of JSON, it must be the same in each run."""
+    if isinstance(value, set | frozenset):
+        raise ValueError("a set has no order; use a list")
+    names = _names(value)
+    if not names:
+        raise ValueError("name a column, or leave the option out")
+    return names
+
+
 def _one_of(*choices: str) -> Callable[[Any], str]:
     def read(value: Any) -> str:
         if value not in choices:
@@ -265,12 +275,16 @@ OPTIONS: tuple[Option, ...] = (
         "columns of a unique key: a row replaces the row with the same key. Not set: rows are added",
     ),
     Option(
-        "columns.table", "table_columns", _names, None, "the columns for the table. Not set: all except Kafka's columns"
+        "columns.table",
+        "table_columns",
+        _columns,
+        None,
+        "the columns for the table. Not set: all except Kafka's columns",
     ),
     Option(
         "columns.value",
         "value_columns",
-        _names,
+        _columns,
         None,
         "the columns of the JSON in the record's value. Not set: the table's columns, if no column is called value",
     ),
