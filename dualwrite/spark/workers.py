@@ -50,7 +50,7 @@ try again later, and needs no executors meanwhile."""
 _STREAM = "sql.streaming.queryId"
 """A property of the thread that runs a micro-batch."""
 WRITTEN_TWICE = "a restarted query runs its last batch again, which would be written twice"
-"""Why a write in ``foreachBatch`` needs a number."""
+"""Why a whole batch in ``foreachBatch`` needs a number."""
 
 
 class Worker(NamedTuple):
@@ -168,14 +168,14 @@ def is_micro_batch(df: "DataFrame") -> bool:
     return bool(df.sparkSession.sparkContext.getLocalProperty(_STREAM))
 
 
-def require_number(df: "DataFrame", batch_id: int | None, advice: str) -> None:
+def require_number(df: "DataFrame", batch_id: int | None, why: str) -> None:
     """Refuse a write without a number in ``foreachBatch``.
 
-    :param advice: what the user can do, for the message.
+    :param why: the message: the reason, and what the user can do.
     :raises ConfigurationError: if there is none.
     """
     if batch_id is None and is_micro_batch(df):
-        raise ConfigurationError(f"{WRITTEN_TWICE}: {advice}")
+        raise ConfigurationError(why)
 
 
 def require_shared(options: WriteOptions, master: str) -> None:

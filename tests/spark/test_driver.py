@@ -135,15 +135,17 @@ def test_a_database_file_is_refused_on_a_cluster(sqlite: Engine, write: str) -> 
         WRITES[write](df, **keywords(sqlite))
 
 
-WITHOUT_A_NUMBER: dict[str, Callable[..., object]] = {"partitions": partition_writer, "whole batch": driver.write_batch}
-
-
-@pytest.mark.parametrize("write", WITHOUT_A_NUMBER)
-def test_a_micro_batch_without_its_number_is_refused(sqlite: Engine, write: str) -> None:
-    """All of them would be written under one number, or the last one twice."""
+@pytest.mark.parametrize(
+    ("write", "said"),
+    [
+        (partition_writer, r"every micro-batch would be batch 0 of the job: use foreachBatch\(batch_writer"),
+        (driver.write_batch, r"its last batch again, which would be written twice: call write_batch\(df, batch_id"),
+    ],
+)
+def test_a_micro_batch_without_its_number_is_refused(sqlite: Engine, write: Any, said: str) -> None:
     df: Any = FakeFrame(schema(**COLUMNS), [], streams=True)
-    with pytest.raises(ConfigurationError, match="a restarted query runs its last batch again, which would be written"):
-        WITHOUT_A_NUMBER[write](df, **keywords(sqlite))
+    with pytest.raises(ConfigurationError, match=said):
+        write(df, **keywords(sqlite))
 
 
 @pytest.mark.parametrize(("run_timeout", "seconds"), [(10, 10.0), (3600, 54.0)])

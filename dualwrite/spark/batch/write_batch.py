@@ -15,6 +15,7 @@ from dualwrite.spark.batch.whole_batch import WholeBatch, job_of
 from dualwrite.spark.error_translation import as_raised_in_the_task
 from dualwrite.spark.plan.options import options_of
 from dualwrite.spark.workers import (
+    WRITTEN_TWICE,
     first_connection,
     is_micro_batch,
     require_classic,
@@ -62,7 +63,8 @@ def write_batch(
         raise ConfigurationError("the DataFrame is a stream: call this in writeStream.foreachBatch(…)")
     spark = df.sparkSession
     parsed = options_of({**options, "batch_id": batch_id})
-    require_number(df, parsed.batch_id, "call write_batch(df, batch_id, …) with the number that foreachBatch passes")
+    advice = "call write_batch(df, batch_id, …) with the number that foreachBatch passes"
+    require_number(df, parsed.batch_id, f"{WRITTEN_TWICE}: {advice}")
     require_shared(parsed, str(spark.sparkContext.master))
     batch = WholeBatch(parsed, on_step)
     checked = batch.check(df.schema.jsonValue(), str(spark.conf.get(_ZONE)))

@@ -45,6 +45,10 @@ if TYPE_CHECKING:
 
 _PAUSE = 0.2
 """Seconds before a task looks again whether another attempt still writes its partition."""
+_ALL_ONE_BATCH = (
+    "without a batchId every micro-batch would be batch 0 of the job: use foreachBatch(batch_writer(…)), which gives "
+    "each its number"
+)
 _WAITING_ERRORS = (DBAPIError, DatabaseBusyError)
 """Errors that a task gets while another attempt writes its partition."""
 
@@ -222,7 +226,7 @@ def _writer(df: "DataFrame", options: WriteOptions) -> PartitionWriter:
     require_classic(df)
     if df.isStreaming:
         raise ConfigurationError("the DataFrame is a stream: use df.writeStream.foreachBatch(batch_writer(…))")
-    require_number(df, options.batch_id, "use foreachBatch(batch_writer(…)), which gives each batch its number")
+    require_number(df, options.batch_id, _ALL_ONE_BATCH)
     session = df.sparkSession
     require_shared(options, session.sparkContext.master or "")
     plan = plan_of(df.schema.jsonValue(), options, session.conf.get("spark.sql.session.timeZone") or "UTC")
