@@ -381,7 +381,7 @@ def read_config_file(path: Path) -> dict[str, str]:
     :raises ConfigurationError: if the file cannot be read, or is not of that syntax.
     """
     try:
-        properties = parse_properties(path.read_text(encoding="utf-8"))
+        properties = parse_properties(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigurationError(f"config file {path}: {error.strerror}") from None
     except UnicodeDecodeError:

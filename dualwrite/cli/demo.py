@@ -20,6 +20,7 @@ from dualwrite.comparison.job import Comparison, ComparisonJob, Difference, Verd
 from dualwrite.comparison.key_text import shown
 from dualwrite.comparison.topic import read_topic
 from dualwrite.coordinator.rules.producer_names import ProducerName
+from dualwrite.coordinator.sql.dialects.url_text import url_text
 from dualwrite.demo.flights import KEY, MOST_ROWS, create_table, write_flights
 from dualwrite.demo.supervisor import Window, plan, run_to_death, run_to_end
 from dualwrite.demo.victim import VictimTask
@@ -95,7 +96,7 @@ class _Demo:
         """Load the flights despite ``kills`` kills, then compare both sides."""
         self._prepare()
         units = -(-self._rows // self._task.batch_size)
-        database_name = make_url(self._task.database_url).render_as_string()
+        database_name = url_text(make_url(self._task.database_url))
         print(f"1. A broker runs at {self._bootstrap_servers}, a process of its own. The database is {database_name}.")
         print(
             f"2. Loading {self._rows:,} flights into table '{_TABLE}' and topic '{_TOPIC}' in {units} units of work of "

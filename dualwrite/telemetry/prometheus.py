@@ -9,9 +9,9 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from time import perf_counter
-from typing import Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
@@ -63,14 +63,16 @@ class Observable(Protocol):
 
 
 Value = float | dict[str, int]
+Of = TypeVar("Of")
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(Generic[Of]):
     """One metric. Every metric has the label ``application``.
 
     :param name: the name without the prefix.
     :param label: the second label, whose values are the keys of the metric's dict; empty for a plain number.
+    :param read: reads it from a DualWrite, or from its Counters.
     :param total: makes one number of those of several DualWrites of an application.
     """
 
@@ -78,12 +80,11 @@ class Metric:
     kind: str
     label: str
     meaning: str
-    read: Callable[[Observable], Value]
+    read: Callable[[Of], Value]
     total: Callable[[Iterable[float]], float] = sum
 
 
-def _results(dual_write: Observable) -> Value:
-    counters = dual_write.counters
+def _results(counters: Counters) -> Value:
     return {"committed": counters.committed, "rolled_back": counters.rolled_back, "in_doubt": counters.in_doubt}
 
 
@@ -91,29 +92,31 @@ def _slots(usage: Usage) -> Value:
     return {"used": usage.used, "idle": usage.idle, "pending": usage.pending}
 
 
-METRICS = (
+COUNTERS: tuple[Metric[Counters], ...] = (
     Metric("units_total", "counter", "result", "Units of work of this process that have ended.", _results),
     Metric(
         "units_finished_later_total",
         "counter",
         "",
         "Units of work whose Kafka side was left to the background, with any outcome.",
-        lambda dual_write: dual_write.counters.finished_later,
+        lambda counters: counters.finished_later,
     ),
     Metric(
         "recoveries_total",
         "counter",
         "",
         "Successful recoveries of a slot; each use of a slot by a process begins with one.",
-        lambda dual_write: dual_write.counters.recoveries,
+        lambda counters: counters.recoveries,
     ),
     Metric(
         "dead_letters_total",
         "counter",
         "",
         "Records that DeadLetters has put aside in a dead-letter topic.",
-        lambda dual_write: dual_write.counters.dead_letters,
+        lambda counters: counters.dead_letters,
     ),
+)
+GAUGES: tuple[Metric[Observable], ...] = (
     Metric(
         "pending_units",
         "gauge",
@@ -137,11 +140,12 @@ METRICS = (
         max,
     ),
 )
+METRICS: tuple[Metric[Any], ...] = (*COUNTERS, *GAUGES)
 DURATION = "unit_duration_seconds"
 DURATION_MEANING = (
     "Duration of a unit of work by its result, including the wait for a slot; no_slot if it never got one."
 )
-IN_DATABASE = (
+IN_DATABASE: tuple[Metric[Observable], ...] = (
     Metric(
         "application_slots",
         "gauge",
@@ -213,8 +217,9 @@ class DualWriteMetrics:
         self._collector = collector
 
     def watch(self, dual_write: Observable, engine: Engine | None = None) -> None:
-        """Report ``dual_write``, a DualWrite or an AsyncDualWrite, from now on until it is garbage-collected. A second
-        call for it can add the engine. Several of one application are reported together.
+        """Report ``dual_write``, a DualWrite or an AsyncDualWrite, from now on until it is garbage-collected. What it
+        has counted stays in its application's counters. A second call for it can add the engine. Several of one
+        application are reported together.
 
         :param engine: the engine of its database, to report the database's metrics, too. It costs a few queries at each
             scrape.
@@ -222,11 +227,23 @@ class DualWriteMetrics:
         self._collector.watch(dual_write, engine)
 
 
+class _Watched:
+    """A DualWrite as long as it lives, and its counts."""
+
+    def __init__(self, dual_write: Observable) -> None:
+        self.reference = weakref.ref(dual_write)
+        self.application = dual_write.usage.application
+        self.counters = dual_write.counters
+        self.engine: Engine | None = None
+
+
 class _DualWriteCollector(Collector):
     """The metrics of one registry."""
 
     def __init__(self) -> None:
-        self._watched: weakref.WeakKeyDictionary[Observable, Engine | None] = weakref.WeakKeyDictionary()
+        self._watched: list[_Watched] = []
+        self._past: dict[str, Counters] = {}
+        """The counts of the DualWrites that were collected, by application: a counter never falls."""
         self._durations = Histogram(
             PREFIX + DURATION, DURATION_MEANING, ("application", "result"), buckets=BOUNDS, registry=None
         )
@@ -234,10 +251,14 @@ class _DualWriteCollector(Collector):
     def watch(self, dual_write: Observable, engine: Engine | None) -> None:
         """See DualWriteMetrics."""
         with _guard:
-            is_new = dual_write not in self._watched
-            self._watched[dual_write] = engine or self._watched.get(dual_write)
-        if is_new:
-            dual_write.add_observer(_Timer(dual_write.usage.application, self._durations))
+            self._alive()
+            known = next((each for each in self._watched if each.reference() is dual_write), None)
+            watched = known or _Watched(dual_write)
+            watched.engine = engine or watched.engine
+            if known is None:
+                self._watched.append(watched)
+        if known is None:
+            dual_write.add_observer(_Timer(watched.application, self._durations))
 
     def describe(self) -> Iterator[Family]:
         """The metrics without values. The registry calls it."""
@@ -246,25 +267,51 @@ class _DualWriteCollector(Collector):
 
     def collect(self) -> Iterator[Family]:
         """Every metric with its current value. The registry calls it."""
-        with _guard:
-            alive = list(self._watched.items())
         by_application: dict[str, list[tuple[Observable, Engine | None]]] = {}
-        for dual_write, engine in alive:
-            by_application.setdefault(dual_write.usage.application, []).append((dual_write, engine))
-        for metric in METRICS:
-            family = _family(metric)
-            for application, watched in by_application.items():
-                _add(family, application, _together(metric, [metric.read(dual_write) for dual_write, _ in watched]))
-            yield family
+        counters: dict[str, list[Counters]] = {}
+        with _guard:
+            for dual_write, watched in self._alive():
+                by_application.setdefault(watched.application, []).append((dual_write, watched.engine))
+                counters.setdefault(watched.application, []).append(watched.counters)
+            for application, past in self._past.items():
+                counters.setdefault(application, []).append(past)
+        for counter in COUNTERS:
+            yield _reported(counter, counters)
+        living = {name: [dual_write for dual_write, _ in members] for name, members in by_application.items()}
+        for gauge in GAUGES:
+            yield _reported(gauge, living)
         yield from self._durations.collect()
         yield from _of_databases(by_application)
+
+    def _alive(self) -> list[tuple[Observable, _Watched]]:
+        """The DualWrites that live. The counts of the others become part of the past. Call it under the guard."""
+        alive = []
+        for watched in self._watched:
+            dual_write = watched.reference()
+            if dual_write is None:
+                past = self._past.setdefault(watched.application, Counters(threading.Lock()))
+                for field in fields(Counters):
+                    past.add(field.name, getattr(watched.counters, field.name))
+            else:
+                watched.counters = dual_write.counters  # a forked child has its own
+                alive.append((dual_write, watched))
+        self._watched = [watched for _, watched in alive]
+        return alive
 
 
 _guard = threading.Lock()
 _collectors: weakref.WeakKeyDictionary[CollectorRegistry, _DualWriteCollector] = weakref.WeakKeyDictionary()
 
 
-def _together(metric: Metric, values: Sequence[Value]) -> Value:
+def _reported(metric: Metric[Of], by_application: Mapping[str, Iterable[Of]]) -> Family:
+    """``metric`` with a value for each application."""
+    family = _family(metric)
+    for application, members in by_application.items():
+        _add(family, application, _together(metric, [metric.read(member) for member in members]))
+    return family
+
+
+def _together(metric: Metric[Any], values: Sequence[Value]) -> Value:
     """One value for several DualWrites of an application: two samples of one name and labels would contradict."""
     if not metric.label:
         return metric.total(value for value in values if not isinstance(value, dict))
@@ -308,7 +355,7 @@ def _look(engine: Engine, usages: Sequence[Usage]) -> tuple[dict[str, int], int]
     return {"leased": leased, "free": free, "left": left}, len(outcomes(engine, application))
 
 
-def _family(metric: Metric) -> Family:
+def _family(metric: Metric[Any]) -> Family:
     kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
     return kind(PREFIX + metric.name, metric.meaning, labels=["application", metric.label][: 1 + bool(metric.label)])
 

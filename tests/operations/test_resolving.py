@@ -218,6 +218,21 @@ def test_recover_names_a_decided_transaction_whose_owner_may_be_alive(site: Oper
     assert site.visible() == site.stored() == ["one"]
 
 
+@pytest.mark.parametrize("words", [("recover",), ("transactions", "resolve", "--yes")])
+def test_an_application_whose_name_leaves_room_for_its_own_slots_only_is_recovered(
+    site: OperationsSite, words: tuple[str, ...]
+) -> None:
+    site.application = "n" * 253  # slot 63 of the default pool would have 256 characters
+    site.leave("one", pool_size=10)
+    result = site.run(*words, "--application", site.application)
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith(f"{site.slot()}: committed\n")
+    assert site.visible() == site.stored() == ["one"]
+    assert f"ok       two-phase commit: enabled and permitted (asked as {site.application}-doctor)" in (
+        site.run("doctor", "--application", site.application).out
+    )
+
+
 def test_an_application_that_is_misspelled_is_named_and_no_slot_is_made_for_it(site: OperationsSite) -> None:
     nobody = site.run("recover", "--application", "ordres")
     assert nobody.err == ("dualwrite: application 'ordres' has no slot in this database; no application has\n")

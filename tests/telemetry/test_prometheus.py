@@ -16,7 +16,7 @@ from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.sql.tables import kafka_transaction_outcome
 from dualwrite.errors import NoFreeSlotError
 from dualwrite.telemetry.prometheus import DURATION, IN_DATABASE, METRICS, PREFIX, DualWriteMetrics
-from tests.support.coordinator.event_table import expire_leases
+from tests.support.coordinator.event_table import CONFIG, expire_leases
 from tests.support.coordinator.fake_kafka import FakeKafka, Fault
 
 Make = Callable[..., DualWrite]
@@ -153,6 +153,30 @@ def test_a_closed_dual_write_is_no_longer_reported(
     del dual_write
     gc.collect()
     assert 'dualwrite_pool_size{application="orders"}' not in told(registry)
+
+
+def test_counters_do_not_fall_if_one_of_several_dual_writes_is_collected(
+    make: Make, metrics: DualWriteMetrics, registry: CollectorRegistry, engine: Engine
+) -> None:
+    """Prometheus takes a counter that falls for one that began again, and adds what is left a second time."""
+    staying = make()
+    metrics.watch(staying)
+    write(staying)
+    staying.close()
+    passing = DualWrite(engine, CONFIG, application="orders", participant=FakeKafka().participant)
+    metrics.watch(passing)
+    write(passing)
+    committed = 'dualwrite_units_total{application="orders",result="committed"}'
+    assert told(registry)[committed] == 2
+    write(passing)
+    passing.close()
+    del passing
+    gc.collect()
+    for _ in range(2):
+        said = told(registry)
+        assert said[committed] == 3, "with what was counted after the last scrape"
+        assert said['dualwrite_recoveries_total{application="orders"}'] == 2
+        assert said['dualwrite_pool_size{application="orders"}'] == 1
 
 
 def test_a_second_object_adds_to_the_metrics_of_its_registry(

@@ -32,7 +32,8 @@ class TwoPhaseProducer(BaseProducer):
     callback's error and an interrupt, and also an interrupt of poll. Only an argument of a wrong type or value leaves
     the transaction unharmed. After an error of init, commit, abort or complete, call close() and make a new producer:
     its init_transactions(keep_prepared_txn=True) and complete_transaction(state) end the transaction. After
-    FencedError, another process has the transactional id.
+    FencedError, another process has the transactional id; if the commit raised it, the transaction may be committed all
+    the same, so do not run the unit again.
 
     Differences from confluent_kafka.Producer: init, send_offsets, commit and abort take no timeout; produce and flush
     raise the error that ended the transaction; a delivery callback gets a DualWriteError.

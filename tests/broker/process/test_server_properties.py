@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dualwrite.broker.config import BrokerOptions
+from dualwrite.broker.config import BrokerOptions, read_config_file
 from dualwrite.broker.embedded import EmbeddedBroker
 from dualwrite.broker.listening import bind_listeners
 from dualwrite.wire.error_codes import ErrorCode
@@ -99,6 +99,12 @@ def test_every_setting_that_cannot_be_honoured_has_a_line(properties: Path) -> N
         "unknown broker setting 'remote.log.storage.system.enable': this broker has no tiered storage; remove it",
         "broker setting min.insync.replicas=2: a single node is the one replica in sync",
     ]
+
+
+def test_a_file_may_begin_with_windows_byte_order_mark(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("num.partitions=3\r\nlog.dirs=/data\r\n", encoding="utf-8-sig", newline="")
+    assert read_config_file(file) == {"num.partitions": "3", "log.dirs": "/data"}
 
 
 def test_a_file_that_is_given_as_a_setting_is_told_its_option(properties: Path) -> None:

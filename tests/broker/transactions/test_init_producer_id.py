@@ -200,6 +200,16 @@ def test_an_outdated_expectation_is_fenced(client: RawClient, version: int, erro
     assert identity(init(client, transactional_id, expected=current, version=version)).epoch == current.epoch + 1
 
 
+@pytest.mark.parametrize("version", [3, 5])
+def test_an_outdated_expectation_does_not_abort_the_open_transaction(client: RawClient, version: int) -> None:
+    topic, transactional_id = new_topic(client), unique("tx")
+    first, _, current = (new_producer(client, transactional_id) for _ in range(3))
+    open_transaction(client, transactional_id, current, {(topic, 0): [b"decided"]})
+    assert init(client, transactional_id, expected=first, version=version).error_code != ErrorCode.NONE
+    assert end(client, transactional_id, current).error_code == ErrorCode.NONE
+    assert read_all(client, topic) == [b"decided"]
+
+
 # --- a plain request aborts
 
 
