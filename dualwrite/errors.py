@@ -60,8 +60,8 @@ class FencedError(DualWriteError):
     """Another process has taken over the transactional id, or Kafka has fenced its producer. The unit of work was
     rolled back on both sides; run it again. The first happens to a process that was paused for longer than
     ``lease_timeout``; the second also if the network delivered one of the producer's own requests late. If the error
-    persists, check whether two databases are in use under one application name. Close a producer that you created; if its
-    commit raised this error, it is not known whether the transaction is committed (docs/producing.md)."""
+    persists, check whether two databases are in use under one application name. Close a producer that you created. If
+    its commit raised this error, it is not known whether the transaction is committed (docs/producing.md)."""
 
     retriable = True
 

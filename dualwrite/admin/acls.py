@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dualwrite.admin.arguments import require_acls, require_filter
 from dualwrite.admin.connecting import DEFAULT_TIMEOUT, connected
 from dualwrite.broker.access.acls import (
     Acl,
@@ -48,6 +49,7 @@ def list_acls(
     :raises KafkaRefusedError: SECURITY_DISABLED if the cluster has no authorizer; CLUSTER_AUTHORIZATION_FAILED if
         DESCRIBE on the cluster is not granted.
     """
+    require_filter(found_by)
     call = _request(ApiKey.DESCRIBE_ACLS, APIS[ApiKey.DESCRIBE_ACLS].request(**_filter_fields(found_by)))
     with connected(kafka, timeout) as cluster:
         answer = cluster.persist(lambda deadline: cluster.ask_any(call, deadline))
@@ -65,6 +67,7 @@ def add_acls(kafka: Mapping[str, Any], acls: Sequence[Acl], *, timeout: float = 
     :raises KafkaRefusedError: as :func:`list_acls`, with ALTER on the cluster; for the first that the cluster refuses.
         The others were added.
     """
+    require_acls(acls)
     for acl in acls:
         refusal = acl.refusal()
         if refusal is not None:
@@ -95,6 +98,7 @@ def remove_acls(kafka: Mapping[str, Any], found_by: AclFilter, *, timeout: float
     :raises KafkaRefusedError: as :func:`list_acls`, with ALTER on the cluster.
     :raises AnswerLostError: if the broker did not answer: the ACLs may have been removed.
     """
+    require_filter(found_by)
     request = APIS[ApiKey.DELETE_ACLS].request
     call = _request(
         ApiKey.DELETE_ACLS, request(filters=[request.DeleteAclsFilter(**_filter_fields(found_by))]), repeatable=False

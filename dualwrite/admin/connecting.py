@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from dualwrite.admin.arguments import require_seconds, require_text
 from dualwrite.client.admin.cluster_client import DEFAULT_TIMEOUT as DEFAULT_TIMEOUT
 from dualwrite.client.admin.cluster_client import ClusterClient
 from dualwrite.client.admin.offsets import listed_offsets
@@ -18,7 +19,11 @@ from dualwrite.wire.error_codes import ErrorCode
 
 @contextmanager
 def connected(kafka: Mapping[str, Any], timeout: float = DEFAULT_TIMEOUT) -> Iterator[ClusterClient]:
-    """The brokers of the cluster for the length of the ``with`` block. ``timeout`` is in seconds."""
+    """The brokers of the cluster for the length of the ``with`` block. ``timeout`` is in seconds.
+
+    :raises InputError: if ``timeout`` is no number.
+    """
+    require_seconds(timeout)
     cluster = ClusterClient(ClientSettings.from_config(kafka), timeout=timeout)
     try:
         yield cluster
@@ -32,6 +37,7 @@ def topic_metadata(cluster: ClusterClient, topic: str) -> Message:
     :raises InputError: if it is not a topic's name.
     :raises KafkaRefusedError: if there is no such topic, or it may not be described.
     """
+    require_text(topic=topic)
     if not is_legal_topic(topic):
         raise InputError(f"{topic!r} is not a topic's name")
     (entry,) = cluster.persist(lambda deadline: cluster.described_topics([topic], deadline))

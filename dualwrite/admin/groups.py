@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from dualwrite.admin.arguments import require_indexes, require_text
 from dualwrite.admin.connecting import DEFAULT_TIMEOUT, connected, log_ends, partitions_of
 from dualwrite.admin.group_members import ask_about, described_group, require_success
 from dualwrite.admin.records import count_unread
@@ -40,6 +41,7 @@ def describe_group(
         ``unread``.
     :raises KafkaRefusedError: GROUP_ID_NOT_FOUND, GROUP_AUTHORIZATION_FAILED.
     """
+    require_text(group_id=group_id)
     with connected(kafka, timeout) as cluster:
         group = described_group(cluster, group_id)
         lags = _lags(cluster, group_id, group.members or (), counts)
@@ -52,6 +54,7 @@ def delete_group(kafka: Mapping[str, Any], group_id: str, *, timeout: float = DE
     :raises KafkaRefusedError: GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP if it has members.
     :raises AnswerLostError: if the coordinator did not answer: the group may have been deleted.
     """
+    require_text(group_id=group_id)
     with connected(kafka, timeout) as cluster:
         ask_about(cluster, group_id, group_deletion(group_id), lambda answer: answer.results[0].error_code)
 
@@ -75,6 +78,8 @@ def reset_offsets(
         its id is empty (Kafka would make such a group).
     :raises KafkaRefusedError: if there is no such topic, or READ on the group or the topic is not granted.
     """
+    require_text(group_id=group_id, topic=topic)
+    require_indexes(partitions)
     if not group_id:
         raise InputError("the group's id is empty: name the group")
     with connected(kafka, timeout) as cluster:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, NamedTuple
 
+from dualwrite.admin.arguments import require_indexes, require_integer, require_text
 from dualwrite.admin.connecting import DEFAULT_TIMEOUT, connected, partitions_of
 from dualwrite.admin.open_transactions import transactional_ids
 from dualwrite.admin.starts import start_offsets
@@ -62,6 +63,9 @@ def read_records(
         if a log has a batch that is damaged, or older than format v2.
     :raises KafkaRefusedError: if there is no such topic, or READ is not granted.
     """
+    require_text(topic=topic)
+    require_indexes(partitions)
+    require_integer(limit=limit)
     if limit is not None and limit < 0:
         raise InputError(f"limit {limit}: use 0 or more")
     with connected(kafka, timeout) as cluster:

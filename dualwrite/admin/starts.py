@@ -28,7 +28,7 @@ def start_offsets(
         if start.tzinfo is None or start.timestamp() < 0:
             raise InputError(f"{start.isoformat()}: use a time since 1970 with its zone")
         placed = listed_offsets(cluster, partitions, -((_EPOCH - start) // _MILLISECOND))  # rounded up, and exactly
-    elif isinstance(start, int):
+    elif isinstance(start, int) and not isinstance(start, bool):
         if start < 0:
             raise InputError(f"offset {start}: use 0 or more")
         first = listed_offsets(cluster, partitions, EARLIEST)

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from dualwrite.admin.arguments import require_config, require_integer, require_text, require_texts
 from dualwrite.admin.connecting import DEFAULT_TIMEOUT, connected, log_ends, topic_metadata, with_leader
 from dualwrite.admin.definitions import require_success, settings_of
 from dualwrite.admin.open_transactions import open_transactions
@@ -66,6 +67,9 @@ def create_topic(
     :raises KafkaRefusedError: TOPIC_ALREADY_EXISTS, INVALID_CONFIG and others. The message has the broker's reason.
     :raises AnswerLostError: if the broker did not answer: the topic may have been created.
     """
+    require_text(name=name)
+    require_integer(partitions=partitions, replicas=replicas)
+    require_config(config)
     if not is_legal_topic(name):
         raise InputError(f"{name!r} is not a topic's name: use 1 to 249 letters, digits, '.', '_' and '-'")
     for number, what, most in ((partitions, "partitions", 2**31 - 1), (replicas, "replicas", 2**15 - 1)):
@@ -89,6 +93,7 @@ def delete_topic(
     :raises KafkaRefusedError: UNKNOWN_TOPIC_OR_PARTITION and others.
     :raises AnswerLostError: if the broker did not answer: the topic may have been deleted.
     """
+    require_text(name=name)
     with connected(kafka, timeout) as cluster:
         (answer,) = cluster.ask_once(topic_deletion(name)).responses
     if if_exists and answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -99,6 +104,7 @@ def delete_topic(
 
 def missing_topics(kafka: Mapping[str, Any], names: Collection[str], *, timeout: float = DEFAULT_TIMEOUT) -> list[str]:
     """Those of ``names`` that are no topics, or that the cluster hides from this client."""
+    require_texts(names=names)
     with connected(kafka, timeout) as cluster:
         entries = cluster.persist(lambda deadline: cluster.described_topics(names, deadline)) if names else []
     known = {entry.name for entry in entries if not entry.error_code}
@@ -114,6 +120,7 @@ def describe_topic(kafka: Mapping[str, Any], name: str, *, timeout: float = DEFA
     :raises InputError: if ``name`` is not a topic's name.
     :raises KafkaRefusedError: UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED.
     """
+    require_text(name=name)
     with connected(kafka, timeout) as cluster:
         entry = topic_metadata(cluster, name)
         sizes = _sizes(cluster, name, entry.partitions)
@@ -131,6 +138,7 @@ def describe_partitions(
     kafka: Mapping[str, Any], name: str, *, timeout: float = DEFAULT_TIMEOUT
 ) -> list[PartitionDetails]:
     """As :func:`describe_topic`: the partitions alone, without their sizes."""
+    require_text(name=name)
     with connected(kafka, timeout) as cluster:
         return _partitions(cluster, name, topic_metadata(cluster, name).partitions)
 
