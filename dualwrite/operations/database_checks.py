@@ -13,7 +13,7 @@ from dualwrite.coordinator.sql.dialects.base import ErrorMeaning
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
 from dualwrite.coordinator.sql.engine.shown_url import command_on
-from dualwrite.coordinator.sql.own_tables import ours
+from dualwrite.coordinator.sql.own_tables import ours, schema_of
 from dualwrite.coordinator.sql.tables import (
     dualwrite_database,
     kafka_consumer_offset,
@@ -120,6 +120,8 @@ def check_permissions(engine: Engine) -> Iterator[Finding]:
                     read_only.append(refusal.reason)
                 else:
                     refused[f"{verb} on {table.name}"] = refusal.reason
+        with connection.begin():
+            refused.update(_unusable_sequences(connection))
     for name, reason in missing.items():
         yield failure("permissions", f"{name}: {reason}", _upgrade(engine))
     if read_only:
@@ -156,6 +158,14 @@ def check_clock(engine: Engine) -> Iterator[Finding]:
 
 def _upgrade(engine: Engine) -> str:
     return command_on(engine, "db upgrade")
+
+
+def _unusable_sequences(connection: Connection) -> Iterator[tuple[str, str]]:
+    """The missing rights on sequences, each with its consequence. No statement on no row finds them."""
+    unusable = database_of(connection.dialect).unusable_sequences
+    for table, _ in _NEEDED:
+        for sequence in unusable(connection, table.name, schema_of(connection)):
+            yield f"USAGE on sequence {sequence}", f"without it no row can be added to {table.name}"
 
 
 class _Refusal(NamedTuple):

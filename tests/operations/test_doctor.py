@@ -267,6 +267,29 @@ def test_a_role_without_the_right_to_update(postgresql_url: str, broker: KafkaBr
     assert not any(message.startswith("INSERT on kafka_transaction_state") for message in refused)
 
 
+@pytest.mark.postgresql
+def test_a_role_without_the_right_to_the_sequence(postgresql_url: str, broker: KafkaBroker) -> None:
+    """Rights on the tables suffice until an outcome has to be put on record."""
+    site = OperationsSite(postgresql_url, broker)
+    with site.engine.begin() as connection:
+        connection.execute(text("DROP ROLE IF EXISTS app"))
+        connection.execute(text("CREATE ROLE app LOGIN"))
+        connection.execute(text("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO app"))
+    app = create_engine(make_url(postgresql_url).set(username="app"))
+    (found,) = [finding for finding in findings(site, app) if finding.check == "permissions"]
+    grant = found.advice.partition(" to the user")[0]
+    with site.engine.begin() as connection:
+        connection.execute(text(f"{grant} TO app"))
+    (then,) = [finding for finding in findings(site, app) if finding.check == "permissions"]
+    app.dispose()
+    with site.engine.begin() as connection:
+        connection.execute(text("DROP OWNED BY app"))
+        connection.execute(text("DROP ROLE app"))
+    site.close()
+    assert (found.level, then.level) == (Level.FAILURE, Level.OK)
+    assert grant == "GRANT USAGE on sequence kafka_transaction_outcome_id_seq"
+
+
 @pytest.mark.mariadb
 def test_a_login_called_readonly_lacks_rights_and_the_database_takes_writes(
     mariadb_url: str, broker: KafkaBroker

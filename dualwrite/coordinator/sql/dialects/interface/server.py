@@ -85,6 +85,10 @@ class DatabaseServer:
         """Uses of the driver that do not work through a pooler, such as prepared statements."""
         return []
 
+    def unusable_sequences(self, connection: Connection, table: str, schema: str | None) -> list[str]:
+        """The sequences that number the rows of ``table``, and that this login may not use, although it may insert."""
+        return []
+
     def missing_timeouts(self, connection: Connection) -> Iterator[MissingTimeout]:
         """Missing timeouts of the driver and of the server: without them a frozen server, or a network that drops all
         packets, blocks a unit of work for ever. Not used if the database :attr:`is_file`."""

@@ -192,6 +192,10 @@ class Postgresql(Database):
         """Prepared statements behind a pooler; see settings.py."""
         return settings.pooling(connection)
 
+    def unusable_sequences(self, connection: Connection, table: str, schema: str | None) -> list[str]:
+        """Sequences without USAGE; see settings.py."""
+        return settings.unusable_sequences(connection, table, schema)
+
     def missing_timeouts(self, connection: Connection) -> Iterator[MissingTimeout]:
         """See timeouts.py."""
         yield from missing_timeouts(connection)

@@ -49,6 +49,22 @@ def durability_gaps(connection: Connection) -> list[DurabilityGap]:
     return gaps
 
 
+_UNUSABLE_SEQUENCES = text(
+    "SELECT s.oid::pg_catalog.regclass::text FROM pg_catalog.pg_depend AS d "
+    "JOIN pg_catalog.pg_class AS s ON s.oid = d.objid AND s.relkind = 'S' "
+    "JOIN pg_catalog.pg_class AS t ON t.oid = d.refobjid "
+    "JOIN pg_catalog.pg_namespace AS n ON n.oid = t.relnamespace "
+    "WHERE d.deptype = 'a' AND t.relname = :name AND n.nspname = :schema "
+    "AND NOT pg_catalog.has_sequence_privilege(s.oid, 'USAGE, UPDATE')"
+)
+"""The sequences of serial columns, for whose default a right on the table does not suffice."""
+
+
+def unusable_sequences(connection: Connection, table: str, schema: str | None) -> list[str]:
+    """The sequences behind the columns of ``table`` that this role may not use."""
+    return list(connection.scalars(_UNUSABLE_SEQUENCES, {"name": table, "schema": schema}))
+
+
 def pooling(connection: Connection) -> list[DurabilityGap]:
     """Detect a driver that prepares statements behind a pooler.
 
