@@ -128,6 +128,10 @@ def _terminate_slot(
             if recorded is not None:
                 records.withdraw(recorded, lease, decided.row_state)
             raise
+        except BaseException as error:
+            if recorded is not None:
+                records.log_unanswered(lease, decided.row_state, error)
+            raise
         finished = True
     finally:
         registry.give_back([lease], finished=finished)

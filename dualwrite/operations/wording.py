@@ -15,6 +15,8 @@ from dualwrite.operations.views import RowView, Situation, TransactionView
 
 _FORETOLD = {Outcome.COMMITTED: "commit", Outcome.ABORTED: "abort", Outcome.NOTHING: "nothing to do"}
 """Recovery's actions by their outcomes, in a few words. A heuristic outcome has its own name."""
+_MOST_RANGES = 20
+"""The most ranges of numbers in a line."""
 
 
 def owner(row: RowView) -> str:
@@ -72,10 +74,14 @@ def recorded(group: HeuristicGroup[HeuristicOutcome]) -> str:
 
 
 def _numbers(ids: Sequence[int]) -> str:
-    """``ids``, which are in order: their range, or a few of them if there are gaps."""
-    if ids[-1] - ids[0] == len(ids) - 1:
-        return f"{ids[0]} to {ids[-1]}"
-    return named([str(each) for each in ids])
+    """``ids``, which are in order, as ranges: an operator who acknowledges one range with a gap would acknowledge what
+    other causes have left in the gap."""
+    ranges: list[range] = []
+    for number in ids:
+        is_next = bool(ranges) and ranges[-1].stop == number
+        start = ranges.pop().start if is_next else number
+        ranges.append(range(start, number + 1))
+    return named([f"{each[0]} to {each[-1]}" if len(each) > 1 else f"{each[0]}" for each in ranges], _MOST_RANGES)
 
 
 def plan_line(intention: Intention) -> str:

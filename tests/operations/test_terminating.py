@@ -215,7 +215,7 @@ def test_a_refusal_of_kafkas_leaves_no_heuristic_outcome(site: OperationsSite, m
 
 @pytest.mark.parametrize("error", [KafkaUnavailableError("no answer"), KeyboardInterrupt()])
 def test_a_transaction_on_record_as_aborted_is_never_committed(
-    site: OperationsSite, monkeypatch: pytest.MonkeyPatch, error: BaseException
+    site: OperationsSite, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
     """An operator produces the lost records on record again: there must not be two of each."""
     site.leave("one")
@@ -224,6 +224,10 @@ def test_a_transaction_on_record_as_aborted_is_never_committed(
         with pytest.raises(type(error)):
             terminate(site.engine, site.broker.client_config, site.slot())
     assert len(site.outcomes()) == 1
+    reason = str(error) or "KeyboardInterrupt"
+    assert f"Kafka has aborted it is not known ({reason}); if it has not, recovery aborts it. It is on record" in (
+        caplog.text
+    ), "the error alone would say that nothing was done"
     assert site.run("recover", "--application", site.application).code == 0
     assert (site.visible(), site.stored(), len(site.outcomes())) == ([], ["one"], 1)
 

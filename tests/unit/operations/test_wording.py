@@ -9,10 +9,21 @@ from sqlalchemy import create_engine
 from dualwrite.coordinator.recovery.forecast import Forecast
 from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.rules.slot_rules import SlotRow, SlotStatus
+from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome
 from dualwrite.ids import PreparedTxnState, ProducerIdentity, TopicPartition
+from dualwrite.operations.groups import grouped_records
 from dualwrite.operations.resolving import Intention
 from dualwrite.operations.views import KafkaView, RowView, TransactionView
-from dualwrite.operations.wording import described, foretold, is_to_end, owner, plan_line, recovery, termination_meaning
+from dualwrite.operations.wording import (
+    described,
+    foretold,
+    is_to_end,
+    owner,
+    plan_line,
+    recorded,
+    recovery,
+    termination_meaning,
+)
 
 NOW = datetime(2026, 1, 2, tzinfo=timezone.utc)
 OURS, OTHER = ProducerIdentity(7, 3), ProducerIdentity(7, 4)
@@ -73,3 +84,19 @@ def test_the_meaning_of_a_termination_follows_from_the_decision() -> None:
     assert termination_meaning(view(replace(row(), is_new=True)), engine).startswith("No unit of work of this database")
     assert termination_meaning(view(row()), None).startswith("Its database's decision is unknown")
     assert described(view(row())) == "7:3, in 2 partitions"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "shown"),
+    [
+        ([11], "11"),
+        ([11, 12, 13], "11 to 13"),
+        ([*range(11, 20), *range(21, 44), 60], "11 to 19, 21 to 43, 60"),
+        (list(range(1, 61, 2)), ", ".join(map(str, range(1, 41, 2))) + " and 10 more"),
+    ],
+)
+def test_outcomes_of_one_cause_are_shown_with_all_their_numbers(numbers: list[int], shown: str) -> None:
+    """A range with a gap would acknowledge what another cause has left there."""
+    found = [HeuristicOutcome(n, "a-0", "7:3", Outcome.HEURISTIC_COMMIT, "why", NOW, None, None) for n in numbers]
+    (group,) = grouped_records(found)
+    assert recorded(group).startswith(f"heuristic commit {shown}, found ")
