@@ -15,6 +15,7 @@ from dualwrite.operations.copies import reason_to_leave
 from dualwrite.operations.doctor import examine
 from dualwrite.operations.findings import Finding
 from dualwrite.operations.listing import inspector, list_transactions, views_of
+from dualwrite.operations.resolving import unknown_application
 from dualwrite.operations.rows import state_rows
 from dualwrite.operations.spark_runs import OpenRun, open_runs
 from dualwrite.operations.views import OPEN_STATES, RowView, TransactionView
@@ -58,10 +59,12 @@ class BothLook:
     """Both sides, compared.
 
     :param obstacle: why recovery does nothing in this database, which is a copy; empty if it works.
+    :param unknown: that the console's application has no slot here, and which applications have; empty if it has one.
     """
 
     views: tuple[TransactionView, ...]
     obstacle: str
+    unknown: str = ""
 
 
 def look_at_database(place: Place) -> DatabaseLook:
@@ -110,7 +113,10 @@ def look_at_both(place: Place) -> BothLook:
     require_answer(place.kafka)
     obstacle = reason_to_leave(place.engine, place.kafka)
     views = list_transactions(place.engine, place.kafka, application=place.application, foretells=not obstacle)
-    return BothLook(tuple(views), obstacle)
+    unknown = ""
+    if place.application is not None and all(view.row is None for view in views):
+        unknown = unknown_application(place.engine, place.application)
+    return BothLook(tuple(views), obstacle, unknown)
 
 
 def require_answer(kafka: Mapping[str, Any]) -> None:

@@ -39,7 +39,7 @@ class Light(Enum):
     GREEN = "green"
     RED = "red"
     GREY = "grey"
-    """Not known yet: the first look is in progress."""
+    """Not known: the first look is in progress, or the application has no slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def content(answers: Mapping[str, LookAnswer], *, now: datetime, long_seconds: f
     )
     lines = sorted((_line(view, both is not None, kafka, now) for view in views), key=lambda line: not line.is_bad)
     return Content(
-        _sentence(cards, views, troubles, now, is_compared=both is not None),
+        _sentence(cards, views, troubles, now, both),
         troubles,
         tuple(cards[:MOST_NEEDS]),
         max(0, len(cards) - MOST_NEEDS),
@@ -204,9 +204,9 @@ def _sentence(
     views: Sequence[TransactionView],
     troubles: Sequence[str],
     now: datetime,
-    *,
-    is_compared: bool,
+    both: BothLook | None,
 ) -> Sentence:
+    is_compared, unknown = both is not None, "" if both is None else both.unknown
     counts: dict[str, int] = {}
     for card in cards:
         counts[card.kind] = counts.get(card.kind, 0) + max(1, card.count)
@@ -222,7 +222,8 @@ def _sentence(
     elif is_compared:
         words.append("no open transaction")
     silent = [trouble.partition(":")[0] for trouble in troubles]
-    return Sentence(Light.RED if cards or troubles else Light.GREEN, "; ".join([", ".join(words), *silent]))
+    light = Light.RED if cards or troubles else Light.GREY if unknown else Light.GREEN
+    return Sentence(light, "; ".join([", ".join(words), *silent, *([unknown] if unknown else [])]))
 
 
 def _has_plural(kind: str) -> bool:

@@ -1,12 +1,13 @@
 """The looks at a real broker and a real database: what waits behind a transaction, Spark's runs, the doctor."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from sqlalchemy import insert
 
 from dualwrite.console.lag import MOST_GROUPS, WaitingGroup, look_at_lag
-from dualwrite.console.looks import Place, look_at_findings, look_at_kafka, look_at_spark
+from dualwrite.console.looks import Place, look_at_both, look_at_findings, look_at_kafka, look_at_spark
 from dualwrite.coordinator.sql.tables import spark_run
 from dualwrite.ids import TopicPartition
 from dualwrite.operations.findings import Level
@@ -40,6 +41,16 @@ def commit_offset(site: OperationsSite, group: str) -> None:
     """Let ``group`` have read the topic to its last stable offset."""
     done = site.run("groups", "reset-offsets", group, "--topic", site.topic, "--to", "end", "--yes", db=False)
     assert done.code == 0, done.err
+
+
+def test_an_application_without_a_slot_is_named_with_those_that_have_some(site: OperationsSite, place: Place) -> None:
+    assert "has no slot in this database; no application has" in look_at_both(place).unknown
+    site.write("one")
+    assert look_at_both(place).unknown == ""
+    other = replace(place, application="ordres")
+    assert look_at_both(other).unknown == (
+        f"application 'ordres' has no slot in this database; those that have: {site.application}"
+    )
 
 
 def test_a_held_back_partition_names_the_transaction_and_the_groups_that_wait(

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from dualwrite.console.looks import BothLook
 from dualwrite.console.needs import IN_DOUBT
 from dualwrite.console.page import BOTH, DATABASE, DOCTOR, KAFKA, MOST_NEEDS, MOST_SLOTS, Light, seconds_text
 from dualwrite.console.watching import LookAnswer
@@ -23,6 +24,14 @@ def test_without_a_problem_the_sentence_is_green_and_names_the_oldest_open_trans
         answers([WORKING, view_of(SlotStatus.FREE, kafka_view("CompleteCommit", None), name="a-1")])
     ).sentence
     assert (sentence.light, sentence.text) == (Light.GREEN, "0 in doubt, oldest open transaction 0.4 s")
+
+
+def test_the_page_of_an_application_without_a_slot_is_not_green() -> None:
+    known = answers()
+    known[BOTH] = replace(known[BOTH], value=BothLook((), "", "application 'ordres' has no slot in this database"))
+    sentence = shown(known).sentence
+    assert sentence.light is Light.GREY
+    assert sentence.text.endswith("no open transaction; application 'ordres' has no slot in this database")
 
 
 def test_without_an_open_transaction_the_sentence_says_so() -> None:
