@@ -87,15 +87,23 @@ def reset_offsets(
         after = start_offsets(cluster, chosen, start, committed=True)
         before = _offsets(_committed(cluster, group_id, stable=False))
         changes = [OffsetChange(partition, before.get(partition), after[partition]) for partition in chosen]
-        if dry_run:
-            return changes
-        call = commit_offsets(group_id, [CommittedOffset(*change.partition, change.after) for change in changes])
-        answer = cluster.ask_group_coordinator(group_id, call, _first_code)
-        code = _first_code(answer)
-        if code == ErrorCode.UNKNOWN_MEMBER_ID:
-            raise InputError(f"group {group_id!r} has members: stop its consumers first")
-        require_success(ApiKey.OFFSET_COMMIT, group_id, code)
+        if not dry_run:
+            _move(cluster, group_id, changes)
         return changes
+
+
+def apply_reset(
+    kafka: Mapping[str, Any], group_id: str, changes: Collection[OffsetChange], *, timeout: float = DEFAULT_TIMEOUT
+) -> None:
+    """Make ``changes``, which ``reset_offsets(…, dry_run=True)`` has returned. Another call with "end" would also skip
+    what was written since the person has seen them.
+
+    :raises InputError: if the group has members.
+    :raises KafkaRefusedError: as :func:`reset_offsets`.
+    """
+    require_text(group_id=group_id)
+    with connected(kafka, timeout) as cluster:
+        _move(cluster, group_id, changes)
 
 
 def stable_offsets(
@@ -114,6 +122,14 @@ def stable_offsets(
         return {group_id: {} for group_id in group_ids}
     with connected(kafka, timeout) as cluster:
         return {group_id: _committed(cluster, group_id, partitions, stable=True) for group_id in group_ids}
+
+
+def _move(cluster: ClusterClient, group_id: str, changes: Iterable[OffsetChange]) -> None:
+    call = commit_offsets(group_id, [CommittedOffset(*change.partition, change.after) for change in changes])
+    code = _first_code(cluster.ask_group_coordinator(group_id, call, _first_code))
+    if code == ErrorCode.UNKNOWN_MEMBER_ID:
+        raise InputError(f"group {group_id!r} has members: stop its consumers first")
+    require_success(ApiKey.OFFSET_COMMIT, group_id, code)
 
 
 def _listed(cluster: ClusterClient) -> list[GroupListing]:

@@ -1,5 +1,8 @@
 """Consumer groups by function and by command: their lag, members and offsets, on a real broker."""
 
+import io
+from typing import Any
+
 import pytest
 
 from dualwrite.admin import records
@@ -167,6 +170,27 @@ def test_a_reset_is_shown_before_it_is_done(site: AdminSite, group: str) -> None
     consumer = site.consumer(group, topic)
     assert [message.key() for message in consumer.consume(1, PATIENCE)] == [b"b"]
     consumer.close()
+
+
+def test_a_reset_skips_nothing_that_is_written_before_the_answer(
+    site: AdminSite, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = site.topic()
+    site.plain(topic, "shown")
+
+    class SlowPerson(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+        def readline(self, *_: Any) -> str:
+            site.plain(topic, "later")
+            return "y\n"
+
+    monkeypatch.setattr("sys.stdin", SlowPerson())
+    done = site.run("groups", "reset-offsets", group, "--topic", topic, "--to", "end")
+    assert (done.code, done.out.splitlines()[1].split()) == (0, [topic, "0", "-", "1"])
+    (lag,) = describe_group(site.config, group).lags
+    assert (lag.committed, lag.unread) == (1, 1)
 
 
 def test_the_question_before_a_reset_says_if_the_group_has_no_offset_there(site: AdminSite, group: str) -> None:

@@ -76,10 +76,11 @@ def _describe(arguments: argparse.Namespace) -> int:
 def _reset(arguments: argparse.Namespace) -> int:
     """Show what changes, and change it after a yes."""
     config = reached_cluster(cluster_config(arguments))
-    from dualwrite.admin.groups import reset_offsets
+    from dualwrite.admin.groups import apply_reset, reset_offsets
 
-    whose = arguments.group, arguments.topic, arguments.to
-    changes = reset_offsets(config, *whose, partitions=arguments.partitions, dry_run=True)
+    changes = reset_offsets(
+        config, arguments.group, arguments.topic, arguments.to, partitions=arguments.partitions, dry_run=True
+    )
     if not arguments.json:
         lines = table(("TOPIC", "PARTITION", "BEFORE", "AFTER"), [_change_line(change) for change in changes])
         print("\n".join(lines), flush=True)
@@ -87,7 +88,7 @@ def _reset(arguments: argparse.Namespace) -> int:
         new = "" if any(change.before is not None for change in changes) else ", which has none in this topic yet"
         name = printable(arguments.group)
         require_confirmation(arguments, f"move {counted(len(changes), 'offset')} of group {name}{new}")
-        changes = reset_offsets(config, *whose, partitions=arguments.partitions)
+        apply_reset(config, arguments.group, changes)
     if arguments.json:
         moved = [{**place(change.partition), "before": change.before, "after": change.after} for change in changes]
         print_json({"dry_run": arguments.dry_run, "partitions": moved})
