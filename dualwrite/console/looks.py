@@ -15,6 +15,7 @@ from dualwrite.operations.copies import reason_to_leave
 from dualwrite.operations.doctor import examine
 from dualwrite.operations.findings import Finding
 from dualwrite.operations.listing import inspector, list_transactions, views_of
+from dualwrite.operations.replays import awaiting_replay
 from dualwrite.operations.resolving import unknown_application
 from dualwrite.operations.rows import state_rows
 from dualwrite.operations.spark_runs import OpenRun, open_runs
@@ -40,10 +41,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseLook:
-    """The database alone: the rows of its slots, and the heuristic outcomes that are not acknowledged."""
+    """The database alone: the rows of its slots, and the heuristic outcomes that are not acknowledged.
+
+    :param awaiting_replay: the numbers of the outcomes whose records are kept for a replay.
+    """
 
     rows: Mapping[str, RowView]
     outcomes: tuple[HeuristicOutcome, ...]
+    awaiting_replay: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,8 @@ def look_at_database(place: Place) -> DatabaseLook:
     :raises DualWriteError: if it does not answer, or has no tables; also SQLAlchemyError.
     """
     rows = state_rows(place.engine, application=place.application)
-    return DatabaseLook(rows, tuple(outcomes(place.engine, place.application)))
+    found = tuple(outcomes(place.engine, place.application))
+    return DatabaseLook(rows, found, tuple(awaiting_replay(place.engine, found)))
 
 
 def look_at_kafka(place: Place) -> KafkaLook:

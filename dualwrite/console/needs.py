@@ -1,6 +1,6 @@
 """What needs a person: heuristic outcomes, hazards and transactions in doubt, each with the evidence of both sides."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -10,6 +10,7 @@ from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome
 from dualwrite.operations.findings import Finding, Level
 from dualwrite.operations.groups import grouped_forecasts, grouped_records
 from dualwrite.operations.phrases import counted
+from dualwrite.operations.replays import replay_advice
 from dualwrite.operations.views import (
     KafkaView,
     Situation,
@@ -69,6 +70,7 @@ def needs(
     views: Sequence[TransactionView],
     recorded: Sequence[HeuristicOutcome],
     *,
+    awaiting_replay: Collection[int] = (),
     obstacle: str,
     now: datetime,
     long_seconds: float,
@@ -76,12 +78,13 @@ def needs(
 ) -> list[Card]:
     """The cards, the gravest first.
 
+    :param awaiting_replay: the numbers of those of ``recorded`` whose records are kept for a replay.
     :param obstacle: why recovery does nothing in this database; empty if it works.
     :param long_seconds: a transaction that is open for longer is reported, although its owner is alive.
     """
     cards = _CardMaker({view.transactional_id: view for view in views}, now, commands)
     return [
-        *cards.of_records(recorded),
+        *cards.of_records(recorded, awaiting_replay),
         *([Card(HAS_COPY, "this database", 0, "a copy", "", "recovery does nothing", obstacle)] if obstacle else []),
         *cards.of_forecasts(views),
         *cards.in_doubt(views, obstacle),
@@ -145,12 +148,13 @@ class _CardMaker:
         self._now = now
         self._commands = commands
 
-    def of_records(self, recorded: Iterable[HeuristicOutcome]) -> Iterator[Card]:
+    def of_records(self, recorded: Iterable[HeuristicOutcome], awaiting_replay: Collection[int]) -> Iterator[Card]:
         """Heuristic outcomes on record, which were not acknowledged."""
         for group in grouped_records(recorded):
             first = group.members[0]
             numbers = [each.id for each in group.members]
             view = self._by_name.get(first.transactional_id)
+            kept = [number for number in numbers if number in awaiting_replay]
             yield Card(
                 group.outcome.value,
                 group.slots,
@@ -160,7 +164,7 @@ class _CardMaker:
                 else counted(len(group.members), "unit") + " of work",
                 "" if view is None else f"now {kafka_evidence(view.kafka)}",
                 f"on record as {named([str(number) for number in numbers])}, found at {moment_text(first.found_at)}",
-                group.detail,
+                f"{group.detail}. Besides, {replay_advice(kept)}" if kept else group.detail,
                 (
                     OfferedAction(
                         "acknowledge", tuple(map(str, numbers[:MOST_TARGETS])), self._commands.acknowledge(numbers)

@@ -105,6 +105,7 @@ def content(answers: Mapping[str, LookAnswer], *, now: datetime, long_seconds: f
     cards += needs(
         views if both is not None else (),
         recorded,
+        awaiting_replay=() if database is None else database.awaiting_replay,
         obstacle=obstacle,
         now=now,
         long_seconds=long_seconds,

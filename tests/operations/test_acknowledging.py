@@ -29,6 +29,19 @@ def test_an_outcome_is_listed_until_it_is_acknowledged(any_place: OperationsSite
     assert len(any_place.outcomes()) == 1, "The outcome stays on record"
 
 
+def test_an_outcome_that_the_application_replays_is_listed_as_such(any_place: OperationsSite) -> None:
+    """An operator who produces its records by hand, and acknowledges it later, may double them."""
+    any_place.leave("one", two_phase="resume", replay=True)
+    assert any_place.run("transactions", "terminate", any_place.slot(), "--yes").code == 1
+    listed = any_place.run("transactions", "list")
+    assert "the records of 1 outcome (1) are kept: an application with replay=True produces" in listed.out
+    assert any_place.run("transactions", "list", "--json").json()["awaiting_replay"] == [1]
+    any_place.dual_write(two_phase="resume", replay=True).recover()
+    assert any_place.visible() == ["one"]
+    assert any_place.run("transactions", "list", "--json").json()["awaiting_replay"] == []
+    assert "are kept" not in any_place.run("transactions", "list").out
+
+
 def test_a_range_is_acknowledged_at_once(site: OperationsSite) -> None:
     for value in ("one", "two", "three"):
         terminated(site, value)

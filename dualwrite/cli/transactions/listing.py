@@ -20,6 +20,7 @@ from dualwrite.errors import DualWriteError, InputError
 from dualwrite.operations.copies import reason_to_leave
 from dualwrite.operations.groups import grouped_forecasts, grouped_records, unclear
 from dualwrite.operations.listing import list_transactions
+from dualwrite.operations.replays import awaiting_replay, replay_advice
 from dualwrite.operations.resolving import unknown_application
 from dualwrite.operations.views import Situation, TransactionView, foreign_cluster_message, used_elsewhere_message
 from dualwrite.operations.wording import recorded
@@ -97,15 +98,18 @@ def _look(arguments: argparse.Namespace) -> tuple[str, int]:
             if arguments.watch is None:
                 raise InputError(nothing)
         found = outcomes(engine, arguments.application)
+        kept = awaiting_replay(engine, found)
     code = 1 if found or obstacle or grouped_forecasts(views) else 0
     if arguments.json:
         document = {
             "transactions": [as_json(view) for view in views],
             "outcomes": [asdict(item) for item in found],
+            "awaiting_replay": kept,
             "obstacle": obstacle or None,
         }
         return as_json_text(document, is_line=arguments.watch is not None), code
-    return "\n".join(map(printable, _lines(views, obstacle, found, nothing))), code
+    lines = [*_lines(views, obstacle, found, nothing), *([replay_advice(kept)] if kept else [])]
+    return "\n".join(map(printable, lines)), code
 
 
 def _lines(

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Engine, and_, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, Engine, Select, and_, delete, func, insert, or_, select, update
 
 from dualwrite.coordinator.ports.kafka import KafkaParticipant
 from dualwrite.coordinator.process.this_process import THIS_PROCESS
@@ -49,7 +49,22 @@ _IS_OF = and_(
 )
 """That the records are those of the outcome's unit of work."""
 
+_NEWEST = func.max(outcomes.c.id)  # of a cluster that has begun anew there may be an older one of that name
+
 _LOG = logging.getLogger("dualwrite")
+
+
+def lost_units() -> Select[Any]:
+    """Selects the units of work that are to be replayed: the slot, the number of the outcome, and of the first and the
+    last kept record."""
+    return (
+        select(records.c.transactional_id, _NEWEST, func.min(records.c.number), func.max(records.c.number))
+        .join(outcomes, _IS_OF)
+        .join(states, states.c.transactional_id == records.c.transactional_id)
+        .where(outcomes.c.outcome == Outcome.HEURISTIC_ABORT.value, outcomes.c.acknowledged_at.is_(None))
+        .where(states.c.prepared_txn_state != records.c.prepared_txn_state)  # what that names was not aborted
+        .group_by(records.c.transactional_id, records.c.prepared_txn_state, records.c.first_record)
+    )
 
 
 class LostUnit(NamedTuple):
@@ -121,17 +136,7 @@ class ReplayStore(SqlDecisionStore):
         """The units of work of the recovered ``leases`` whose records Kafka has aborted and whose outcome is not
         acknowledged: for each lease that has any, the oldest first."""
         by_name = {lease.transactional_id: lease for lease in leases}
-        newest = func.max(outcomes.c.id)  # of a cluster that has begun anew there may be an older one of that name
-        wanted = (
-            select(records.c.transactional_id, newest, func.min(records.c.number), func.max(records.c.number))
-            .join(outcomes, _IS_OF)
-            .join(states, states.c.transactional_id == records.c.transactional_id)
-            .where(records.c.transactional_id.in_(list(by_name)))
-            .where(outcomes.c.outcome == Outcome.HEURISTIC_ABORT.value, outcomes.c.acknowledged_at.is_(None))
-            .where(states.c.prepared_txn_state != records.c.prepared_txn_state)  # what that names was not aborted
-            .group_by(records.c.transactional_id, records.c.prepared_txn_state, records.c.first_record)
-            .order_by(newest)
-        )
+        wanted = lost_units().where(records.c.transactional_id.in_(list(by_name))).order_by(_NEWEST)
         found: dict[Lease, list[LostUnit]] = {}
         with self.connection() as connection, clear_errors(self._engine):
             for name, *unit in connection.execute(wanted, execution_options=ours(connection)):

@@ -64,6 +64,15 @@ def test_an_outcome_on_record_offers_its_acknowledgement() -> None:
     assert [(move.verb, move.targets) for move in card.moves] == [("acknowledge", ("17",))]
 
 
+def test_an_outcome_that_the_application_replays_says_so() -> None:
+    recorded = (outcome_record(17), outcome_record(18, "a-1"))
+    first, second = needs(
+        (), recorded, awaiting_replay=(18,), obstacle="", now=MOMENT, long_seconds=60.0, commands=commands()
+    )
+    assert "replay" not in first.reason
+    assert "Besides, the records of 1 outcome (18) are kept: an application with replay=True" in second.reason
+
+
 def test_many_outcomes_of_one_kind_are_acknowledged_together() -> None:
     found = tuple(outcome_record(n, f"a-{n}", Outcome.HEURISTIC_HAZARD) for n in (3, 4, 9, 10))
     (card,) = cards(recorded=found)
