@@ -31,8 +31,8 @@ def replay_advice(numbers: Collection[int]) -> str:
     shown = named([str(number) for number in numbers], _SHOWN)
     return (
         f"the records of {counted(len(numbers), 'outcome')} ({shown}) are kept: an application with replay=True "
-        "produces them again itself when it next uses the slot. Acknowledge such an outcome before you produce its records by "
-        "hand or undo its rows"
+        "produces them again itself when it next uses the slot. Acknowledge such an outcome before you produce its "
+        "records by hand or undo its rows"
     )
 
 
