@@ -20,10 +20,16 @@ def test_an_outcome_is_listed_until_it_is_acknowledged(any_place: OperationsSite
     last = listed.out.splitlines()[-1]
     (state,) = [row[1] for row in any_place.outcomes()]
     assert re.match(rf"heuristic abort 1, found \d+ \w+ ago: {any_place.slot()}, {state}", last), last
+    described = any_place.run("transactions", "describe", any_place.slot()).out
+    assert "\non record          heuristic abort 1, found " in described, "recovery finds nothing there any more"
+    assert [
+        each["id"] for each in any_place.run("transactions", "describe", any_place.slot(), "--json").json()["outcomes"]
+    ]
     result = command("transactions", "acknowledge", "1", "--by", "ada", "--db", any_place.url)
     assert (result.code, result.err) == (0, "")
     assert result.out.startswith(f"heuristic abort 1 of {any_place.slot()}: acknowledged by ada, 20")
-    assert "heuristic" not in any_place.run("transactions", "list").out
+    for words in (("list",), ("describe", any_place.slot())):
+        assert "heuristic" not in any_place.run("transactions", *words).out
     again = command("transactions", "acknowledge", "1", "--by", "bob", "--db", any_place.url)
     assert again.out == result.out, "the first acknowledgement counts"
     assert len(any_place.outcomes()) == 1, "The outcome stays on record"

@@ -17,7 +17,7 @@ from dualwrite.cli.transactions.output import as_json, paragraphs, resolution_js
 from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome, acknowledge, outcomes, require_name
 from dualwrite.errors import InputError
 from dualwrite.operations.copies import reason_to_leave
-from dualwrite.operations.groups import grouped_forecasts
+from dualwrite.operations.groups import grouped_forecasts, grouped_records
 from dualwrite.operations.listing import describe_transaction
 from dualwrite.operations.resolving import plan, require_known, resolve
 from dualwrite.operations.terminating import contradicts, foresee, terminate
@@ -26,6 +26,7 @@ from dualwrite.operations.wording import (
     described,
     is_to_end,
     plan_line,
+    recorded,
     results,
     termination_meaning,
 )
@@ -127,8 +128,15 @@ def _describe(arguments: argparse.Namespace) -> int:
     with _both(arguments) as (engine, config):
         obstacle = reason_to_leave(engine, config)
         view, ends = describe_transaction(engine, config, arguments.transactional_id, foretells=not obstacle)
-    require_known([view])
-    print_either(as_json(view, ends), paragraphs(view, ends, obstacle), is_json=arguments.json)
+        found = [each for each in outcomes(engine) if each.transactional_id == arguments.transactional_id]
+    if not found:
+        require_known([view])
+    lines = [
+        *paragraphs(view, ends, obstacle),
+        *(f"on record          {recorded(each)}" for each in grouped_records(found)),
+    ]
+    document = {**as_json(view, ends), "outcomes": [asdict(each) for each in found]}
+    print_either(document, lines, is_json=arguments.json)
     return 0
 
 
