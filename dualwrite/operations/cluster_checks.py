@@ -93,13 +93,15 @@ def check_two_phase_commit(cluster: Inspector, application: str) -> Iterator[Fin
 
 def _advice(cluster: Inspector, name: str) -> str:
     """The advice after a refusal, which may have two reasons."""
-    enabled = None
+    enabled: set[str | None] = set()
     with suppress(DualWriteError):  # without an answer the advice is only less precise
         brokers = cluster.broker_settings([TWO_PHASE_KEY]).values()
         enabled = {settings.get(TWO_PHASE_KEY) for settings in brokers}
-    if enabled == {"true"}:
-        return f"{TWO_PHASE_KEY} is true, so grant TWO_PHASE_COMMIT and WRITE on {name} and the slots beside it"
-    return f"set {TWO_PHASE_KEY}=true on every broker"
+    switch = f"set {TWO_PHASE_KEY}=true on every broker"
+    grant = f"grant TWO_PHASE_COMMIT and WRITE on {name} and the slots beside it"
+    if "false" in enabled:
+        return switch
+    return f"{TWO_PHASE_KEY} is true, so {grant}" if enabled == {"true"} else f"{switch}; or, if it is, {grant}"
 
 
 def _two_phase_setting(brokers: Mapping[int, Mapping[str, str | None]]) -> Iterator[Finding]:

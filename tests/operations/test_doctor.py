@@ -488,6 +488,20 @@ def test_two_phase_commit_that_is_enabled_and_not_granted(
     assert finding.advice.startswith("transaction.two.phase.commit.enable is true, so grant TWO_PHASE_COMMIT")
 
 
+def test_two_phase_commit_that_is_refused_to_a_client_that_may_not_see_the_settings(
+    site: OperationsSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An application has no right to look at them: most likely another right is missing, too."""
+    refuse(monkeypatch, Inspector, "broker_settings", KafkaRefusedError("x", 31, "CLUSTER_AUTHORIZATION_FAILED"))
+    refuse(monkeypatch, ControlPlane, "init_producer_id", TwoPhaseCommitUnavailableError("refused"))
+    result = findings(site, application=site.application)
+    (finding,) = [finding for finding in result if finding.check == "two-phase commit"]
+    assert finding.advice == (
+        "set transaction.two.phase.commit.enable=true on every broker; or, if it is, grant TWO_PHASE_COMMIT and WRITE on "
+        f"{site.application}-doctor and the slots beside it"
+    )
+
+
 def test_a_transactional_id_that_may_not_be_used(site: OperationsSite, monkeypatch: pytest.MonkeyPatch) -> None:
     refuse(monkeypatch, ControlPlane, "init_producer_id", KafkaRefusedError("InitProducerId", 53, "NOT_GRANTED"))
     result = findings(site, application=site.application)
