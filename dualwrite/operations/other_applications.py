@@ -14,6 +14,7 @@ from dualwrite.coordinator.rules.slot_rules import AbandonedApplication, abandon
 from dualwrite.coordinator.rules.two_phase import RESUME, TwoPhase
 from dualwrite.coordinator.slots.usage import described
 from dualwrite.coordinator.sql.engine.shown_url import command_on
+from dualwrite.errors import KafkaRefusedError
 from dualwrite.operations.findings import Finding, warning
 from dualwrite.operations.listing import inspector, views_of
 from dualwrite.operations.rows import OBSERVER, state_rows
@@ -58,9 +59,12 @@ def check_other_applications(
 
 
 def _held_up(engine: Engine, kafka: Mapping[str, Any], abandoned: AbandonedApplication, timeout: float) -> str:
-    """The partitions in which ``abandoned`` has transactions open."""
-    with inspector(kafka, timeout) as cluster:
-        views = views_of(engine, cluster, abandoned.transactional_ids).values()
+    """The partitions in which ``abandoned`` has transactions open; or that this client may not see them."""
+    try:
+        with inspector(kafka, timeout) as cluster:
+            views = views_of(engine, cluster, abandoned.transactional_ids).values()
+    except KafkaRefusedError as error:
+        return f"unknown: {error}"
     foreign = foreign_cluster_message(views)
     if foreign:
         return f"not here: {foreign}"

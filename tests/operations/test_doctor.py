@@ -377,6 +377,17 @@ def test_a_renamed_application_is_named_with_the_partitions_that_it_holds_up(any
     assert "other applications" not in bad(findings(site, application="renamed")), "its slots were given back"
 
 
+def test_a_renamed_application_is_named_though_this_client_may_not_describe_it(
+    site: OperationsSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An application's own login has rights on its own transactional ids only."""
+    site.leave("one")
+    refuse(monkeypatch, ControlPlane, "describe_transaction", KafkaRefusedError("x", 53, "NOT_GRANTED"))
+    (found,) = [each for each in findings(site, application="renamed") if each.check == "other applications"]
+    assert (found.level, found.message.partition("; held up: ")[2]) == (Level.WARNING, "unknown: x: NOT_GRANTED (53)")
+    assert f"dualwrite recover --application {site.application}" in found.advice
+
+
 def test_a_renamed_application_is_named_though_kafka_does_not_answer(
     site: OperationsSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -497,8 +508,8 @@ def test_two_phase_commit_that_is_refused_to_a_client_that_may_not_see_the_setti
     result = findings(site, application=site.application)
     (finding,) = [finding for finding in result if finding.check == "two-phase commit"]
     assert finding.advice == (
-        "set transaction.two.phase.commit.enable=true on every broker; or, if it is, grant TWO_PHASE_COMMIT and WRITE on "
-        f"{site.application}-doctor and the slots beside it"
+        "set transaction.two.phase.commit.enable=true on every broker; or, if it is, grant TWO_PHASE_COMMIT and WRITE "
+        f"on {site.application}-doctor and the slots beside it"
     )
 
 
