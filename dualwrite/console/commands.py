@@ -41,11 +41,12 @@ class Commands:
 
     def doctor(self) -> str:
         """Examine both sides."""
-        return f"dualwrite doctor {self._cluster} {self._database}"
+        return f"dualwrite doctor{self._two_phase} {self._cluster} {self._database}"
 
     def _about(self, action: str, names: Sequence[str], option: str = "") -> str:
         quoted = " ".join(map(quote, names))
         command = f"dualwrite transactions {action}"
         if any(name.startswith("-") for name in names):  # the names come last, or each would be an option
-            return f"{command} --yes{option} {self._cluster} {self._database} -- {quoted}"
+            database, gap, advice = self._database.partition(" (with ")
+            return f"{command} --yes{option} {self._cluster} {database} -- {quoted}{gap}{advice}"
         return f"{command} {quoted} --yes{option} {self._cluster} {self._database}"

@@ -4,8 +4,9 @@ import shlex
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import create_engine
 
-from dualwrite.console.commands import MOST_TARGETS
+from dualwrite.console.commands import MOST_TARGETS, Commands
 from dualwrite.console.needs import ELSEWHERE, FAILED_CHECK, HAS_COPY, IN_DOUBT, TOO_LONG, Card, failed_checks, needs
 from dualwrite.coordinator.recovery.forecast import Forecast
 from dualwrite.coordinator.rules.recovery_decision import Outcome
@@ -141,9 +142,17 @@ def test_a_command_line_is_quoted_and_has_no_password() -> None:
     words = shlex.split(lines.resolve(["a b-0", "c-1"]).partition(" (with ")[0])
     assert words[:6] == ["dualwrite", "transactions", "resolve", "a b-0", "c-1", "--yes"]
     assert words[6:10] == ["--bootstrap-servers", "kafka:9092", "--command-config", "FILE"]
-    assert shlex.split(commands().terminate("-x"))[-2:] == ["--", "-x"]
+    for dashed in (commands(), commands("postgresql+psycopg://u:geheim@db/x")):
+        assert shlex.split(dashed.terminate("-x").partition(" (with ")[0])[-2:] == ["--", "-x"]
     assert shlex.split(commands().acknowledge([1], by="Ann O'Hara"))[3:6] == ["1", "--by", "Ann O'Hara"]
     assert shlex.split(commands().terminate("a-1", by="Ann O'Hara"))[3:7] == ["a-1", "--yes", "--by", "Ann O'Hara"]
+
+
+def test_the_doctors_command_has_the_applications_mode() -> None:
+    """Without it the doctor would ask for two-phase commit, and call its lack a failure."""
+    resuming = Commands(create_engine("sqlite:///app.db"), {"bootstrap.servers": "kafka:9092"}, "resume")
+    assert shlex.split(resuming.doctor())[:4] == ["dualwrite", "doctor", "--two-phase", "resume"]
+    assert "--two-phase" not in commands().doctor()
 
 
 def test_the_doctor_s_failures_need_a_person_but_not_those_that_the_page_shows_live() -> None:
