@@ -69,7 +69,9 @@ def cluster_config(arguments: argparse.Namespace) -> dict[str, Any]:
     owned = reserved_settings(getattr(arguments, "two_phase", KEEP_PREPARED))
     if arguments.command_config is not None:
         config.update(_parsed(_lines_of("--command-config", arguments.command_config), owned))
-    config.update(_parsed((("-X", text) for text in arguments.settings), owned))
+    given = _parsed((("-X", text) for text in arguments.settings), owned)
+    replaced = {ALIASES.get(key, key) for key in given}  # a setting of the file may have the other name
+    config = {key: value for key, value in config.items() if ALIASES.get(key, key) not in replaced} | given
     config[BOOTSTRAP_KEY] = arguments.bootstrap_servers
     ClientSettings.from_config(config)
     return config

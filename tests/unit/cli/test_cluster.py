@@ -43,6 +43,16 @@ def test_a_file_has_one_in_each_line_and_the_command_line_wins(content: bytes, t
     }
 
 
+def test_the_command_line_wins_under_the_other_name_of_a_setting_too(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("sasl.mechanism=PLAIN\nclient.id=file\n")
+    assert parsed("--command-config", str(file), "-X", "sasl.mechanisms=SCRAM-SHA-256") == {
+        "bootstrap.servers": "a:1,b:2",
+        "sasl.mechanisms": "SCRAM-SHA-256",
+        "client.id": "file",
+    }
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
