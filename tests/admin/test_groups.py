@@ -193,6 +193,17 @@ def test_a_reset_skips_nothing_that_is_written_before_the_answer(
     assert (lag.committed, lag.unread) == (1, 1)
 
 
+def test_a_reset_to_an_offset_that_there_is_not_says_where_it_goes(site: AdminSite, group: str) -> None:
+    """As 20261127, which is an offset, and no date."""
+    topic = site.topic()
+    site.plain(topic, "a", "b")
+    words = ("groups", "reset-offsets", group, "--topic", topic, "--dry-run", "--to")
+    assert site.run(*words, "20261127").err == (
+        f"dualwrite: partition {topic}-0: offset 20261127 is behind the end, so it is 2\n"
+    )
+    assert site.run(*words, "1").err == site.run(*words, "end").err == ""
+
+
 def test_the_question_before_a_reset_says_if_the_group_has_no_offset_there(site: AdminSite, group: str) -> None:
     topic = site.topic(partitions=2)
     refused = site.run("groups", "reset-offsets", group, "--topic", topic, "--to", "end")

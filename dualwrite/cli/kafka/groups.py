@@ -1,15 +1,16 @@
 """``dualwrite groups``: consumer groups, their members and their lag; moves their offsets, and deletes them."""
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import asdict
 
-from dualwrite.admin.views import GroupListing, OffsetChange
+from dualwrite.admin.views import GroupListing, OffsetChange, Start
 from dualwrite.cli.actions import run_action
 from dualwrite.cli.cluster import add_cluster_action, cluster_config, reached_cluster
 from dualwrite.cli.kafka.confirming import add_yes, require_confirmation
 from dualwrite.cli.kafka.group_output import as_json, paragraphs, place
 from dualwrite.cli.kafka.starts import PLACES, parse_start
-from dualwrite.cli.printing import counted, print_either, print_json, printable, table
+from dualwrite.cli.printing import complain, counted, print_either, print_json, printable, table
 
 run = run_action
 
@@ -84,6 +85,7 @@ def _reset(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         lines = table(("TOPIC", "PARTITION", "BEFORE", "AFTER"), [_change_line(change) for change in changes])
         print("\n".join(lines), flush=True)
+    _complain_of_places(changes, arguments.to)
     if not arguments.dry_run:
         new = "" if any(change.before is not None for change in changes) else ", which has none in this topic yet"
         name = printable(arguments.group)
@@ -95,6 +97,14 @@ def _reset(arguments: argparse.Namespace) -> int:
     else:
         print("nothing was changed: a dry run" if arguments.dry_run else f"moved {counted(len(changes), 'offset')}")
     return 0
+
+
+def _complain_of_places(changes: Sequence[OffsetChange], wanted: Start) -> None:
+    """Name the partitions that do not have the offset ``wanted``: it may be mistyped, or a date that looks like one."""
+    for change in changes:
+        if isinstance(wanted, int) and change.after != wanted:
+            where = "behind the end" if change.after < wanted else "before the beginning"
+            complain(f"partition {change.partition}: offset {wanted} is {where}, so it is {change.after}")
 
 
 def _change_line(change: OffsetChange) -> tuple[str, ...]:
