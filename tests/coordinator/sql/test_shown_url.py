@@ -56,7 +56,9 @@ def test_no_command_shows_a_password_of_a_urls_query(url: str, capsys: pytest.Ca
 
 
 def test_a_url_as_a_text_has_no_password() -> None:
-    url = make_url("postgresql+psycopg://u:hunter1@h/x?sslpassword=hunter2&a=1&PASSWORD=hunter3")
+    url = make_url(
+        "postgresql+psycopg://u:hunter1@h/x?sslpassword=hunter2&a=1&PASSWORD=hunter3&oauth_client_secret=hunter4"
+    )
     assert url_text(url) == "postgresql+psycopg://u:***@h/x?a=1"
 
 

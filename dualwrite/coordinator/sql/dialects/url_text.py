@@ -4,8 +4,8 @@ from sqlalchemy import URL
 
 
 def passwords_in_query(url: URL) -> list[str]:
-    """The parameters of ``url`` that hold a password, such as ``sslpassword``."""
-    return [name for name in url.query if "pass" in name.lower()]
+    """The parameters of ``url`` that hold a password, such as ``sslpassword``, or libpq's ``oauth_client_secret``."""
+    return [name for name in url.query if "pass" in name.lower() or "secret" in name.lower()]
 
 
 def url_text(url: URL) -> str:
