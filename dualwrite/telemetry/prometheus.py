@@ -5,7 +5,6 @@ The exporter of the process's other metrics serves these, too. The collector rea
 so a unit of work costs only one observation of its duration.
 """
 
-import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,26 +13,19 @@ from time import perf_counter
 from typing import Any, Generic, Protocol, TypeVar
 
 from sqlalchemy import Engine
-from sqlalchemy.exc import SQLAlchemyError
 
 from dualwrite.coordinator.rules.machine import Result, Step
-from dualwrite.coordinator.rules.slot_rules import ENDED, SlotStatus
 from dualwrite.coordinator.slots.slot import Counters
 from dualwrite.coordinator.slots.usage import Usage
-from dualwrite.coordinator.sql.dialects.supported import database_of
-from dualwrite.coordinator.sql.outcome_store import outcomes
 from dualwrite.coordinator.steps.observers import Observer
-from dualwrite.errors import DualWriteError
 from dualwrite.extras import brought_by
-from dualwrite.operations.rows import slot_prefix, state_rows
+from dualwrite.telemetry.database_looks import DatabaseLooks
 
 with brought_by("metrics"):
     from prometheus_client import REGISTRY, CollectorRegistry, Histogram
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
     from prometheus_client.metrics_core import Metric as Family
     from prometheus_client.registry import Collector
-
-_LOG = logging.getLogger("dualwrite")
 
 PREFIX = "dualwrite_"
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -242,6 +234,7 @@ class _DualWriteCollector(Collector):
 
     def __init__(self) -> None:
         self._watched: list[_Watched] = []
+        self._looks = DatabaseLooks()
         self._past: dict[str, Counters] = {}
         """The counts of the DualWrites that were collected, by application: a counter never falls."""
         self._durations = Histogram(
@@ -267,21 +260,25 @@ class _DualWriteCollector(Collector):
 
     def collect(self) -> Iterator[Family]:
         """Every metric with its current value. The registry calls it."""
-        by_application: dict[str, list[tuple[Observable, Engine | None]]] = {}
+        living: dict[str, list[tuple[Observable, Engine | None]]] = {}
         counters: dict[str, list[Counters]] = {}
         with _guard:
             for dual_write, watched in self._alive():
-                by_application.setdefault(watched.application, []).append((dual_write, watched.engine))
+                living.setdefault(watched.application, []).append((dual_write, watched.engine))
                 counters.setdefault(watched.application, []).append(watched.counters)
             for application, past in self._past.items():
                 counters.setdefault(application, []).append(past)
         for counter in COUNTERS:
             yield _reported(counter, counters)
-        living = {name: [dual_write for dual_write, _ in members] for name, members in by_application.items()}
         for gauge in GAUGES:
-            yield _reported(gauge, living)
+            yield _reported(gauge, {name: [each for each, _ in members] for name, members in living.items()})
         yield from self._durations.collect()
-        yield from _of_databases(by_application)
+        slots, waiting = families = [_family(metric) for metric in IN_DATABASE]
+        usages = {name: [(each.usage, engine) for each, engine in members] for name, members in living.items()}
+        for application, found in self._looks.of(usages):
+            _add(slots, application, found.slots)
+            _add(waiting, application, found.outcomes)
+        yield from families
 
     def _alive(self) -> list[tuple[Observable, _Watched]]:
         """The DualWrites that live. The counts of the others become part of the past. Call it under the guard."""
@@ -317,42 +314,6 @@ def _together(metric: Metric[Any], values: Sequence[Value]) -> Value:
         return metric.total(value for value in values if not isinstance(value, dict))
     by_label = [value for value in values if isinstance(value, dict)]
     return {key: int(metric.total(value[key] for value in by_label)) for key in by_label[0]}
-
-
-def _of_databases(watched: Mapping[str, Sequence[tuple[Observable, Engine | None]]]) -> list[Family]:
-    slots, waiting = families = [_family(metric) for metric in IN_DATABASE]
-    for application, members in watched.items():
-        usages = [dual_write.usage for dual_write, _ in members]
-        engines = {_place_of(engine): engine for _, engine in members if engine is not None}
-        try:
-            looks = [_look(engine, usages) for engine in engines.values()]
-        except (DualWriteError, SQLAlchemyError) as error:  # report the other metrics nevertheless
-            _LOG.warning("%s: the database's metrics are not available: %s", application, error)
-            continue
-        if looks:
-            _add(slots, application, {state: sum(counts[state] for counts, _ in looks) for state in looks[0][0]})
-            _add(waiting, application, sum(found for _, found in looks))
-    return families
-
-
-def _place_of(engine: Engine) -> str:
-    """The database of ``engine``, by whichever engine it is reached."""
-    return database_of(engine.dialect).server_of(engine.url)
-
-
-def _look(engine: Engine, usages: Sequence[Usage]) -> tuple[dict[str, int], int]:
-    """How many slots of the application have each state in the database, and how many outcomes wait there.
-
-    :param usages: of the application's DualWrites.
-    """
-    application = usages[0].application
-    rows = state_rows(engine, application=slot_prefix(engine, application)).values()
-    statuses = [row.status for row in rows]
-    leased = statuses.count(SlotStatus.HELD)
-    left = sum(status in ENDED for status in statuses)
-    # A slot that was never used has no row.
-    free = max(statuses.count(SlotStatus.FREE), max(usage.pool_size for usage in usages) - leased - left)
-    return {"leased": leased, "free": free, "left": left}, len(outcomes(engine, application))
 
 
 def _family(metric: Metric[Any]) -> Family:

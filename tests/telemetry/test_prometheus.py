@@ -4,17 +4,19 @@ import gc
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
-from sqlalchemy import Engine, create_engine, insert, text
+from sqlalchemy import Engine, create_engine, event, insert, text
 
 from dualwrite.cli import db
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.sql.tables import kafka_transaction_outcome
 from dualwrite.errors import NoFreeSlotError
+from dualwrite.telemetry import database_looks
 from dualwrite.telemetry.prometheus import DURATION, IN_DATABASE, METRICS, PREFIX, DualWriteMetrics
 from tests.support.coordinator.event_table import CONFIG, expire_leases
 from tests.support.coordinator.fake_kafka import FakeKafka, Fault
@@ -139,6 +141,39 @@ def test_an_unavailable_database_hides_only_its_own_metrics(
     assert said['dualwrite_units_total{application="orders",result="committed"}'] == 1
     assert not any(name.startswith("dualwrite_application_slots") for name in said)
     assert "the database's metrics are not available" in caplog.text
+
+
+def test_a_database_that_stays_silent_does_not_keep_a_scrape_waiting(
+    make: Make,
+    metrics: DualWriteMetrics,
+    registry: CollectorRegistry,
+    engine: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    dual_write, silent, asked = make(), create_engine(engine.url), threading.Semaphore(0)
+    answers = threading.Event()
+
+    def connect(*_: object) -> None:
+        asked.release()
+        answers.wait()
+
+    event.listen(silent, "do_connect", connect)
+    metrics.watch(dual_write, silent)
+    write(dual_write)
+    leased = 'dualwrite_application_slots{application="orders",state="leased"}'
+    with monkeypatch.context() as patch:
+        patch.setattr(database_looks, "LONGEST_SECONDS", 0.0)
+        for _ in range(3):
+            said = told(registry)
+            assert said['dualwrite_units_total{application="orders",result="committed"}'] == 1
+            assert leased not in said
+    assert "the database's metrics are not available: no answer in 0 s" in caplog.text
+    assert asked.acquire(timeout=60)
+    assert not asked.acquire(blocking=False), "one look for all scrapes"
+    answers.set()
+    assert told(registry)[leased] == 1
+    silent.dispose()
 
 
 def test_a_closed_dual_write_is_no_longer_reported(
