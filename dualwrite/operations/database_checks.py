@@ -11,10 +11,12 @@ from dualwrite import schema
 from dualwrite.coordinator.sql.column_types import MOMENT
 from dualwrite.coordinator.sql.dialects.base import ErrorMeaning
 from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.coordinator.sql.engine.database_errors import first_line
 from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
 from dualwrite.coordinator.sql.engine.shown_url import command_on
 from dualwrite.coordinator.sql.own_tables import ours, schema_of
 from dualwrite.coordinator.sql.tables import (
+    VERSION_TABLE,
     dualwrite_database,
     kafka_consumer_offset,
     kafka_transaction_outcome,
@@ -77,8 +79,16 @@ def check_server(engine: Engine) -> Iterator[Finding]:
 
 def check_schema(engine: Engine) -> Iterator[Finding]:
     """Compare the version of the tables with the version that this release needs."""
-    with engine.connect() as connection:
-        version = schema.current(connection)
+    try:
+        with engine.connect() as connection:
+            version = schema.current(connection)
+    except DBAPIError as error:
+        if database_of(engine.dialect).meaning_of(error) is not None:
+            raise
+        privilege = f"SELECT on {VERSION_TABLE}"
+        advice = f"GRANT {privilege} to the user that the doctor logs in as; an application does not need it"
+        yield warning("schema", f"the version is not readable: {first_line(error)}", advice)
+        return
     *older, head = schema.versions()
     upgrade = _upgrade(engine)
     if version is None:

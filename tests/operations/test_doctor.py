@@ -268,6 +268,28 @@ def test_a_role_without_the_right_to_update(postgresql_url: str, broker: KafkaBr
 
 
 @pytest.mark.postgresql
+def test_a_role_with_an_applications_rights_may_not_see_the_version(postgresql_url: str, broker: KafkaBroker) -> None:
+    """The other checks go on: no unit of work needs that table."""
+    site = OperationsSite(postgresql_url, broker)
+    with site.engine.begin() as connection:
+        connection.execute(text("DROP ROLE IF EXISTS app"))
+        connection.execute(text("CREATE ROLE app LOGIN"))
+        connection.execute(text("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO app"))
+        connection.execute(text("GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO app"))
+        connection.execute(text("REVOKE ALL ON dualwrite_alembic_version FROM app"))
+    app = create_engine(make_url(postgresql_url).set(username="app"))
+    found = {finding.check: finding for finding in findings(site, app)}
+    app.dispose()
+    with site.engine.begin() as connection:
+        connection.execute(text("DROP OWNED BY app"))
+        connection.execute(text("DROP ROLE app"))
+    site.close()
+    assert (found["schema"].level, found["permissions"].level) == (Level.WARNING, Level.OK)
+    assert found["schema"].advice.startswith("GRANT SELECT on dualwrite_alembic_version to ")
+    assert found["outcomes"].level is Level.OK
+
+
+@pytest.mark.postgresql
 def test_a_role_without_the_right_to_the_sequence(postgresql_url: str, broker: KafkaBroker) -> None:
     """Rights on the tables suffice until an outcome has to be put on record."""
     site = OperationsSite(postgresql_url, broker)
