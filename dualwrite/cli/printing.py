@@ -21,12 +21,13 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def print_either(document: Any, lines: Iterable[str], *, is_json: bool) -> None:
-    """Print the result of a command on stdout: ``document`` for programs, or ``lines`` for people."""
+    """Print the result of a command on stdout: ``document`` for programs, or ``lines`` for people. These may have
+    names with any letters, which are shown with escapes."""
     if is_json:
         print_json(document)
         return
     for line in lines:
-        print(line)
+        print(printable(line))
 
 
 def print_json(value: Any) -> None:

@@ -5,12 +5,11 @@ begins anew at the target.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from shlex import quote
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Engine, and_, or_, select, update
 
-from dualwrite.coordinator.rules.slot_rules import SlotStatus, application_of, describe_owner, named
+from dualwrite.coordinator.rules.slot_rules import SlotStatus, application_of, application_option, describe_owner, named
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
@@ -77,9 +76,9 @@ def _problem(view: TransactionView) -> str:
 
 
 def _not_recovered(name: str, problem: str) -> str:
-    application = quote(application_of(name) or name)
+    option = application_option(application_of(name) or name)
     return (
-        f"slot {name} {problem}: run `dualwrite recover --application {application}` with the address of the source "
+        f"slot {name} {problem}: run `dualwrite recover {option}` with the address of the source "
         "first; `dualwrite transactions list` shows what it will do"
     )
 

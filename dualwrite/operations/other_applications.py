@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from dualwrite.coordinator.rules.slot_rules import AbandonedApplication, abandoned_applications
+from dualwrite.coordinator.rules.slot_rules import AbandonedApplication, abandoned_applications, application_option
 from dualwrite.coordinator.rules.two_phase import RESUME, TwoPhase
 from dualwrite.coordinator.slots.usage import described
 from dualwrite.coordinator.sql.engine.shown_url import command_on
@@ -54,7 +54,7 @@ def check_other_applications(
             "other applications",
             f"{described(abandoned)}, and no process recovers them; held up: {held_up}",
             "start that application; or, if it was renamed or removed, run "
-            + command_on(engine, f"recover --application {quote(abandoned.application)}{options}{servers}"),
+            + command_on(engine, f"recover {application_option(abandoned.application)}{options}{servers}"),
         )
 
 

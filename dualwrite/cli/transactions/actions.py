@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from dualwrite.cli.actions import run_action
 from dualwrite.cli.cluster import add_cluster_action, add_two_phase, cluster_config, require_cluster
 from dualwrite.cli.database import add_database, add_schema, database
-from dualwrite.cli.printing import complain, counted, print_either
+from dualwrite.cli.printing import complain, counted, print_either, printable
 from dualwrite.cli.transactions.listing import add_watch, run_list
 from dualwrite.cli.transactions.output import as_json, paragraphs, resolution_json
 from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome, acknowledge, outcomes, require_name
@@ -154,7 +154,7 @@ def _resolve(arguments: argparse.Namespace) -> int:
         if not arguments.json:
             for intention in intentions:
                 if intention.obstacle or not intention.view.is_recoverable:
-                    print(plan_line(intention))
+                    print(printable(plan_line(intention)))
         done = resolve(engine, config, intentions, two_phase=arguments.two_phase)
     lines = [*results(done.outcomes), *(f"{name}: not resolved" for name in done.missed)]
     print_either(resolution_json(intentions, done), lines, is_json=arguments.json)

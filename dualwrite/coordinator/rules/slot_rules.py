@@ -8,6 +8,7 @@ import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from shlex import quote
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,11 @@ def application_of(transactional_id: str) -> str | None:
     """The application whose slot has the name ``transactional_id``; None if it is not the name of a slot."""
     name = transactional_id.rpartition("-")[0]
     return name if name and slot_number(name, transactional_id) is not None else None
+
+
+def application_option(application: str) -> str:
+    """The option of a command that names ``application``, for a shell."""
+    return f"--application{'=' if application.startswith('-') else ' '}{quote(application)}"
 
 
 _ORDER = (SlotStatus.DEAD, SlotStatus.EXPIRED, SlotStatus.FREE, SlotStatus.ABANDONED)

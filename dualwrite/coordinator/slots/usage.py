@@ -5,11 +5,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from shlex import quote
 
 from dualwrite.coordinator.rules.slot_rules import (
     AbandonedApplication,
     SlotRow,
+    application_option,
     describe_owner,
     left_in_another_cluster,
     slot_id,
@@ -145,10 +145,10 @@ def left_elsewhere(others: Sequence[AbandonedApplication]) -> str:
     :param others: at least one.
     """
     more = f"; and {len(others) - _SHOWN} more applications" if len(others) > _SHOWN else ""
-    names, first = "; ".join(map(described, others[:_SHOWN])), quote(others[0].application)
+    names, first = "; ".join(map(described, others[:_SHOWN])), application_option(others[0].application)
     return (
         f"in the same database, application {names}{more}. If a dead process left a transaction open in Kafka, "
         "read_committed consumers of its partitions wait until it is recovered. The application's next start does "
-        f"that. If it was renamed or removed, run: dualwrite recover --application {first} --db URL "
+        f"that. If it was renamed or removed, run: dualwrite recover {first} --db URL "
         "--bootstrap-servers HOST:PORT"
     )

@@ -6,7 +6,7 @@ from enum import Enum
 
 import pytest
 
-from dualwrite.cli.printing import as_json_text, complain, counted, print_json, printable, since, table
+from dualwrite.cli.printing import as_json_text, complain, counted, print_either, print_json, printable, since, table
 
 NOW = datetime(2026, 1, 2, tzinfo=timezone.utc)
 
@@ -58,6 +58,15 @@ def test_json_has_names_and_moments(capsys: pytest.CaptureFixture[str]) -> None:
         "colour": "light_blue",
         "nothing": None,
     }
+
+
+def test_lines_for_people_have_escapes_and_json_has_the_name_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    """A name may turn the direction of what follows, or clear the terminal."""
+    name = "\u202eorders\x1b[2J-0"
+    print_either({"name": name}, [f"{name}: would commit"], is_json=False)
+    assert capsys.readouterr().out == "\\u202eorders\\x1b[2J-0: would commit\n"
+    print_either({"name": name}, [], is_json=True)
+    assert json.loads(capsys.readouterr().out) == {"name": name}
 
 
 def test_a_json_line_has_no_line_break() -> None:

@@ -15,6 +15,7 @@ from dualwrite.coordinator.rules.slot_rules import (
     SlotStatus,
     abandoned_applications,
     application_of,
+    application_option,
     choose,
     describe_owner,
     is_another,
@@ -197,3 +198,11 @@ def test_a_message_names_a_few_and_counts_the_others(count: int, most: int, text
 )
 def test_a_cluster_is_another_one_only_if_both_are_known(theirs: str | None, ours: str | None, expected: bool) -> None:
     assert is_another(theirs, ours) is expected
+
+
+@pytest.mark.parametrize(
+    ("application", "option"),
+    [("orders", "--application orders"), ("a b", "--application 'a b'"), ("-x", "--application=-x")],
+)
+def test_the_option_of_a_command_names_the_application_for_a_shell(application: str, option: str) -> None:
+    assert application_option(application) == option
