@@ -7,7 +7,7 @@ from dualwrite.coordinator.rules.recovery_decision import Outcome
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
-from dualwrite.coordinator.sql.outcome_rows import insert_outcome, log_outcome
+from dualwrite.coordinator.sql.outcome_rows import insert_outcome
 from dualwrite.coordinator.sql.own_tables import ours
 from dualwrite.coordinator.sql.tables import kafka_transaction_outcome as table
 from dualwrite.ids import PreparedTxnState
@@ -44,12 +44,6 @@ class HeuristicRecords:
             )
         lease.memory.committed()
         return number
-
-    def log_unanswered(self, lease: Lease, state: PreparedTxnState, error: BaseException) -> None:
-        """Log that a record stays, and the decision is gone from the row, although Kafka's answer is missing."""
-        reason = " ".join(str(error).split()) or type(error).__name__
-        detail = f"whether Kafka has aborted it is not known ({reason}); if it has not, recovery aborts it"
-        log_outcome(lease.transactional_id, state, Outcome.HEURISTIC_ABORT, detail)
 
     def withdraw(self, number: int, lease: Lease, state: PreparedTxnState) -> None:
         """Withdraw a record, and restore its decision in the row, because the transaction was not aborted.

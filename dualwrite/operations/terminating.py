@@ -15,13 +15,14 @@ from sqlalchemy import Engine
 from dualwrite.client.admin.inspector import Inspector
 from dualwrite.coordinator.process.this_process import THIS_PROCESS
 from dualwrite.coordinator.rules.lease import Lease
-from dualwrite.coordinator.rules.recovery_decision import RecoveryDecision
+from dualwrite.coordinator.rules.recovery_decision import Outcome, RecoveryDecision
 from dualwrite.coordinator.rules.slot_rules import Candidate
 from dualwrite.coordinator.slots.lease_registry import LeaseRegistry
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.lease_store import SqlLeases
+from dualwrite.coordinator.sql.outcome_rows import log_outcome
 from dualwrite.coordinator.sql.outcome_store import require_name
-from dualwrite.errors import InvalidTransactionStateError, KafkaRefusedError
+from dualwrite.errors import InvalidTransactionStateError, KafkaRefusedError, KafkaUnavailableError
 from dualwrite.operations.copies import require_no_copy
 from dualwrite.operations.heuristics import HeuristicRecords
 from dualwrite.operations.listing import IS_LOCKED, inspector, views_of
@@ -31,6 +32,8 @@ from dualwrite.operations.views import RowView, Situation, TransactionView, fore
 TERMINATION_TIMEOUT_MS = 60_000
 """The transaction.timeout.ms of the InitProducerId. It is below a broker's maximum, and asks for no two-phase
 commit."""
+
+UNANSWERED = "whether Kafka has aborted it is not known, and if it has not, recovery aborts it"
 
 LEASE_SECONDS = 180.0
 """The duration of the slot's lease: longer than the database and Kafka may take to answer."""
@@ -128,9 +131,15 @@ def _terminate_slot(
             if recorded is not None:
                 records.withdraw(recorded, lease, decided.row_state)
             raise
-        except BaseException as error:
+        except KafkaUnavailableError as error:
+            if recorded is None:
+                raise
+            raise type(error)(
+                f"{error}. The heuristic abort {recorded} is on record all the same: {UNANSWERED}"
+            ) from error
+        except BaseException:
             if recorded is not None:
-                records.log_unanswered(lease, decided.row_state, error)
+                log_outcome(name, decided.row_state, Outcome.HEURISTIC_ABORT, UNANSWERED)
             raise
         finished = True
     finally:
