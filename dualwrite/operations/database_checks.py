@@ -23,7 +23,7 @@ from dualwrite.coordinator.sql.tables import (
     kafka_transaction_record,
     kafka_transaction_state,
 )
-from dualwrite.coordinator.sql.unit_bounds import begin_writing
+from dualwrite.coordinator.sql.unit_bounds import begin_writing, make_durable
 from dualwrite.operations.findings import Finding, failure, ok, warning
 
 CLOCK_SECONDS = 5.0
@@ -66,6 +66,7 @@ def check_server(engine: Engine) -> Iterator[Finding]:
     """Check the server's version, and the settings with which a crash could undo a decision."""
     database = database_of(engine.dialect)
     with engine.connect() as connection:
+        make_durable(connection)  # as a unit of work does
         yield ok("database", database.version(connection))
         gaps = database.durability_gaps(connection)
         pooling = database.pooling(connection)
@@ -106,6 +107,7 @@ def check_schema(engine: Engine) -> Iterator[Finding]:
 def check_transactions(engine: Engine) -> Iterator[Finding]:
     """Check that a transaction can begin: the engine is not in AUTOCOMMIT, and the tables' storage has transactions."""
     with engine.connect() as connection:
+        make_durable(connection)
         transaction = connection.begin()
         begin_writing(connection)
         database_of(connection.dialect).require_suitable(connection)

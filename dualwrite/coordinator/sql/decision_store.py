@@ -39,7 +39,7 @@ from dualwrite.coordinator.sql.state_row import is_of, row_of, row_values, state
 from dualwrite.coordinator.sql.store_statement import CompiledUpdate, store_statement
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.coordinator.sql.tables import metadata
-from dualwrite.coordinator.sql.unit_bounds import begin_writing
+from dualwrite.coordinator.sql.unit_bounds import begin_writing, make_durable
 from dualwrite.errors import ConfigurationError
 from dualwrite.ids import PreparedTxnState
 
@@ -324,6 +324,7 @@ class SqlDecisionStore:
             limit.watch(connection.connection)
             require_idle(connection)
             use_own_isolation_level(connection)
+            make_durable(connection)
             try:
                 transaction = connection.begin()
                 begin_writing(connection)

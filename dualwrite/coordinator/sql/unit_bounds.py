@@ -10,6 +10,13 @@ from dualwrite.coordinator.sql.fencing import require_lease
 from dualwrite.coordinator.sql.row_lock import lock_row
 
 
+def make_durable(connection: Connection) -> None:
+    """Let a crash of the machine undo no COMMIT on ``connection``, where no transaction has begun; see
+    Database.make_durable."""
+    with clear_errors(connection.engine):
+        database_of(connection.dialect).make_durable(connection)
+
+
 def begin_writing(connection: Connection) -> None:
     """Make sure that ``connection``, whose SQLAlchemy transaction has begun, is in a real transaction of the database.
 

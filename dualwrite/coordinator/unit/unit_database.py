@@ -19,6 +19,7 @@ from dualwrite.coordinator.sql.engine.connecting import close_connection
 from dualwrite.coordinator.sql.engine.database_errors import connected
 from dualwrite.coordinator.sql.engine.engine_checks import discard, require_idle
 from dualwrite.coordinator.sql.engine.error_meanings import is_read_only
+from dualwrite.coordinator.sql.unit_bounds import make_durable
 from dualwrite.coordinator.steps.driver import UnitDriver
 from dualwrite.coordinator.unit.beginning import begin_transaction
 from dualwrite.coordinator.unit.session import UnitSession, flush_all, is_pending, lost_savepoint
@@ -119,6 +120,7 @@ class SqlUnit:
             self._connection = connected(self._engine)
             self.limit.watch(self._connection.connection)
             require_idle(self._connection)
+            make_durable(self._connection)
             lease = self._lease if self._is_leased else None
             begin_transaction(self._connection, self._make_transaction, lease, checked=self._store.checks_lease)
         self._has_begun = True

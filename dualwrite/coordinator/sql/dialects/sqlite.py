@@ -4,6 +4,7 @@ SQLite has one write lock for the whole database, but Python's driver begins tra
 transaction here begins with BEGIN IMMEDIATE, which waits for the lock for up to the engine's ``timeout``.
 """
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -40,11 +41,15 @@ from dualwrite.coordinator.sql.dialects.interface.server import DurabilityGap
 from dualwrite.coordinator.sql.dialects.unit_transactions import Fate, run_unseen
 from dualwrite.errors import ConfigurationError
 
+_LOG = logging.getLogger("dualwrite")
+
 _ROLLS_BACK = ("database or disk is full", "disk I/O error", "interrupted", "out of memory")
 """Messages of errors after which SQLite may have rolled the transaction back by itself."""
 _AUTOCOMMIT = "dualwrite_autocommit"
+_IS_DURABLE = "dualwrite_is_durable"
 _FULL = 2
-"""PRAGMA synchronous = FULL: every commit is on the disk before it succeeds."""
+"""PRAGMA synchronous = FULL, the default. Every commit is on the disk before it succeeds, but for the removal of the
+journal with which ``journal_mode = DELETE`` commits. EXTRA syncs that, too; it costs nothing in the other modes."""
 
 
 class Sqlite(Database):
@@ -138,6 +143,7 @@ class Sqlite(Database):
         """Weak values of ``synchronous`` and ``journal_mode``: settings of a connection; the file keeps only WAL."""
         gaps = []
         synchronous = int(connection.scalar(text("PRAGMA synchronous")) or 0)
+        journal = str(connection.scalar(text("PRAGMA journal_mode"))).upper()
         if synchronous < _FULL:
             gaps.append(
                 DurabilityGap(
@@ -146,7 +152,14 @@ class Sqlite(Database):
                     "use FULL",
                 )
             )
-        journal = str(connection.scalar(text("PRAGMA journal_mode"))).upper()
+        if synchronous == _FULL and journal == "DELETE":
+            gaps.append(
+                DurabilityGap(
+                    "synchronous = FULL, journal_mode = DELETE",
+                    "a power cut right after a COMMIT can undo a decision after Kafka has committed",
+                    "use synchronous = EXTRA, or journal_mode = WAL",
+                )
+            )
         if journal in ("OFF", "MEMORY"):
             gaps.append(
                 DurabilityGap(
@@ -158,6 +171,17 @@ class Sqlite(Database):
     def upsert(self, into: TableClause, keys: Sequence[str], fill: Callable[[Any], Any]) -> Insert:
         """By ON CONFLICT."""
         return on_conflict(fill(sqlite.insert(into)), into, keys)
+
+    def make_durable(self, connection: Connection) -> None:
+        """Raise ``synchronous`` from FULL to EXTRA, once for each connection.
+
+        It cannot be changed inside a transaction, and a driver with autocommit=False is always in one.
+        """
+        if connection.info.get(_IS_DURABLE) or getattr(connection.connection.driver_connection, "in_transaction", True):
+            return
+        if run_unseen(connection, "PRAGMA synchronous", fetch=True) == _FULL:
+            run_unseen(connection, "PRAGMA synchronous = EXTRA")
+        connection.info[_IS_DURABLE] = True
 
     def begin(self, connection: Connection) -> None:
         """Take the write lock now.
@@ -174,13 +198,19 @@ class Sqlite(Database):
             run_unseen(connection, "BEGIN IMMEDIATE")
 
     def require_suitable(self, connection: Connection, schema: str | None = None) -> None:
-        """Require a file: the database that a ``creator`` opens is known only once it is connected."""
+        """Require a file: the database that a ``creator`` opens is known only once it is connected.
+
+        Warn of settings with which a crash can undo a commit: the application's listeners make them, and the doctor has
+        connections of its own.
+        """
         path = _path(connection)
         if not os.path.exists(path):
             where = f"file {path!r} is gone, or" if path else "database"
             raise ConfigurationError(
                 f"the SQLite {where} is in memory, and forgets every decision with the process: use a file"
             )
+        for gap in self.durability_gaps(connection):
+            _LOG.warning("the connection to the database has %s", gap)
 
     def identity(self, connection: Connection, schema: str | None) -> str | None:
         """The file's device and inode, and a digest of its path: some file systems renumber their devices."""

@@ -14,6 +14,11 @@ class DatabaseTransactions:
     """Statements that end or begin a transaction, which a unit of work refuses. Override it if some commit
     implicitly, or if comments have another syntax."""
 
+    def make_durable(self, connection: Connection) -> None:
+        """Let a crash of the machine undo no COMMIT on ``connection``, where no transaction has begun. Override it if
+        that takes a setting of the connection whose default is too weak. A weaker one that the user has chosen stays.
+        """
+
     def begin(self, connection: Connection) -> None:
         """Make sure that ``connection``, whose SQLAlchemy transaction has begun, is in one of the database's own.
 
