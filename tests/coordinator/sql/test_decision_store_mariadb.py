@@ -277,6 +277,8 @@ def test_looking_for_a_slot_waits_for_no_row_at_serializable(mariadb_url: str) -
         ("SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213", ErrorMeaning.CONFLICT, True),
         # It rolls back its statement only, by default: the unit's transaction may have been committed before.
         ("SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1205", ErrorMeaning.BUSY, False),
+        ("SIGNAL SQLSTATE '70100' SET MYSQL_ERRNO = 1969", ErrorMeaning.TOO_LONG, False),
+        ("SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 3024", ErrorMeaning.TOO_LONG, False),
         ("SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1020", ErrorMeaning.CONFLICT, True),
         ("SELEC", None, False),
     ],

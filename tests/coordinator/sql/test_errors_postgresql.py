@@ -23,6 +23,7 @@ RAISED = "DO $$ BEGIN RAISE EXCEPTION '{}' USING ERRCODE = '{}'; END $$"
         ("SELECT * FROM nowhere", ErrorMeaning.NOT_READY),
         ("SELECT nothing", ErrorMeaning.NOT_READY),
         (RAISED.format("locked", "55P03"), ErrorMeaning.BUSY),
+        (RAISED.format("canceled", "57014"), ErrorMeaning.TOO_LONG),
         (RAISED.format("serialize", "40001"), ErrorMeaning.CONFLICT),
         (RAISED.format("deadlock", "40P01"), ErrorMeaning.CONFLICT),
         (RAISED.format("failed", "25P02"), ErrorMeaning.FAILED),

@@ -46,6 +46,7 @@ class ErrorMeaning(Enum):
 
     NOT_READY = "the state table is missing, or of another version"
     BUSY = "another transaction held a lock for too long"
+    TOO_LONG = "a statement took longer than a setting of the session allows, or was cancelled"
     CONFLICT = "a deadlock or a serialization failure: rolled back, and likely to succeed when it is run again"
     FAILED = "an earlier statement has failed, and the transaction can only be rolled back"
     READ_ONLY = "the server accepts no writes: it is a standby, or in read-only mode"

@@ -8,6 +8,7 @@ from sqlalchemy.exc import DBAPIError
 
 from dualwrite.coordinator.sql.dialects.base import FAILED, ErrorMeaning
 from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.coordinator.sql.engine.database_errors import first_line
 from dualwrite.coordinator.sql.engine.shown_url import command_on
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import (
@@ -52,7 +53,8 @@ def clear_errors(engine: Engine) -> Iterator[None]:
     """Translate database errors that have a meaning for the library.
 
     :raises DatabaseNotReadyError: if a table is missing, or older than this release needs.
-    :raises DatabaseBusyError: if another transaction holds a lock for too long; the caller may retry.
+    :raises DatabaseBusyError: if another transaction holds a lock for too long, or the server has ended a statement
+        that took too long; the caller may retry.
     :raises DatabaseUnavailableError: if the server accepts no writes: after a failover another one may.
     :raises InvalidTransactionStateError: if an earlier statement's failure has ended the transaction. Every other error
         passes as SQLAlchemy's.
@@ -71,6 +73,12 @@ def clear_errors(engine: Engine) -> Iterator[None]:
             raise DatabaseBusyError(
                 f"the database is locked: another transaction holds {table.name!r} or its database for too long; try "
                 f"again, and if the error persists, {database.lock_advice}"
+            ) from error
+        if meaning is ErrorMeaning.TOO_LONG:
+            raise DatabaseBusyError(
+                f"the database has ended a statement on {table.name!r} ({first_line(error)}), most likely because "
+                "another transaction holds that for longer than the session's time limit of a statement; try again, "
+                f"and if the error persists, {database.lock_advice}"
             ) from error
         if meaning is ErrorMeaning.READ_ONLY:
             raise DatabaseUnavailableError(

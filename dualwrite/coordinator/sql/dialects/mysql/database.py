@@ -64,6 +64,8 @@ _TROUBLES = {
     1146: ErrorMeaning.NOT_READY,  # ER_NO_SUCH_TABLE
     1054: ErrorMeaning.NOT_READY,  # ER_BAD_FIELD_ERROR
     1205: ErrorMeaning.BUSY,  # ER_LOCK_WAIT_TIMEOUT
+    1969: ErrorMeaning.TOO_LONG,  # ER_STATEMENT_TIMEOUT: MariaDB's max_statement_time
+    3024: ErrorMeaning.TOO_LONG,  # ER_QUERY_TIMEOUT: MySQL's max_execution_time
     1213: ErrorMeaning.CONFLICT,  # ER_LOCK_DEADLOCK
     1020: ErrorMeaning.CONFLICT,  # ER_CHECKREAD: MariaDB's innodb_snapshot_isolation
     1792: ErrorMeaning.READ_ONLY,  # ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION
@@ -78,6 +80,9 @@ _AWAY = frozenset({1040, 1053, 1203, 2002, 2003, 2006, 2013})
 _NO_SUCH_HOST = "Name or service not known"
 _TIMEOUTS = {"innodb_lock_wait_timeout": None, "lock_wait_timeout": None, "wait_timeout": LONGEST_HOLD}
 """Timeouts of row locks, of metadata locks, and of idle clients. None: the same timeout as for row locks."""
+_OF_STATEMENTS = {True: "max_statement_time", False: "max_execution_time"}
+"""The timeout of statements on MariaDB (True), and on MySQL. It is meant for the application's; the library's own may
+wait for a lock."""
 _SNAPSHOTS = "dualwrite_reads_a_snapshot"
 
 _SERVER = text(
@@ -364,16 +369,17 @@ class Mysql(Database):
     def own_transaction(self, connection: Connection, lock_timeout: float) -> Iterator[None]:
         """Save the session's timeouts in session variables, and restore them from there."""
         seconds = round(lock_timeout)
+        timeouts = {**_TIMEOUTS, _OF_STATEMENTS[bool(getattr(connection.dialect, "is_mariadb", False))]: 0}
         connection.exec_driver_sql(
             "SET "
             + ", ".join(
                 f"@dualwrite_{name} = @@SESSION.{name}, SESSION {name} = {seconds if value is None else value}"
-                for name, value in _TIMEOUTS.items()
+                for name, value in timeouts.items()
             )
         )
         yield
         if not connection.invalidated:
-            connection.exec_driver_sql("SET " + ", ".join(f"SESSION {name} = @dualwrite_{name}" for name in _TIMEOUTS))
+            connection.exec_driver_sql("SET " + ", ".join(f"SESSION {name} = @dualwrite_{name}" for name in timeouts))
 
     def rolls_back(self, connection: Connection, error: BaseException) -> bool:
         """True for a deadlock, and for a row that has changed since the snapshot."""

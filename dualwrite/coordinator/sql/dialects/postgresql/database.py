@@ -58,11 +58,16 @@ _TROUBLES = {
     "42P01": ErrorMeaning.NOT_READY,  # undefined_table
     "42703": ErrorMeaning.NOT_READY,  # undefined_column
     "55P03": ErrorMeaning.BUSY,  # lock_not_available
+    "57014": ErrorMeaning.TOO_LONG,  # query_canceled, by statement_timeout
     "40001": ErrorMeaning.CONFLICT,  # serialization_failure
     "40P01": ErrorMeaning.CONFLICT,  # deadlock_detected
     "25P02": ErrorMeaning.FAILED,  # in_failed_sql_transaction
     "25006": ErrorMeaning.READ_ONLY,  # read_only_sql_transaction
 }
+_LIMITS: Mapping[str, float] = {"idle_in_transaction_session_timeout": LONGEST_HOLD, "statement_timeout": 0}
+"""Limits of the library's own transactions, beside ``lock_timeout``; in seconds."""
+_WITH_TRANSACTION_TIMEOUT = (17,)
+"""The version from which on there is a limit for whole transactions. Inside one it can only be turned off."""
 _IN_USE = re.compile(r"another operation (\(\d+\) )?is in progress")
 """asyncpg's words, also after "cannot switch to state 12"."""
 _AWAY = (
@@ -384,8 +389,14 @@ class Postgresql(Database):
 
     @contextmanager
     def own_transaction(self, connection: Connection, lock_timeout: float) -> Iterator[None]:
-        """Set the limits for this transaction only, so they end with it. One statement saves round trips."""
-        limits = {"lock_timeout": lock_timeout, "idle_in_transaction_session_timeout": LONGEST_HOLD}
+        """Set the limits for this transaction only, so they end with it. One statement saves round trips.
+
+        The session's limits are meant for the application's statements. These ones may wait for a lock, and the whole
+        transaction for Kafka.
+        """
+        limits: dict[str, float] = {**_LIMITS, "lock_timeout": lock_timeout}
+        if (connection.dialect.server_version_info or (0,)) >= _WITH_TRANSACTION_TIMEOUT:
+            limits["transaction_timeout"] = 0
         set_limits = [func.set_config(name, str(int(seconds * 1000)), True) for name, seconds in limits.items()]
         connection.execute(select(_DURABLE, *set_limits))
         yield
