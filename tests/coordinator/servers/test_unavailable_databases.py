@@ -362,6 +362,9 @@ def test_a_server_that_accepts_no_writes_is_left_for_another(
     if isinstance(raised.value, DatabaseUnavailableError):
         require_retriable(raised.value)
         assert "accepts no writes" in str(raised.value)
+        assert str(raised.value).endswith(
+            "unless a setting of the session, the engine or the block makes the transaction read-only"
+        )
     write_unit(dual_write, "two")
     assert stored_values(engine) == kafka.committed == ["one", "two"]
     engine.dispose()

@@ -183,6 +183,32 @@ def test_a_binary_log_that_is_not_synced_is_warned_of(
     assert "sync_binlog = 0" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("statement", "settings", "refusal"),
+    [
+        ("", {"log_bin": "ON", "binlog_format": "STATEMENT"}, "binlog_format = STATEMENT: the server refuses every"),
+        ("SET sql_mode = 'EMPTY_STRING_IS_NULL'", None, "sql_mode has EMPTY_STRING_IS_NULL: the library's tables"),
+        ("SET completion_type = CHAIN", None, "completion_type = CHAIN, by which each COMMIT begins another"),
+    ],
+)
+def test_a_setting_with_which_no_dual_write_works_is_refused_by_name(
+    mariadb_url: str,
+    statement: str,
+    settings: dict[str, str] | None,
+    refusal: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if settings is not None:  # the tests' server has no binary log
+        monkeypatch.setattr(
+            "dualwrite.coordinator.sql.dialects.mysql.database.server_settings", lambda connection: settings
+        )
+    ready_engine(mariadb_url).dispose()
+    engine = create_engine(mariadb_url, connect_args={"init_command": statement or None})
+    with pytest.raises(ConfigurationError, match=refusal):
+        TakingStore(engine).take_over(ID, "a")
+    engine.dispose()
+
+
 def test_an_autocommitting_engine_is_refused_before_anything_is_written(mariadb_url: str) -> None:
     engine = ready_engine(mariadb_url, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:

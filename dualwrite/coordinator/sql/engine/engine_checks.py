@@ -57,7 +57,8 @@ def require_idle(connection: Connection) -> None:
         raise ConfigurationError(
             "a connection of the engine's is inside a transaction when it is checked out: a listener (connect, "
             "checkout, engine_connect) leaves it open, and must end it; or the engine's pool or creator hands out a "
-            "connection that another user has"
+            "connection that another user has; or MariaDB or MySQL has completion_type = CHAIN, by which each COMMIT "
+            "begins another transaction"
         )
 
 

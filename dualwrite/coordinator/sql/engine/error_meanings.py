@@ -83,7 +83,8 @@ def clear_errors(engine: Engine) -> Iterator[None]:
         if meaning is ErrorMeaning.READ_ONLY:
             raise DatabaseUnavailableError(
                 f"the database server accepts no writes ({str(error.orig).strip()}): let the URL lead to the one that "
-                "does (PostgreSQL: target_session_attrs=read-write)"
+                "does (PostgreSQL: target_session_attrs=read-write), unless a setting of the session, the engine or "
+                "the block makes the transaction read-only"
             ) from error
         if meaning is ErrorMeaning.FAILED:
             raise InvalidTransactionStateError(FAILED) from error

@@ -49,7 +49,7 @@ from dualwrite.coordinator.sql.dialects.interface.server import DurabilityGap, M
 from dualwrite.coordinator.sql.dialects.interface.tables import STATE_TABLE
 from dualwrite.coordinator.sql.dialects.interface.urls import host_of, port_of, seconds_in
 from dualwrite.coordinator.sql.dialects.mysql.implicit_commits import GRAMMAR
-from dualwrite.coordinator.sql.dialects.mysql.settings import durability_gaps_in, server_settings
+from dualwrite.coordinator.sql.dialects.mysql.settings import durability_gaps_in, refusal_of, server_settings
 from dualwrite.coordinator.sql.dialects.mysql.timeouts import missing_timeouts
 from dualwrite.coordinator.sql.dialects.mysql.upserts import upsert
 from dualwrite.coordinator.sql.dialects.unit_transactions import Fate, run_unseen
@@ -239,15 +239,12 @@ class Mysql(Database):
         return str(named)
 
     def require_suitable(self, connection: Connection, schema: str | None = None) -> None:
-        """Require a transactional state table, and transactions that go on if a row is locked; warn of a server that
-        does not flush each commit to the disk."""
+        """Require a transactional state table, and settings with which a dual write works; warn of a server that does
+        not flush each commit to the disk."""
         self.require_transactional(connection, STATE_TABLE, schema)
         settings = server_settings(connection)
-        if settings.get("innodb_rollback_on_timeout") == "ON":
-            raise ConfigurationError(
-                "innodb_rollback_on_timeout = ON: if a row is locked, the server rolls back the whole transaction, "
-                "which looks like a commit past the library: turn it off, and restart the server"
-            )
+        if (refusal := refusal_of(settings)) is not None:
+            raise ConfigurationError(refusal)
         for gap in durability_gaps_in(settings):
             _LOG.warning("the database server has %s", gap)
 

@@ -9,7 +9,7 @@ from dualwrite.coordinator.sql.dialects.interface.server import DurabilityGap
 _SETTINGS = text(
     "SHOW SESSION VARIABLES WHERE Variable_name IN "
     "('innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog', 'innodb_snapshot_isolation', 'wsrep_on', "
-    "'innodb_rollback_on_timeout')"
+    "'innodb_rollback_on_timeout', 'binlog_format', 'sql_mode')"
 )
 _OF_GALERA = DurabilityGap(
     "wsrep_on = ON",
@@ -21,6 +21,26 @@ _OF_GALERA = DurabilityGap(
 def server_settings(connection: Connection) -> dict[str, str]:
     """The server's settings that concern durability and isolation, by name."""
     return {str(name): str(value) for name, value in connection.execute(_SETTINGS)}
+
+
+def refusal_of(settings: Mapping[str, str]) -> str | None:
+    """The reason why no dual write works with ``settings``; None if one does."""
+    if settings.get("innodb_rollback_on_timeout") == "ON":
+        return (
+            "innodb_rollback_on_timeout = ON: if a row is locked, the server rolls back the whole transaction, which "
+            "looks like a commit past the library: turn it off, and restart the server"
+        )
+    if settings.get("log_bin") == "ON" and settings.get("binlog_format") == "STATEMENT":
+        return (
+            "binlog_format = STATEMENT: the server refuses every write of the library's own transactions, which are at "
+            "READ COMMITTED: set it to MIXED or ROW"
+        )
+    if "EMPTY_STRING_IS_NULL" in settings.get("sql_mode", ""):
+        return (
+            "sql_mode has EMPTY_STRING_IS_NULL: the library's tables have empty texts that are not NULL: remove it "
+            "from the sql_mode of the application's sessions"
+        )
+    return None
 
 
 def durability_gaps_in(settings: Mapping[str, str]) -> list[DurabilityGap]:
