@@ -2,18 +2,24 @@
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import pytest
 from sqlalchemy import Engine, create_engine, insert
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.event import listen
+from sqlalchemy.pool import NullPool
 
 from dualwrite import DualWrite
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.dialects.postgresql.database import Postgresql
 from dualwrite.testing.kafka import KafkaBroker
-from tests.support.coordinator.event_table import events, ready_engine
+from tests.support.coordinator.event_table import CONFIG, events, ready_engine, stored_values
+from tests.support.coordinator.fake_kafka import FakeKafka
+from tests.support.coordinator.usual_unit import write_unit
 from tests.support.servers.postgresql import PostgreSQL
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.postgresql
 
@@ -109,4 +115,43 @@ def test_a_commit_that_a_failover_can_undo_is_found_by_the_doctor(own_postgresql
     (local,), (remote_write,) = found("local"), found("remote_write")
     assert local.startswith("synchronous_commit = local: a COMMIT succeeds before a standby has it,")
     assert "before a standby has it on its disk, so a failover can undo a decision" in remote_write
+    engine.dispose()
+
+
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+
+
+@pytest.mark.slow
+def test_a_commit_that_no_standby_has_is_no_decision_after_a_restart(own_postgresql: PostgreSQL) -> None:
+    """The server that was restarted while the COMMIT waited shows the row. If its standby took its place, the decision
+    would be gone, after Kafka had committed."""
+    engine, kafka = ready_engine(own_postgresql.url), FakeKafka()
+    is_up = Event()
+
+    def observe(step: str) -> None:
+        assert step != "READ_DECISION" or is_up.wait(SECONDS)
+
+    dual_write = DualWrite(
+        engine, CONFIG, application="orders", participant=kafka.participant, on_step=observe, lease_timeout=3600
+    )
+    seen = create_engine(own_postgresql.url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+
+    def is_waiting() -> bool:
+        with seen.connect() as connection:
+            return connection.exec_driver_sql(WAITING).scalar_one() == 1
+
+    write_unit(dual_write, "one")
+    standby_is_named(engine, "standby")
+    with ThreadPoolExecutor(1) as thread:
+        unit = thread.submit(write_unit, dual_write, "two")
+        assert eventually(is_waiting)
+        own_postgresql.kill()
+        own_postgresql.start()
+        is_up.set()
+        assert eventually(lambda: unit.done() or is_waiting())
+        assert kafka.committed == ["one"]
+        standby_is_named(seen, "")
+        unit.result(SECONDS)
+    assert stored_values(engine) == kafka.committed == ["one", "two"]
+    dual_write.close()
     engine.dispose()

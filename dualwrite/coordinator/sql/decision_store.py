@@ -119,7 +119,7 @@ class SqlDecisionStore:
     @contextmanager
     def locked(self, lease: Lease) -> Iterator[SqlLockedStateRow]:
         """Hold the row's lock; see DecisionStore.locked. Its transaction is rolled back at the end."""
-        if self._database.shows_commits_early:
+        if self._may_show_undone_commits():
             self._settle(lease)
         limit = self.limit(lease.transactional_id)
         with self.transaction(commit=False, limit=limit) as connection:
@@ -131,7 +131,7 @@ class SqlDecisionStore:
     @contextmanager
     def locked_at_once(self, leases: Sequence[Lease]) -> Iterator[Mapping[Lease, SqlLockedStateRow]]:
         """Hold the locks of the rows that are free; see DecisionStore.locked_at_once."""
-        if self._database.shows_commits_early:
+        if self._may_show_undone_commits():
             with self.transaction(commit=True) as connection, clear_errors(self._engine):
                 leases = list(self._lock_free_rows(connection, leases))
                 for lease in leases:
@@ -259,6 +259,14 @@ class SqlDecisionStore:
 
     def _insert_unmatched(self, connection: Connection, transactional_id: str, unit: Unmatched) -> None:
         insert_outcome_once(connection, transactional_id, *unit, self._database.now())
+
+    def _may_show_undone_commits(self) -> bool:
+        """True if a crash, or a failover, may still undo a commit that a read shows already."""
+        query = self._database.standbys_query
+        if query is None:
+            return self._database.shows_commits_early
+        with self.connection() as connection:
+            return bool(connection.exec_driver_sql(query).scalar_one())
 
     def _settle(self, lease: Lease) -> None:
         """Make the row's content durable: wait for a transaction that writes it, and commit a change after that. Under

@@ -60,6 +60,10 @@ class Database(DatabaseUrls, DatabaseTables, DatabaseValues, DatabaseBulkLoad, D
     shows_commits_early = False
     """True if other transactions see a commit before it is on disk."""
 
+    standbys_query: str | None = None
+    """The query for the servers that a COMMIT waits for, with an empty result if it waits for none; None if there are
+    no such servers. The server itself, restarted meanwhile, shows a commit that they do not have."""
+
     one_writer = False
     """True if only one transaction can write at a time: all others wait for it, in no particular order."""
 

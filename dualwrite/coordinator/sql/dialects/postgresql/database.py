@@ -160,6 +160,7 @@ class Postgresql(Database):
     example_url = "postgresql+psycopg://user@host/name"
     blocking_drivers: Mapping[str, str] = {"asyncpg": "psycopg", "psycopg_async": "psycopg"}
     lock_advice = "find the transaction that does not end in pg_stat_activity"
+    standbys_query = "SHOW synchronous_standby_names"
     keeps_time_zones = True
     keeps_infinities = True
     keeps_negative_zeros = True
