@@ -133,6 +133,9 @@ def _binds(session: Session, instance: object) -> list[Any]:
     """The engines and connections that ``session`` may use for ``instance``."""
     if isinstance(session, UnitSession):
         return [session.unit_connection]
+    shards = vars(session).get("_ShardedSession__shards")
+    if shards is not None:  # its get_bind() would choose the object's shard now, for good
+        return list(shards.values())
     if type(session).get_bind is not Session.get_bind:
         try:
             return [session.get_bind(object_mapper(instance))]
