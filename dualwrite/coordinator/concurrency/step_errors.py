@@ -32,10 +32,10 @@ def is_step_error(error: BaseException) -> bool:
     if isinstance(error, StatementError) and not isinstance(error, DBAPIError):
         # SQLAlchemy wraps exceptions in this way while it prepares a statement.
         return error.orig is None or is_step_error(error.orig)
-    return isinstance(error, DualWriteError | SQLAlchemyError) or _is_of_a_driver(error)
+    return isinstance(error, DualWriteError | SQLAlchemyError) or is_of_a_driver(error)
 
 
-def _is_of_a_driver(error: BaseException) -> bool:
+def is_of_a_driver(error: BaseException) -> bool:
     """True for a driver's errors, which SQLAlchemy does not wrap when it calls the driver outside a statement."""
     return any(_is_root(base) for base in type(error).__mro__)
 

@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from dualwrite.coordinator.sql.dialects.supported import database_of
-from dualwrite.coordinator.sql.engine.database_errors import refuses_row
+from dualwrite.coordinator.sql.engine.database_errors import as_sqlalchemy, refuses_row
 from dualwrite.errors import DualWriteError, KafkaRefusedError
 from dualwrite.wire.error_codes import ErrorCode
 
@@ -57,13 +57,14 @@ def is_of_record(error: Exception, dialect: Dialect, may_pass: tuple[type[Except
 
 def reason(error: Exception, may_pass: tuple[type[Exception], ...] = ()) -> Exception:
     """The error from which the application has raised ``error`` (``raise … from``), if that is one of this library's,
-    of the database's, or one that may pass; ``error`` itself otherwise. The causes of such an error say no more: those
-    of an InDoubtError, for example."""
+    of the database's or its driver's, or one that may pass; ``error`` itself otherwise. The causes of such an error say
+    no more: those of an InDoubtError, for example."""
     known, seen = (*may_pass, *_MAY_PASS, DualWriteError, DBAPIError), set[int]()
     cause: BaseException | None = error
     while isinstance(cause, Exception) and id(cause) not in seen:
-        if isinstance(cause, known):
-            return cause
+        found = cause if isinstance(cause, known) else as_sqlalchemy(cause)
+        if isinstance(found, known):
+            return found
         seen.add(id(cause))
         cause = cause.__cause__
     return error

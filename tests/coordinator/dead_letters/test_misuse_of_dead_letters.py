@@ -1,5 +1,6 @@
 """DeadLetters refuses what would put every record aside, or none; and which errors it blames on a record."""
 
+import sqlite3
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
@@ -176,6 +177,8 @@ def of_database(kind: Callable[..., Exception], *arguments: Any, is_lost: bool =
         (of_database(InterfaceError, "Error binding parameter 0"), True),
         (of_database(InterfaceError, "closed", is_lost=True), False),
         (PoolTimeoutError("QueuePool limit of size 5 overflow 10 reached"), False),
+        (sqlite3.OperationalError("disk full"), False),  # of the driver's own cursor
+        (sqlite3.IntegrityError("UNIQUE"), True),
         (ValueError(), True),
         (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"), True),
     ],
@@ -205,6 +208,8 @@ def caused(*errors: Exception) -> Exception:
         (caused(ValueError(), ConnectionResetError("by a peer")), False),
         (caused(ValueError(), KeyError(), TimeoutError()), False),
         (caused(ValueError(), of_database(OperationalError, "disk full")), False),
+        (caused(ValueError(), sqlite3.OperationalError("disk full")), False),  # raised by a listener of handle_error
+        (caused(ValueError(), sqlite3.IntegrityError("UNIQUE")), True),
         (caused(ValueError(), KafkaUnavailableError("down")), False),
         (caused(ValueError(), InDoubtError("unknown"), IntegrityError("INSERT", {}, Exception())), False),
         (caused(ValueError(), ServiceError("503")), False),
@@ -251,3 +256,18 @@ class ServerError(Exception):
 def test_postgresqls_errors_are_told_apart_by_their_state(sqlstate: str, is_blamed: bool) -> None:
     error = DBAPIError("INSERT", {}, ServerError(sqlstate))
     assert is_of_record(error, create_engine("postgresql+psycopg://").dialect) is is_blamed
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "is_blamed"), [("23514", True), ("P0001", True), ("40P01", False), ("53100", False), ("08006", False)]
+)
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+def test_an_error_of_the_drivers_own_cursor_is_judged_as_sqlalchemys(
+    driver: str, sqlstate: str, is_blamed: bool
+) -> None:
+    """COPY, for example, which SQLAlchemy has not."""
+    if driver == "psycopg":
+        error: Exception = pytest.importorskip("psycopg").errors.lookup(sqlstate)("of COPY")
+    else:
+        error = pytest.importorskip("asyncpg").exceptions.PostgresError.new({"C": sqlstate, "M": "of COPY"})
+    assert is_of_record(error, create_engine(f"postgresql+{driver}://").dialect) is is_blamed

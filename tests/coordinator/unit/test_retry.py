@@ -64,6 +64,9 @@ def retrying(retries: int, slept: list[float], chance: float = 1.0, dialect: Dia
         (MYSQL, from_driver(pymysql.err.OperationalError(1213, "Deadlock found"))),
         (MYSQL, from_driver(pymysql.err.OperationalError(1205, "Lock wait timeout exceeded"))),
         (MYSQL, from_driver(pymysql.err.OperationalError(1020, "Record has changed since last read"))),
+        (SQLITE, sqlite3.OperationalError("database is locked")),  # of the driver's own cursor
+        (POSTGRESQL, psycopg.errors.DeadlockDetected("40P01")),
+        (MYSQL, pymysql.err.OperationalError(1213, "Deadlock found")),
     ],
 )
 def test_a_unit_that_failed_with_a_transient_error_is_run_again(dialect: Dialect, error: Exception) -> None:

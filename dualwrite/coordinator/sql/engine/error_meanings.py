@@ -8,7 +8,7 @@ from sqlalchemy.exc import DBAPIError
 
 from dualwrite.coordinator.sql.dialects.base import FAILED, ErrorMeaning
 from dualwrite.coordinator.sql.dialects.supported import database_of
-from dualwrite.coordinator.sql.engine.database_errors import first_line
+from dualwrite.coordinator.sql.engine.database_errors import as_sqlalchemy, first_line
 from dualwrite.coordinator.sql.engine.shown_url import command_on
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import (
@@ -26,14 +26,15 @@ def is_transient(error: Exception, dialect: Dialect) -> bool:
     """True if a unit of work that ended with ``error`` was rolled back on both sides and may succeed if run again.
 
     These are the library's errors that are ``retriable``, and the database's errors for a deadlock, a serialization
-    failure or a lock that was not free in time. A lost connection is not among them: if it was lost in the COMMIT of a
-    unit without records, the outcome is unknown.
+    failure or a lock that was not free in time; also as the driver's own cursor raises them. A lost connection is not
+    among them: if it was lost in the COMMIT of a unit without records, the outcome is unknown.
     """
     if isinstance(error, DualWriteError):
         return error.retriable
-    if not isinstance(error, DBAPIError) or error.connection_invalidated:
+    raised = as_sqlalchemy(error)
+    if not isinstance(raised, DBAPIError) or raised.connection_invalidated:
         return False
-    return database_of(dialect).meaning_of(error) in _PASSING
+    return database_of(dialect).meaning_of(raised) in _PASSING
 
 
 def is_read_only(error: BaseException | None, dialect: Dialect) -> bool:
