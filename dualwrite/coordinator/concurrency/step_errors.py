@@ -24,6 +24,24 @@ def unmasked(error: BaseException) -> BaseException:
     return error
 
 
+def as_sqlalchemy(error: BaseException) -> BaseException:
+    """``error`` as SQLAlchemy would raise it, if it is a driver's own: of the driver's cursor, for example. ``error``
+    itself otherwise."""
+    if not isinstance(error, Exception) or not _is_of_a_driver(error):
+        return error
+    wrapped = DBAPIError.instance(None, None, error, Exception)
+    return wrapped if isinstance(wrapped, DBAPIError) else error
+
+
+def database_error_of(error: Exception) -> DBAPIError | None:
+    """The database's error that ``error`` is, or from which a listener of ``handle_error`` has made it: SQLAlchemy
+    raises what the listener raises from the driver's own. None if there is none."""
+    found = as_sqlalchemy(error)
+    if not isinstance(found, DualWriteError | SQLAlchemyError) and error.__cause__ is not None:
+        found = as_sqlalchemy(error.__cause__)
+    return found if isinstance(found, DBAPIError) else None
+
+
 def is_step_error(error: BaseException) -> bool:
     """True if ``error`` is a step's own. Any other is a time limit or an interrupt from a signal handler, and is raised
     to the caller in every step. Many time limits are a TimeoutError."""
@@ -32,10 +50,10 @@ def is_step_error(error: BaseException) -> bool:
     if isinstance(error, StatementError) and not isinstance(error, DBAPIError):
         # SQLAlchemy wraps exceptions in this way while it prepares a statement.
         return error.orig is None or is_step_error(error.orig)
-    return isinstance(error, DualWriteError | SQLAlchemyError) or is_of_a_driver(error)
+    return isinstance(error, DualWriteError | SQLAlchemyError) or _is_of_a_driver(error)
 
 
-def is_of_a_driver(error: BaseException) -> bool:
+def _is_of_a_driver(error: BaseException) -> bool:
     """True for a driver's errors, which SQLAlchemy does not wrap when it calls the driver outside a statement."""
     return any(_is_root(base) for base in type(error).__mro__)
 

@@ -8,8 +8,9 @@ from sqlalchemy import Dialect
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
+from dualwrite.coordinator.concurrency.step_errors import as_sqlalchemy
 from dualwrite.coordinator.sql.dialects.supported import database_of
-from dualwrite.coordinator.sql.engine.database_errors import as_sqlalchemy, refuses_row
+from dualwrite.coordinator.sql.engine.database_errors import refuses_row
 from dualwrite.errors import DualWriteError, KafkaRefusedError
 from dualwrite.wire.error_codes import ErrorCode
 

@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Engine, false, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
+from dualwrite.coordinator.concurrency.step_errors import database_error_of
 from dualwrite.coordinator.process.watchdog import Limit
 from dualwrite.coordinator.rules.identities import (
     UNKNOWN_CLUSTER,
@@ -296,7 +297,9 @@ class SqlLeases:
                     ),
                     execution_options=ours(connection),
                 )
-        except IntegrityError as error:
+        except Exception as error:
+            if not isinstance(database_error_of(error), IntegrityError):
+                raise
             if not self._has_row(slot.transactional_id):
                 raise refused_own_row(table, error) from error
             return []

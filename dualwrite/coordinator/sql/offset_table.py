@@ -14,6 +14,7 @@ from sqlalchemy import BigInteger, Connection, Engine, Integer, and_, case, inse
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
+from dualwrite.coordinator.concurrency.step_errors import database_error_of
 from dualwrite.coordinator.rules.positions import Move
 from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.coordinator.sql.dialects.supported import database_of
@@ -79,7 +80,9 @@ class OffsetTable:
                     ),
                     execution_options=ours(connection),
                 )
-        except IntegrityError as error:
+        except Exception as error:
+            if not isinstance(database_error_of(error), IntegrityError):
+                raise
             if partition not in self.read(group):
                 raise refused_own_row(table, error) from error
 

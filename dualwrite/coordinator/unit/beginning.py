@@ -11,6 +11,7 @@ from collections.abc import Callable
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from dualwrite.coordinator.concurrency.step_errors import database_error_of
 from dualwrite.coordinator.rules.lease import Lease
 from dualwrite.coordinator.sql.dialects.base import ErrorMeaning
 from dualwrite.coordinator.sql.dialects.supported import database_of
@@ -35,15 +36,15 @@ def begin_transaction(
         transaction = make()
         try:
             begin_unit(connection, lease, checked=checked)
-        except DBAPIError as error:
-            if attempt == ATTEMPTS or not _is_conflict(connection, error):
+        except Exception as error:
+            if attempt == ATTEMPTS or not _is_conflict(connection, database_error_of(error)):
                 raise
             name = "" if lease is None else f"{lease.transactional_id}: "
-            _LOG.debug("%sthe transaction is begun again: %s", name, error.orig)
+            _LOG.debug("%sthe transaction is begun again: %s", name, getattr(error, "orig", error))
         else:
             return
         transaction.rollback()
 
 
-def _is_conflict(connection: Connection, error: DBAPIError) -> bool:
-    return database_of(connection.dialect).meaning_of(error) is ErrorMeaning.CONFLICT
+def _is_conflict(connection: Connection, error: DBAPIError | None) -> bool:
+    return error is not None and database_of(connection.dialect).meaning_of(error) is ErrorMeaning.CONFLICT

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Dialect, Engine, Table
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InternalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from dualwrite.coordinator.concurrency.step_errors import is_of_a_driver, is_step_error, unmasked
+from dualwrite.coordinator.concurrency.step_errors import is_step_error, unmasked
 from dualwrite.coordinator.sql.dialects.base import IN_USE, ErrorMeaning
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.dialects.url_text import url_text
@@ -54,19 +54,10 @@ def first_line(error: BaseException) -> str:
     return f"{line} ({added})" if added else line
 
 
-def refused_own_row(table: Table, error: DBAPIError) -> ConfigurationError:
+def refused_own_row(table: Table, error: Exception) -> ConfigurationError:
     """The error for a row of ``table``, which is one of the library's: the database refuses it as ``error`` says, and
     not because the row is there."""
     return ConfigurationError(f"the database refuses a row of {table.name}: {first_line(error)}: {LOOK_FOR_ADDITIONS}")
-
-
-def as_sqlalchemy(error: BaseException) -> BaseException:
-    """``error`` as SQLAlchemy would raise it, if it is a driver's own: one of the driver's cursor, or the cause of what
-    a ``handle_error`` listener has raised. ``error`` itself otherwise."""
-    if not isinstance(error, Exception) or not is_of_a_driver(error):
-        return error
-    wrapped = DBAPIError.instance(None, None, error, Exception)
-    return wrapped if isinstance(wrapped, DBAPIError) else error
 
 
 def connected(engine: Engine) -> Connection:

@@ -6,9 +6,10 @@ from contextlib import contextmanager
 from sqlalchemy import Dialect, Engine
 from sqlalchemy.exc import DBAPIError
 
+from dualwrite.coordinator.concurrency.step_errors import as_sqlalchemy, database_error_of
 from dualwrite.coordinator.sql.dialects.base import FAILED, ErrorMeaning
 from dualwrite.coordinator.sql.dialects.supported import database_of
-from dualwrite.coordinator.sql.engine.database_errors import as_sqlalchemy, first_line
+from dualwrite.coordinator.sql.engine.database_errors import first_line
 from dualwrite.coordinator.sql.engine.shown_url import command_on
 from dualwrite.coordinator.sql.tables import kafka_transaction_state as table
 from dualwrite.errors import (
@@ -62,31 +63,37 @@ def clear_errors(engine: Engine) -> Iterator[None]:
     """
     try:
         yield
-    except DBAPIError as error:
-        database = database_of(engine.dialect)
-        meaning = database.meaning_of(error)
-        if meaning is ErrorMeaning.NOT_READY:
-            raise DatabaseNotReadyError(
-                "a table of dualwrite's is missing, or older than this release needs; run: "
-                + command_on(engine, "db upgrade")
-            ) from error
-        if meaning is ErrorMeaning.BUSY:
-            raise DatabaseBusyError(
-                f"the database is locked: another transaction holds {table.name!r} or its database for too long; try "
-                f"again, and if the error persists, {database.lock_advice}"
-            ) from error
-        if meaning is ErrorMeaning.TOO_LONG:
-            raise DatabaseBusyError(
-                f"the database has ended a statement on {table.name!r} ({first_line(error)}), most likely because "
-                "another transaction holds that for longer than the session's time limit of a statement; try again, "
-                f"and if the error persists, {database.lock_advice}"
-            ) from error
-        if meaning is ErrorMeaning.READ_ONLY:
-            raise DatabaseUnavailableError(
-                f"the database server accepts no writes ({str(error.orig).strip()}): let the URL lead to the one that "
-                "does (PostgreSQL: target_session_attrs=read-write), unless a setting of the session, the engine or "
-                "the block makes the transaction read-only"
-            ) from error
-        if meaning is ErrorMeaning.FAILED:
-            raise InvalidTransactionStateError(FAILED) from error
+    except Exception as error:
+        _raise_clear(engine, database_error_of(error))
         raise
+
+
+def _raise_clear(engine: Engine, error: DBAPIError | None) -> None:
+    if error is None:
+        return
+    database = database_of(engine.dialect)
+    meaning = database.meaning_of(error)
+    if meaning is ErrorMeaning.NOT_READY:
+        raise DatabaseNotReadyError(
+            "a table of dualwrite's is missing, or older than this release needs; run: "
+            + command_on(engine, "db upgrade")
+        ) from error
+    if meaning is ErrorMeaning.BUSY:
+        raise DatabaseBusyError(
+            f"the database is locked: another transaction holds {table.name!r} or its database for too long; try "
+            f"again, and if the error persists, {database.lock_advice}"
+        ) from error
+    if meaning is ErrorMeaning.TOO_LONG:
+        raise DatabaseBusyError(
+            f"the database has ended a statement on {table.name!r} ({first_line(error)}), most likely because "
+            "another transaction holds that for longer than the session's time limit of a statement; try again, "
+            f"and if the error persists, {database.lock_advice}"
+        ) from error
+    if meaning is ErrorMeaning.READ_ONLY:
+        raise DatabaseUnavailableError(
+            f"the database server accepts no writes ({str(error.orig).strip()}): let the URL lead to the one that "
+            "does (PostgreSQL: target_session_attrs=read-write), unless a setting of the session, the engine or "
+            "the block makes the transaction read-only"
+        ) from error
+    if meaning is ErrorMeaning.FAILED:
+        raise InvalidTransactionStateError(FAILED) from error

@@ -42,6 +42,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import NullType, TypeEngine
 
+from dualwrite.coordinator.concurrency.step_errors import database_error_of
 from dualwrite.coordinator.rules.identities import TwoPartIdentity
 from dualwrite.coordinator.sql.dialects.base import LONGEST_HOLD, UNIT, Database, ErrorMeaning, isolation_level
 from dualwrite.coordinator.sql.dialects.interface.bulk_load import BulkInserts, MultiRowInserts
@@ -203,8 +204,8 @@ class Mysql(Database):
             return []
         try:
             return connection.execute(rows.where(*only).with_for_update(nowait=True), execution_options=options).all()
-        except DBAPIError as error:
-            if _number(error) not in _LOCKED:
+        except Exception as error:
+            if not _is_locked(database_error_of(error)):
                 raise
             return []
 
@@ -414,6 +415,11 @@ def _digest(variables: Mapping[str, str]) -> str:
     """
     facts = [variables.get(name, "") for name in ("server_uid", "hostname", "port", "datadir")]
     return sha256("\0".join(facts).encode()).hexdigest()[:16]
+
+
+def _is_locked(error: DBAPIError | None) -> bool:
+    """True if ``error`` says that NOWAIT has found a locked row."""
+    return error is not None and _number(error) in _LOCKED
 
 
 def _number(error: DBAPIError) -> int:
