@@ -24,10 +24,10 @@ def unmasked(error: BaseException) -> BaseException:
     return error
 
 
-def as_sqlalchemy(error: BaseException) -> BaseException:
+def as_sqlalchemy(error: Exception) -> Exception:
     """``error`` as SQLAlchemy would raise it, if it is a driver's own: of the driver's cursor, for example. ``error``
     itself otherwise."""
-    if not isinstance(error, Exception) or not _is_of_a_driver(error):
+    if not _is_of_a_driver(error):
         return error
     wrapped = DBAPIError.instance(None, None, error, Exception)
     return wrapped if isinstance(wrapped, DBAPIError) else error
@@ -37,7 +37,7 @@ def database_error_of(error: Exception) -> DBAPIError | None:
     """The database's error that ``error`` is, or from which a listener of ``handle_error`` has made it: SQLAlchemy
     raises what the listener raises from the driver's own. None if there is none."""
     found = as_sqlalchemy(error)
-    if not isinstance(found, DualWriteError | SQLAlchemyError) and error.__cause__ is not None:
+    if not isinstance(found, DualWriteError | SQLAlchemyError) and isinstance(error.__cause__, Exception):
         found = as_sqlalchemy(error.__cause__)
     return found if isinstance(found, DBAPIError) else None
 
