@@ -38,6 +38,7 @@ class Background:
         self._name = name
         self._first_delay = first_delay
         self._lasting = lasting
+        self._runtime = runtime
         self._hurry = Flag(runtime)
         self._closed = False
         self._requested = False
@@ -63,13 +64,26 @@ class Background:
             self._requested = True
             self._worker.start()
 
+    def start_or_leave(self) -> None:
+        """As :meth:`start`. But if the process can start no thread, leave that to the next :meth:`resume`."""
+        if not self._closed:
+            self._requested = True
+            self.resume()
+
     def resume(self) -> None:
-        """Begin if the work was requested and no thread does it: its start was interrupted."""
-        if self._has_more():
+        """Begin if the work was requested and no thread does it: its start was interrupted, or refused. If the process
+        can start no thread now either, that is logged, and the work is still to be done: call again."""
+        if not self._has_more():
+            return
+        try:
             self._worker.start(if_more=True)
+        except RuntimeError as error:
+            if self._runtime.is_interrupt(error):
+                raise
+            _LOG.warning("%s: the work in the background could not begin: %s; it begins later", self._name, error)
 
     def hurry(self) -> None:
-        """Try at once if it was sleeping, and begin if its start was interrupted."""
+        """Try at once if it was sleeping, and begin as :meth:`resume` does."""
         if self.is_running:
             self.resume()
             self._hurry.set()
@@ -77,7 +91,7 @@ class Background:
     def wait(self, timeout: float) -> bool:
         """Hurry, and wait up to ``timeout`` seconds; True if no work is left."""
         self.hurry()
-        return self._worker.join(timeout)
+        return self._worker.join(timeout) and not self._has_more()
 
     def close(self, timeout: float) -> bool:
         """Wait up to ``timeout`` seconds for the work, then stop it; True if no work is left."""

@@ -232,7 +232,7 @@ class Slot:
         """Wait in the background for the answer to the commit of the last unit of work, if there is one to come. The
         slot must not be in use."""
         if self.is_committing and not self.is_fenced:
-            self._background.start()
+            self._background.start_or_leave()
 
     def _complete(self) -> None:
         with self._recovering:
@@ -258,17 +258,18 @@ class Slot:
             self._close_participant()
 
     def finish_later(self) -> None:
-        """Recover in the background; if the slot is lost, its new owner recovers it."""
+        """Recover in the background; if the slot is lost, its new owner recovers it. If the process can start no thread
+        now, the next heartbeat, or unit of work that waits for a slot, tries again: this one has ended."""
         self._counters.add("finished_later")
         if not self.is_fenced:
-            self._background.start()
+            self._background.start_or_leave()
 
     def hurry(self) -> None:
         """Let the background try at once, as a unit of work waits for it."""
         self._background.hurry()
 
     def resume(self) -> None:
-        """Begin the work of :meth:`finish_later`, if an interrupt prevented its start."""
+        """Begin the work of :meth:`finish_later`, if it could not begin."""
         self._background.resume()
 
     def fence(self, error: FencedError) -> None:

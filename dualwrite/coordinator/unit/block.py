@@ -203,7 +203,13 @@ class Block(BaseBlock[Transaction]):
             block._units.leave(unit, error)
             block._unregister()
         except BaseException as raised:
-            block._let_go(unit, raised)
+            try:
+                block._let_go(unit, raised)
+            except BaseException as again:
+                leaving_error = block._units.outcome_error(unit, again)
+                if leaving_error is again:
+                    raise
+                raise leaving_error from again
             leaving_error = block._units.outcome_error(unit, raised)
             if leaving_error is raised:
                 raise

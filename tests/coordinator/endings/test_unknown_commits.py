@@ -11,10 +11,28 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.slots.pool import Pool
-from dualwrite.errors import InDoubtError, InvalidTransactionStateError, KafkaUnavailableError, NoFreeSlotError
+from dualwrite.errors import (
+    CommittedError,
+    InDoubtError,
+    InvalidTransactionStateError,
+    KafkaUnavailableError,
+    NoFreeSlotError,
+)
 from tests.support.coordinator.event_table import events, ready_engine, stored_values
-from tests.support.coordinator.fake_kafka import FakeKafka, Fault
-from tests.support.coordinator.usual_unit import break_commit, fail_at, in_both, recovered, write, write_unit
+from tests.support.coordinator.fake_kafka import FakeKafka, FakeParticipant, Fault
+from tests.support.coordinator.usual_unit import (
+    break_commit,
+    fail_at,
+    in_both,
+    raising,
+    recovered,
+    run_unit,
+    write,
+    write_unit,
+    writing,
+)
+from tests.support.thread_starts import fail_starts
+from tests.support.user_errors import UserError
 from tests.support.waiting import eventually
 
 Make = Callable[..., DualWrite]
@@ -36,6 +54,46 @@ def test_a_kafka_failure_after_the_commit_is_not_raised_to_the_caller(
     assert (counters.committed, counters.finished_later, counters.recoveries) == (1, 1, 2)
     write_unit(dual_write, "two")
     assert in_both(sqlite_engine, kafka, "one", "two")
+
+
+def test_a_unit_that_is_left_to_recovery_has_ended_also_where_no_thread_can_be_started(
+    dual_write: DualWrite, sqlite_engine: Engine, kafka: FakeKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_unit(dual_write, "zero")
+    with monkeypatch.context() as exhausted:
+        fail_starts(exhausted, RuntimeError("can't start new thread"))
+        fail_at(kafka, "commit")
+        write_unit(dual_write, "one")
+        assert dual_write.pending() == 1
+    assert recovered(dual_write)
+    assert in_both(sqlite_engine, kafka, "zero", "one")
+    with monkeypatch.context() as exhausted:
+        fail_starts(exhausted, RuntimeError("can't start new thread"))
+        fail_at(kafka, "abort")
+        with pytest.raises(UserError):
+            run_unit(dual_write, writing("two"), raising(UserError()))
+    assert recovered(dual_write)
+    assert in_both(sqlite_engine, kafka, "zero", "one")
+    assert dual_write.counters.finished_later == 2
+
+
+def test_a_committed_unit_whose_participant_never_closes_raises_committed_error(
+    make_dual_write: Make, sqlite_engine: Engine, kafka: FakeKafka
+) -> None:
+    """A participant of the application's own, whose close() raises each time."""
+
+    class Unclosable(FakeParticipant):
+        def close(self) -> None:
+            raise broken
+
+    broken = KafkaUnavailableError("close() needs a connection")
+    dual_write = make_dual_write(participant=lambda _: Unclosable(kafka))
+    write_unit(dual_write, "zero")
+    fail_at(kafka, "commit")
+    with pytest.raises(CommittedError) as raised:
+        write_unit(dual_write, "one")
+    assert raised.value.__cause__ is broken
+    assert stored_values(sqlite_engine) == ["zero", "one"]
 
 
 def test_the_next_unit_waits_until_the_earlier_one_is_finished(

@@ -64,14 +64,14 @@ def test_waiting_wakes_it_from_its_backoff() -> None:
 
 
 class Crowded(ThisProcess):
-    """A process that cannot start its first thread."""
+    """A process that cannot start its first threads."""
 
-    def __init__(self) -> None:
-        self._start, self._refused = super().start_thread, False
+    def __init__(self, refused: int = 1) -> None:
+        self._start, self._refused = super().start_thread, refused
 
     def start_thread(self, act: Callable[[], None], name: str) -> object:  # type: ignore[override]
-        if not self._refused:
-            self._refused = True
+        if self._refused:
+            self._refused -= 1
             raise RuntimeError("can't start new thread")
         return self._start(act, name)
 
@@ -86,6 +86,27 @@ def test_work_whose_thread_did_not_start_is_still_to_be_done(again: Callable[[Ba
     again(background)
     assert eventually(lambda: not background.is_running, bool, LONG)
     assert len(calls) == 1
+
+
+def test_work_that_finds_no_thread_when_it_is_closed_is_not_done() -> None:
+    act, calls = failing(0, KafkaUnavailableError("down"))
+    background = Background(Crowded(refused=3), act, "orders-0")
+    background.start_or_leave()
+    assert background.is_running
+    assert not background.wait(0)
+    assert not background.close(0)
+    assert not calls
+
+
+def test_an_interrupt_that_is_a_runtime_error_is_raised_where_a_refused_thread_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Crowded, "is_interrupt", lambda _, error: isinstance(error, RuntimeError))
+    background = Background(Crowded(), lambda: None, "orders-0")
+    with pytest.raises(RuntimeError, match="can't start"):
+        background.start_or_leave()
+    background.start_or_leave()
+    assert background.wait(LONG)
 
 
 def test_a_background_without_work_is_idle_and_closes_at_once() -> None:

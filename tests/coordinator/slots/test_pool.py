@@ -440,8 +440,8 @@ def test_the_heartbeat_begins_the_work_that_found_no_thread(world: PoolWorld) ->
     pool = world.pool(runtime=runtime)
     slot = pool.acquire(user)
     runtime.is_full = True
-    with pytest.raises(RuntimeError, match="can't start new thread"):
-        slot.finish_later()
+    slot.finish_later()
+    assert slot.is_busy
     pool.release(user)
     runtime.is_full = False
     runtime.started.clear()

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tests.support.coordinator.usual_unit import write, write_unit
 from tests.support.forked import ForkedBroker
 from tests.support.peer_clients.consumers import consume
 from tests.support.servers.holding_proxy import HoldingProxy
+from tests.support.thread_starts import fail_starts
 from tests.support.waiting import eventually
 
 Make = Callable[..., DualWrite]
@@ -107,6 +109,20 @@ def test_close_waits_for_the_answer_and_gives_the_slot_back_finished(
     assert kafka.open_participants() == 0
     with sqlite_engine.connect() as connection:
         assert connection.scalars(select(state_table.c.owner)).all() == [""]
+
+
+def test_a_close_that_can_start_no_thread_gives_the_slot_back_unfinished(
+    dual_write: DualWrite, kafka: FakeKafka, sqlite_engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a handler of ``atexit`` from Python 3.12 on."""
+    write_unit(dual_write, "one")
+    fail_starts(monkeypatch, RuntimeError("can't create new thread at interpreter shutdown"))
+    dual_write.close(timeout=0)
+    assert kafka.open_participants() == 0
+    with sqlite_engine.connect() as connection:
+        row = connection.execute(select(state_table)).one()
+    assert row.owner, "recovery has to complete its unit"
+    assert row.lease_expires_at < row.updated_at + timedelta(seconds=QUIET / 2)
 
 
 def test_the_heartbeat_collects_the_answer_of_an_idle_slot(make_dual_write: Make, kafka: FakeKafka) -> None:
