@@ -14,6 +14,7 @@ from concurrent.futures import wait as wait_in_thread
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from dualwrite.coordinator.aio.thread_calls import submitted
 from dualwrite.coordinator.ports.kafka import (
     CommitsInBackground,
     KafkaParticipant,
@@ -186,7 +187,7 @@ class AwaitedParticipant:
             self._tell()
             return outcome
         self._in_a_row = 0
-        future = self._threads.submit(run)
+        future = submitted(self._threads, run)
         self._calls = [*previous, future]
         try:
             outcome = wait_for(asyncio.wrap_future(future))

@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_in_thread
 from typing import Any, Literal, Protocol, cast
 
+from dualwrite.coordinator.aio.thread_calls import submitted
 from dualwrite.coordinator.concurrency.waiting import LOOK_INTERVAL
 from dualwrite.coordinator.offsets.consumers import KafkaConsumer, OffsetReset
 from dualwrite.coordinator.offsets.seeking import Seeker
@@ -37,7 +38,7 @@ class AwaitedConsumer:
         if inspect.iscoroutinefunction(method):
             return wait_for(method(*arguments, **options))
         call = functools.partial(method, *arguments, **options)
-        return wait_for(asyncio.get_running_loop().run_in_executor(self._threads, call))
+        return wait_for(asyncio.wrap_future(submitted(self._threads, call)))
 
 
 class AsyncSeeker(Seeker, Protocol):

@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from dualwrite.coordinator.aio.awaited_slot import AwaitedSlot
 from dualwrite.coordinator.aio.consumers import awaited
 from dualwrite.coordinator.aio.session import UnitAsyncSession
+from dualwrite.coordinator.aio.thread_calls import submitted
 from dualwrite.coordinator.manager.settings import ManagerSettings
 from dualwrite.coordinator.manager.unit_manager import UnitManager
 from dualwrite.coordinator.offsets.consumers import KafkaConsumer
@@ -158,7 +159,7 @@ class AsyncUnitManager(UnitManager):
         """
         its = threads or ThreadPoolExecutor(1, f"dualwrite-{self.settings.application}")
         try:
-            return wait_for(asyncio.get_running_loop().run_in_executor(its, self.store.in_thread, act))
+            return wait_for(asyncio.wrap_future(submitted(its, functools.partial(self.store.in_thread, act))))
         finally:
             if threads is None:
                 its.shutdown(wait=False)

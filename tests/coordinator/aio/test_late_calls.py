@@ -12,6 +12,7 @@ import pytest
 
 from dualwrite.coordinator.aio import awaited_slot
 from dualwrite.coordinator.aio.awaited_slot import AwaitedParticipant
+from dualwrite.coordinator.aio.thread_calls import submitted
 from dualwrite.coordinator.aio.transaction import AsyncTransaction
 from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.process.greenlets import greenlet_spawn, wait_for
@@ -21,6 +22,7 @@ from dualwrite.records.outgoing import OutgoingRecord
 from tests.support.coordinator.aio.async_dual_writes import AsyncPlace, run, write, write_unit
 from tests.support.coordinator.fake_kafka import FakeKafka, FakeParticipant
 from tests.support.spark.lock_waits import AT_ONCE
+from tests.support.thread_starts import fail_starts
 
 PATIENCE = 20.0
 
@@ -112,6 +114,43 @@ def test_a_call_waits_for_a_cancelled_one_although_another_was_cancelled_before_
     monkeypatch.setattr(awaited_slot, "wait_in_thread", wait)
     run(main())
     assert order == ["produced", "closed"]
+
+
+def test_a_record_for_which_no_thread_can_be_started_is_not_added_by_a_later_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The executor keeps the call that it has refused. The record would be in the next unit's transaction."""
+    produced: list[OutgoingRecord] = []
+    free = threading.Event()
+
+    class Participant(FakeParticipant):
+        def produce(self, record: OutgoingRecord) -> None:
+            produced.append(record)
+
+    async def main() -> None:
+        with ThreadPoolExecutor(2) as threads:
+            participant = AwaitedParticipant(Participant(FakeKafka()), threads)
+            threads.submit(free.wait, PATIENCE)
+            with monkeypatch.context() as exhausted:
+                fail_starts(exhausted, RuntimeError("can't start new thread"))
+                with pytest.raises(RuntimeError, match="can't start"):
+                    await greenlet_spawn(participant.produce, OutgoingRecord("events", b"refused"))
+            free.set()
+            await greenlet_spawn(participant.produce, OutgoingRecord("events", b"taken"))
+            assert participant.is_reusable
+
+    run(main())
+    assert [record.value for record in produced] == [b"taken"]
+
+
+def test_a_call_that_a_thread_takes_before_another_is_refused_goes_on() -> None:
+    class Executor(ThreadPoolExecutor):
+        def submit(self, *call: Any, **_: Any) -> Any:
+            super().submit(*call).result()
+            raise RuntimeError("can't start new thread")
+
+    with Executor(1) as threads:
+        assert submitted(threads, lambda: "done").result(PATIENCE) == "done"
 
 
 def test_a_participant_is_not_reused_after_a_cancelled_call() -> None:
