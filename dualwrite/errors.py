@@ -10,6 +10,16 @@ class DualWriteError(Exception):
     retriable: ClassVar[bool] = False
     """True if the same unit of work may be run again from its beginning: it was rolled back on both sides."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let another process get the error whole, as from a pool of processes. Python would call the class with the
+        message alone, which not every class takes."""
+        return _remade, (type(self), self.args), vars(self)
+
+
+def _remade(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+    made: BaseException = kind.__new__(kind, *args)  # without __init__: what it has set comes with vars()
+    return made
+
 
 class ConfigurationError(DualWriteError):
     """A setting is missing, unknown or invalid, or contradicts another. Correct the setting that the message names."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import binascii
+import copy
 import csv
 import pickle
 import sqlite3
@@ -19,17 +20,23 @@ from sqlalchemy.exc import StatementError
 
 from dualwrite.coordinator.concurrency.step_errors import is_step_error
 from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.rules.lease import Lease, LeaseContradictedError, LeaseLostError
+from dualwrite.coordinator.rules.lease_memory import RowFinding, RowSeen
 from dualwrite.coordinator.rules.machine import Result
+from dualwrite.coordinator.sql.dialects.unit_transactions import Fate, TransactionEndedError
 from dualwrite.coordinator.steps.outgoing_error import OutgoingErrors
 from dualwrite.coordinator.unit.block import Block
 from dualwrite.errors import (
     CommittedError,
+    DualWriteError,
     FencedError,
     InDoubtError,
+    KafkaRefusedError,
     KafkaUnavailableError,
     UnitCommitted,
     committed_interrupt,
 )
+from dualwrite.ids import PreparedTxnState
 from tests.support.coordinator.event_table import stored_values
 from tests.support.coordinator.fake_kafka import FakeKafka, Fault
 from tests.support.coordinator.usual_unit import recovered, write, write_unit
@@ -272,6 +279,30 @@ def test_a_committed_interrupt_survives_pickling() -> None:
     assert type(again) is type(made)
     assert again.args == ("now",)
     assert isinstance(again, KeyboardInterrupt)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KafkaRefusedError("EndTxn", 48, "INVALID_TXN_STATE"),
+        LeaseLostError(Lease("orders-0", 3)),
+        LeaseContradictedError(
+            Lease("orders-0", 3), RowFinding.ROW_GONE, RowSeen(3, None, PreparedTxnState("1:2")), ()
+        ),
+        TransactionEndedError("it has ended", Fate.ROLLED_BACK),
+        CommittedError("committed"),
+        InDoubtError("in doubt"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("copied", [lambda error: pickle.loads(pickle.dumps(error)), copy.copy, copy.deepcopy])
+def test_an_error_of_the_library_reaches_another_process_whole(
+    error: DualWriteError, copied: Callable[[DualWriteError], DualWriteError]
+) -> None:
+    """A pool of processes would wait for ever for the answer of a worker whose error cannot be unpickled."""
+    again = copied(error)
+    assert type(again) is type(error)
+    assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error))
 
 
 def test_an_interrupt_after_the_commit_mentions_it_in_its_text() -> None:
