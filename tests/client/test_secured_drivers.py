@@ -6,16 +6,19 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dualwrite.client.config.settings import SaslSettings, TlsSettings
+from dualwrite.client.engine.contract import Operation
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.client.terms.oauth import TokenSource
-from dualwrite.errors import ConfigurationError, KafkaUnavailableError
+from dualwrite.errors import ConfigurationError, DualWriteError, KafkaUnavailableError
 from dualwrite.wire.apis import APIS, ApiKey
 from tests.support.client.certificate import CERTIFICATE
+from tests.support.client.certificates import Authority
 from tests.support.client.driving import (
     AskingEngine,
     Drive,
@@ -97,6 +100,42 @@ def test_a_broker_that_hangs_up_in_the_tls_handshake_is_lost(drive: Drive) -> No
             patch.setattr(ScriptedBroker, "reply", lambda *_: False)
             patch.setattr("tests.support.client.scripted_broker.frame_size", lambda *_: 1)
             assert "TLS: " in lost_error(engine, drive, KafkaUnavailableError, tls=TlsSettings())
+
+
+@pytest.mark.parametrize("renewed", ["ca_location", "certificate_location"])
+def test_the_next_connection_takes_a_renewed_file(drive: Drive, tmp_path: Path, renewed: str) -> None:
+    """As where certificates are valid for a day, and the service runs for weeks."""
+    authority, former = Authority(), Authority()
+    broker_certificate, key = authority.issue().in_two(tmp_path, "broker")
+    server_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server_tls.load_cert_chain(broker_certificate, key)
+    server_tls.load_verify_locations(cadata=authority.certificate)
+    server_tls.verify_mode = ssl.CERT_REQUIRED
+    files = {"ca_location": tmp_path / "ca.pem", "certificate_location": tmp_path / "client.pem"}
+
+    def write(name: str, issuer: Authority) -> None:
+        issued = issuer.issue("orders")
+        files[name].write_text(issuer.certificate if name == "ca_location" else issued.key() + issued.certificate)
+
+    class Renewing(AskingEngine):
+        def lost(self, endpoint: Endpoint, error: DualWriteError, now: float) -> None:
+            if self.events("lost"):
+                super().lost(endpoint, error, now)
+                return
+            awaited, self.operation = self.operation, Operation()
+            super().lost(endpoint, error, now)
+            write(renewed, authority)
+            self.ask((endpoint, end_txn(3)))
+            self.operation = awaited
+
+    for name in files:
+        write(name, former if name == renewed else authority)
+    with scripted(tls=server_tls) as broker:
+        broker.answer(ApiKey.END_TXN, echo)
+        engine = Renewing((broker.endpoint, end_txn(2)))
+        tls = TlsSettings(**{name: str(path) for name, path in files.items()})
+        assert ids(drive(engine, tls=tls)) == [3]
+        assert len(engine.events("lost")) == 1
 
 
 @contextlib.contextmanager

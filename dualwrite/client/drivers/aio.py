@@ -13,7 +13,7 @@ from dualwrite.client.config.settings import ClientSettings
 from dualwrite.client.drivers.connection_log import ConnectionLog
 from dualwrite.client.engine.contract import Command, Drivable, Open, Operation, Send
 from dualwrite.client.net.asyncio_connection import AsyncioConnection, Loss
-from dualwrite.client.net.socket_connection import context_of
+from dualwrite.client.net.tls import RenewedContext
 from dualwrite.client.protocol.broker_protocol import Response
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.errors import InvalidTransactionStateError
@@ -39,7 +39,7 @@ class AsyncDriver:
         self._engine = engine
         self._settings = settings
         self._clock = clock
-        self._context = context_of(settings)
+        self._context = RenewedContext(settings.tls)
         self._log = ConnectionLog(settings)
         self._loop: asyncio.AbstractEventLoop | None = None
         self.connections: dict[Endpoint, AsyncioConnection] = {}
@@ -176,7 +176,8 @@ class AsyncDriver:
             self._log.closed(endpoint, link.node.unanswered)
         self._drop(endpoint)
         if type(command) is Open:
-            self.connections[endpoint] = AsyncioConnection(endpoint, self._settings, self._context, self, self._clock)
+            context = self._context.now()
+            self.connections[endpoint] = AsyncioConnection(endpoint, self._settings, context, self, self._clock)
 
     def _drop(self, endpoint: Endpoint) -> None:
         link = self.connections.pop(endpoint, None)

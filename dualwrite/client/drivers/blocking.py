@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from dualwrite.client.config.settings import ClientSettings
 from dualwrite.client.drivers.connection_log import ConnectionLog
 from dualwrite.client.engine.contract import Close, Drivable, Open, Operation, Send
-from dualwrite.client.net.socket_connection import PATIENCE, SocketConnection, context_of
+from dualwrite.client.net.socket_connection import PATIENCE, SocketConnection
+from dualwrite.client.net.tls import RenewedContext
 from dualwrite.client.terms.endpoint import Endpoint
 from dualwrite.errors import ConfigurationError, KafkaUnavailableError
 
@@ -46,7 +47,7 @@ class BlockingDriver:
         self._engine = engine
         self._settings = settings
         self._clock = clock
-        self._context = context_of(settings)
+        self._context = RenewedContext(settings.tls)
         self._log = ConnectionLog(settings)
         self._selector = selectors.DefaultSelector()
         self.connections: dict[Endpoint, SocketConnection] = {}
@@ -134,7 +135,7 @@ class BlockingDriver:
     def _open(self, endpoint: Endpoint, now: float) -> None:
         self._log.opening(endpoint)
         self._drop(endpoint)
-        link = self.connections[endpoint] = SocketConnection(endpoint, self._settings, self._context, now)
+        link = self.connections[endpoint] = SocketConnection(endpoint, self._settings, self._context.now(), now)
         self._watch(endpoint, link)
 
     def _await_event(self, now: float) -> None:

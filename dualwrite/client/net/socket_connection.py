@@ -65,7 +65,7 @@ class SocketConnection:
     It tries the addresses of the endpoint's name in turn until one accepts the connection. Only the name look-up may
     block, as the system's resolver does.
 
-    :param context: see :func:`context_of`.
+    :param context: the TLS context; None if the connection is not encrypted.
     :param now: monotonic seconds.
     :raises KafkaUnavailableError: if the name is unknown, or no address can be reached.
     :raises ConfigurationError: if TLS or SASL is refused; correct the settings that the message names.

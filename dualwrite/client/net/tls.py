@@ -1,12 +1,15 @@
 """TLS as librdkafka's ``ssl.*`` settings describe it, on the standard library's ssl."""
 
+import logging
 import os
 import ssl
 from pathlib import Path
+from typing import NamedTuple
 
 from dualwrite.client.config.settings import TlsSettings
 from dualwrite.errors import ConfigurationError
 
+_LOG = logging.getLogger("dualwrite")
 _ANOTHER_KEY = frozenset({"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH"})
 _Refusals = (ssl.SSLError, ValueError, TypeError)
 
@@ -22,6 +25,51 @@ def ssl_context(settings: TlsSettings) -> ssl.SSLContext:
     if settings.certificate_location:
         _show(context, settings.certificate_location, settings)
     return context
+
+
+class _File(NamedTuple):
+    """What shows that a file has been written anew, or that another one has its name."""
+
+    inode: int
+    size: int
+    written_ns: int
+
+
+class RenewedContext:
+    """The context for the next connection: made anew once a file of the settings has changed, for a certificate is
+    renewed more often than a service is restarted. Open connections keep theirs.
+
+    :param settings: None for connections without TLS.
+    :raises ConfigurationError: as :func:`ssl_context`.
+    """
+
+    def __init__(self, settings: TlsSettings | None) -> None:
+        self._settings = settings
+        self._files = [] if settings is None else _files_of(settings)
+        self._context = None if settings is None else ssl_context(settings)
+
+    def now(self) -> ssl.SSLContext | None:
+        """The context; the former one if the changed files cannot be used, as while only one of two is written."""
+        if self._settings is not None and (files := _files_of(self._settings)) != self._files:
+            self._files = files
+            try:
+                self._context = ssl_context(self._settings)
+            except ConfigurationError as error:
+                _LOG.warning("%s: connections are opened with what the files held before", error)
+        return self._context
+
+
+def _files_of(settings: TlsSettings) -> list[_File | None]:
+    locations = (settings.ca_location, settings.certificate_location, settings.key_location)
+    return [None if location is None else _file_at(location) for location in locations]
+
+
+def _file_at(location: str) -> _File | None:
+    try:
+        status = os.stat(location)
+    except (OSError, ValueError):
+        return None
+    return _File(status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def _trusting(settings: TlsSettings) -> ssl.SSLContext:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dualwrite.client.config.settings import TlsSettings
-from dualwrite.client.net.tls import ssl_context
+from dualwrite.client.net.tls import RenewedContext, ssl_context
 from dualwrite.errors import ConfigurationError
 from tests.support.client.certificate import ANOTHER_KEY, CERTIFICATE, ENCRYPTED_KEY, KEY
 
@@ -115,3 +115,20 @@ def test_invalid_tls_settings_are_named(home: Path, tls: TlsSettings, said: str)
 def test_a_key_that_cannot_be_read_is_named_with_openssls_reason(home: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"^ssl\.key\.location broken_key\.pem: holds no private key that can"):
         ssl_context(TlsSettings(certificate_location="certificate.pem", key_location="broken_key.pem"))
+
+
+def test_a_context_is_made_anew_only_for_a_file_that_has_changed(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    context = RenewedContext(TlsSettings(certificate_location="certificate.pem", key_location="key.pem"))
+    first = context.now()
+    assert context.now() is first
+    (home / "renewed.pem").write_text(ANOTHER_KEY)
+    (home / "renewed.pem").rename(home / "key.pem")  # the certificate follows, perhaps a moment later
+    assert context.now() is first
+    assert context.now() is first
+    assert len(caplog.messages) == 1, "one line for one change"
+    assert "not the private key of" in caplog.messages[0]
+    (home / "key.pem").unlink()
+    assert context.now() is first
+    (home / "key.pem").write_text(KEY)
+    assert context.now() not in (first, None)
+    assert RenewedContext(None).now() is None
