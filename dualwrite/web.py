@@ -7,15 +7,19 @@ threads other than the handler's, so a unit of work in the handler does not join
 occupies one of the threads that other handlers need.
 """
 
+import functools
+import threading
 from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from dualwrite.coordinator.dual_write import DualWrite
-from dualwrite.coordinator.manager.unit_manager import manager_of
+from dualwrite.coordinator.manager.unit_manager import UnitManager, manager_of
 from dualwrite.coordinator.unit.block import Block
 from dualwrite.coordinator.unit.transaction import Transaction
-from dualwrite.errors import ConfigurationError
+from dualwrite.coordinator.unit.unit_of_work import Unit
+from dualwrite.errors import ConfigurationError, InvalidTransactionStateError
 from dualwrite.extras import brought_by
 
 with brought_by("fastapi"):
@@ -34,6 +38,22 @@ Units = DualWrite | AsyncDualWrite
 
 _request_context: ContextVar[object] = ContextVar("dualwrite_request", default=None)
 _waiting: RunVar[CapacityLimiter] = RunVar("dualwrite_waiting")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _alone(
+    method: Callable[Concatenate[Transaction, P], R],
+) -> Callable[Concatenate["_RequestTransaction", P], R]:
+    """Decorate ``method`` so that its calls and the end of the unit exclude each other."""
+
+    @functools.wraps(method)
+    def call(transaction: "_RequestTransaction", /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with transaction._calls:
+            return method(transaction, *args, **kwargs)
+
+    return call
 
 
 def unit_of_work(dual_write: Units | Callable[[HTTPConnection], Units]) -> Any:
@@ -89,8 +109,37 @@ def unit_of_work(dual_write: Units | Callable[[HTTPConnection], Units]) -> Any:
         ) from None
 
 
+class _RequestTransaction(Transaction):
+    """The ``tx`` of a request.
+
+    :param calls: held during each call, and during the end of the unit.
+    """
+
+    def __init__(self, unit: Unit, calls: AbstractContextManager[object]) -> None:
+        super().__init__(unit)
+        self._calls = calls
+
+    execute = _alone(Transaction.execute)
+    scalars = _alone(Transaction.scalars)
+    scalar = _alone(Transaction.scalar)
+    produce = _alone(Transaction.produce)
+    send_offsets = _alone(Transaction.send_offsets)
+    store_offsets = _alone(Transaction.store_offsets)
+
+
 class _RequestBlock(Block):
-    """A unit of work that belongs to a request: it is entered, used and left in different threads, one at a time."""
+    """A unit of work that belongs to a request: it is entered, used and left in different threads, one at a time.
+
+    A time limit of asyncio's around the application cancels a request, but not the thread that enters its unit or runs
+    its handler. So the end of the unit waits for a call in progress: a producer is not thread-safe, and a record that
+    is added after the abort would be in the next unit's transaction.
+    """
+
+    def __init__(self, manager: UnitManager) -> None:
+        super().__init__(manager)
+        self._pool = manager.process.pool
+        self._calls = threading.RLock()
+        self._has_ended = False
 
     @staticmethod
     def _current_context() -> object:
@@ -102,18 +151,40 @@ class _RequestBlock(Block):
             _request_context.set(object())
         super().announce()
 
+    def __enter__(self) -> Transaction:
+        with self._calls:
+            if self._has_ended:
+                raise InvalidTransactionStateError("the request was cancelled before its unit of work began")
+            return super().__enter__()
+
+    def _make_transaction(self, unit: Unit) -> Transaction:
+        return _RequestTransaction(unit, self._calls)
+
     @property
     def is_open(self) -> bool:
         """True from the entry of the block to its exit."""
         return self._unit is not None and not self._unit.is_over
 
+    def give_up(self) -> None:
+        """Let a thread that waits to enter the block not enter it."""
+        self._has_ended = True
+        if self._unit is not None:
+            self._pool.give_up(self._unit)
+
+    def end(self, error: BaseException | None) -> None:
+        """Leave the block, if it was entered, once no other thread is in a call."""
+        with self._calls:
+            if self.is_open:
+                kind, traceback = (None, None) if error is None else (type(error), error.__traceback__)
+                self.__exit__(kind, error, traceback)
+
 
 async def _leave(block: _RequestBlock, error: BaseException | None) -> None:
     """Leave ``block``, if it was entered, in its own thread, even if the task is cancelled meanwhile."""
+    block.give_up()
     if block.is_open:
-        kind, traceback = (None, None) if error is None else (type(error), error.__traceback__)
         with CancelScope(shield=True):
-            await to_thread.run_sync(block.__exit__, kind, error, traceback, limiter=CapacityLimiter(1))
+            await to_thread.run_sync(block.end, error, limiter=CapacityLimiter(1))
 
 
 def _limiter() -> CapacityLimiter:

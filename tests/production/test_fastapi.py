@@ -1,6 +1,7 @@
 """FastAPI: a unit of work as a dependency commits before its response is sent, whichever threads it runs in."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
@@ -20,10 +21,15 @@ from dualwrite import (
     InvalidTransactionStateError,
     Transaction,
 )
+from dualwrite.coordinator.kafka.native import NativeProducer
+from dualwrite.coordinator.manager.unit_manager import manager_of
+from dualwrite.records.outgoing import OutgoingRecord
 from dualwrite.testing.kafka import KafkaBroker
 from dualwrite.web import unit_of_work
 from tests.support.coordinator.event_table import events, stored_values, user_metadata
 from tests.support.production import asgi
+from tests.support.spark.lock_waits import AT_ONCE
+from tests.support.waiting import eventually
 
 Make = Callable[..., DualWrite]
 
@@ -229,6 +235,93 @@ def test_a_request_that_is_cancelled_leaves_nothing_open(world: FastApiWorld, du
     with dualwrite.transaction() as tx:
         world.write(tx, "two")
     assert world.both() == (["two"], ["two"])
+
+
+def test_the_end_of_a_cancelled_request_waits_for_the_call_that_its_thread_makes(
+    world: FastApiWorld, dualwrite_factory: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A time limit of asyncio's cancels the request, and not the thread of its handler. A record that is added after
+    the abort would be in the next unit's transaction."""
+    order: list[str] = []
+    began, go_on, ending, refused = (threading.Event() for _ in range(4))
+    add = NativeProducer.produce
+
+    def held(producer: NativeProducer, record: OutgoingRecord) -> None:
+        began.set()
+        assert go_on.wait(asgi.SECONDS)
+        add(producer, record)
+        order.append("produced")
+
+    def on_step(step: str) -> None:
+        if step == "ROLLBACK_DATABASE":
+            order.append("rolled back")
+            ending.set()
+
+    dual_write = dualwrite_factory(on_step=on_step)
+
+    @world.app.post("/")
+    def handle(tx: Annotated[Transaction, unit_of_work(dual_write)]) -> None:
+        tx.produce(world.topic, value="one")
+        assert ending.wait(asgi.SECONDS)
+        with pytest.raises(InvalidTransactionStateError):
+            tx.produce(world.topic, value="two")
+        refused.set()
+
+    async def limited() -> None:
+        request = asyncio.create_task(asgi.request(world.app, "POST", "/"))
+        await asyncio.to_thread(began.wait, asgi.SECONDS)
+        request.cancel()
+        await asyncio.to_thread(ending.wait, AT_ONCE)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+        assert await asyncio.to_thread(refused.wait, asgi.SECONDS)
+
+    monkeypatch.setattr(NativeProducer, "produce", held)
+    asyncio.run(limited())
+    assert order == ["produced", "rolled back"]
+    assert dual_write.usage.used == 0
+    assert world.both() == ([], [])
+
+
+def test_a_request_that_is_cancelled_as_its_unit_begins_leaves_the_slot_to_the_next(
+    world: FastApiWorld, dualwrite_factory: Make
+) -> None:
+    """The thread that enters the unit goes on: with a slot that it waits for, or that it has and recovers."""
+    began, go_on = threading.Event(), threading.Event()
+
+    def on_step(step: str) -> None:
+        if step == "RECOVER_LOCK":
+            began.set()
+            assert go_on.wait(asgi.SECONDS)
+
+    dual_write = dualwrite_factory(on_step=on_step, pool_size=1, acquire_timeout=asgi.SECONDS)
+
+    @world.app.post("/{number}")
+    def handle(number: int, tx: Annotated[Transaction, unit_of_work(dual_write)]) -> int:
+        world.write(tx, str(number))
+        return number
+
+    async def main() -> asgi.Answer:
+        entering = asyncio.create_task(asgi.request(world.app, "POST", "/1"))
+        await asyncio.to_thread(began.wait, asgi.SECONDS)
+        pool = manager_of(dual_write).process.pool
+        waiting = asyncio.create_task(asgi.request(world.app, "POST", "/2"))
+        await asyncio.to_thread(eventually, lambda: pool.waiting, bool)
+        following = asyncio.create_task(asgi.request(world.app, "POST", "/3"))
+        for request in (waiting, entering):
+            request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting  # whose wait ends at once
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await entering
+        return await following
+
+    assert asyncio.run(asyncio.wait_for(main(), asgi.SECONDS)) == (200, 3)
+    assert world.both() == (["3"], ["3"])
+    counters = dual_write.counters
+    assert (counters.units, counters.committed, counters.rolled_back) == (2, 1, 1)
 
 
 def test_async_handlers_have_an_async_unit_of_work(world: FastApiWorld, dualwrite_application: str) -> None:

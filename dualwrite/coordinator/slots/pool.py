@@ -167,7 +167,9 @@ class Pool:
                     return idle
                 if next_look and self._now() >= deadline:
                     raise self._no_free_slot()
-                if self._is_first(user):
+                with self._guard:
+                    is_first = self._may_take(user)
+                if is_first:
                     leased = self._lease(user)
                     if leased is not None:
                         return leased
@@ -185,6 +187,12 @@ class Pool:
             self._without_slot.discard(user)
             self._leave_queue(user)  # under the same lock: a wait in another thread takes no slot after it
         self._drop_fenced(released)
+
+    def give_up(self, user: object) -> None:
+        """End ``user``'s wait for a slot. Does nothing if it has got one."""
+        with self._guard:
+            if all(slot.user is not user for slot in self._slots.values()):
+                self._leave_queue(user)
 
     def forget_transferred(self, user: object, *, finished: bool) -> None:
         """Forget the slot of ``user``, which has closed its participant: slot and open transaction now belong to
@@ -293,10 +301,6 @@ class Pool:
         with self._guard:
             return list(self._slots.values())
 
-    def _is_first(self, user: object) -> bool:
-        with self._guard:
-            return self._may_take(user)
-
     def _is_unused(self) -> bool:
         self.abandoned.end()
         return not self._without_slot and all(slot.user is None for slot in self.slots())
@@ -389,10 +393,10 @@ class Pool:
         return slot
 
     def _add(self, lease: Lease, user: object) -> Slot | None:
-        """Make the slot of a new lease, in use by ``user``; None if the pool was closed meanwhile."""
+        """Make the slot of a new lease, in use by ``user``; None if the pool was closed, or the wait given up."""
         name = lease.transactional_id
         with self._guard:
-            if self._closed:
+            if self._closed or user not in self._queue:
                 return None
             self._slots[name] = slot = Slot(
                 self._runtime,
@@ -404,13 +408,14 @@ class Pool:
                 self._observe,
                 self._repair,
             )
-            slot.user = user if user in self._queue else None
+            slot.user = user
         return slot
 
     def _drop_fenced(self, among: Sequence[Slot] | None = None) -> None:
         """Drop unused slots that were lost, ``among`` these or all: a unit of work pays for its own slot."""
         with self._guard:
-            own = self._slots.values() if among is None else [slot for slot in among if self._has(slot)]
+            every = self._slots.values()  # another thread may have dropped some of ``among``
+            own = every if among is None else [slot for slot in among if slot in every]
             lost = [slot for slot in own if slot.user is None and slot.is_fenced]
             for slot in lost:
                 del self._slots[slot.transactional_id]
@@ -420,10 +425,6 @@ class Pool:
                 self._take_contradiction(slot.contradiction)
         self.unmatched.record()  # first: it also corrects the row, which the slot's next owner reads
         self.registry.forget([slot.lease for slot in lost])
-
-    def _has(self, slot: Slot) -> bool:
-        """True unless another thread has dropped ``slot``."""
-        return self._slots.get(slot.transactional_id) is slot
 
     def _take_contradiction(self, error: LeaseContradictedError) -> None:
         self.unmatched.add(error)

@@ -169,13 +169,16 @@ class Block(BaseBlock[Transaction]):
         self._unit = unit = Unit(self._current_context(), is_repeated=self._is_repeated)
         try:
             self._units.enter(unit)
-            transaction = Transaction(unit)
+            transaction = self._make_transaction(unit)
             self._register(transaction)
             unit.has_run = True
             return transaction
         except BaseException as error:
             self._let_go(unit, error)
             raise
+
+    def _make_transaction(self, unit: Unit) -> Transaction:
+        return Transaction(unit)
 
     @staticmethod
     def leave(

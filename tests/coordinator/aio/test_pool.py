@@ -65,6 +65,19 @@ def test_a_wait_that_another_thread_gives_up_ends_at_once_and_takes_nothing(worl
     assert pool.acquire("third") is slot
 
 
+def test_a_wait_is_given_up_and_a_slot_that_was_got_is_kept(world: PoolWorld) -> None:
+    pool = world.pool(size=1, timeout=3000)
+    slot = world.warm(pool.acquire("first"))
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(pool.acquire, "second")
+        until_waiting(pool, 1)
+        for user in ("first", "second"):
+            pool.give_up(user)
+        with pytest.raises(InvalidTransactionStateError, match="given up"):
+            waiting.result(20)
+    assert slot.user == "first"
+
+
 def test_a_wait_cancelled_while_its_slot_is_leased_leaves_the_slot_free(world: PoolWorld) -> None:
     pool = world.pool(size=1)
     look = world.leases.take
@@ -74,8 +87,10 @@ def test_a_wait_cancelled_while_its_slot_is_leased_leaves_the_slot_free(world: P
         return look(*arguments, **options)  # type: ignore[arg-type]
 
     world.leases.take = take  # type: ignore[method-assign, assignment]
-    pool.acquire("cancelled")
-    assert users(pool) == []
+    with pytest.raises(InvalidTransactionStateError, match="given up"):
+        pool.acquire("cancelled")
+    assert (users(pool), pool.registry.held) == ([], [])
+    world.leases.take = look  # type: ignore[method-assign]
     assert pool.acquire("next").transactional_id == "a-0"
 
 
