@@ -193,7 +193,7 @@ class UnitManager:
         self, consumer: KafkaConsumer, partitions: Sequence[Any] | None, *, auto_offset_reset: OffsetReset
     ) -> None:
         """See DualWrite.seek_to_stored."""
-        self.require_outside()
+        self._require_seekable()
         with as_library_errors(self.engine.dialect):
             self.process.consuming.seek_to_stored(consumer, partitions, auto_offset_reset)
 
@@ -201,8 +201,15 @@ class UnitManager:
         self, consumer: KafkaConsumer, partitions: Sequence[Any] | None, *, auto_offset_reset: OffsetReset
     ) -> None:
         """See DualWrite.seek_to_committed."""
-        self.require_outside()
+        self._require_seekable()
         self.process.consuming.seek_to_committed(consumer, partitions, auto_offset_reset)
+
+    def _require_seekable(self) -> None:
+        """Refuse a seek inside a unit of work. From the first seek on, recover the slots of dead owners: a consumer may
+        have to wait for a transaction that this application's last process has left, and no unit of work would begin
+        before that."""
+        self.require_outside()
+        self.process.pool.start_heartbeat()
 
     def recover(self) -> dict[str, Outcome]:
         """Complete or abort the transactions of processes that ended or are silent; see DualWrite.recover."""

@@ -70,8 +70,11 @@ class SeekingConsumers:
         that was positioned here does not. And call it with the consumer alone after every failed unit of work: the
         consumer returns the unused records again.
 
-        Waits for other units of work that are decided or prepared with an offset of these partitions (KIP-447). Logs a
-        WARNING if the group's offset is past the consumer's own units: ``enable.auto.commit`` may be true.
+        Waits for other units of work that are decided or prepared with an offset of these partitions (KIP-447). So the
+        process recovers the slots of dead owners from here on, as one that has begun a unit does: ``dw.recover()``
+        before the first poll does it at once.
+
+        Logs a WARNING if the group's offset is past the consumer's own units: ``enable.auto.commit`` may be true.
 
         :param partitions: the assigned partitions; None for all that the consumer has.
         :param auto_offset_reset: "earliest" or "latest", for a partition without a committed offset of the group, and

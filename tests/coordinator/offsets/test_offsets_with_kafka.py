@@ -20,15 +20,17 @@ from dualwrite.comparison.topic import read_topic
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.kafka.librdkafka import LibrdkafkaProducer
 from dualwrite.coordinator.kafka.native import NativeProducer
+from dualwrite.coordinator.manager.unit_manager import manager_of
 from dualwrite.coordinator.ports.kafka import KafkaParticipant
 from dualwrite.coordinator.rules.recovery_decision import Outcome
+from dualwrite.coordinator.unit.transaction import driver_of
 from dualwrite.errors import FencedError, KafkaRefusedError, KafkaUnavailableError, RebalancedError
 from dualwrite.ids import PreparedTxnState
 from dualwrite.records.outgoing import OutgoingRecord
 from dualwrite.testing.kafka import KafkaBroker
 from dualwrite.wire.apis import ApiKey
 from tests.support.coordinator.consumed_topics import BROKER, fill, reading, values_of
-from tests.support.coordinator.event_table import events, stored_values
+from tests.support.coordinator.event_table import events, expire_leases, stored_values
 from tests.support.forked import ForkedBroker, ForkedKafkaBroker
 from tests.support.peer_clients.secure_brokers import secure_broker
 from tests.support.requests.acl_calls import acl, create
@@ -103,6 +105,30 @@ def _fail(dual_write: DualWrite, consumer: Any, values: list[str]) -> None:
         tx.produce("out", values[0])
         tx.send_offsets(consumer)
         raise KeyError
+
+
+def test_a_restarted_worker_recovers_what_its_consumer_waits_for_before_its_first_unit(
+    broker: KafkaBroker, sqlite_engine: Engine
+) -> None:
+    """The offset of a killed process is in an open transaction, for which every new member of the group waits."""
+    config = broker.client_config
+    killed = DualWrite(sqlite_engine, config, application="worker")
+    with reading(broker.bootstrap_servers) as consumer:
+        consumer.subscribe(["in"], on_assign=killed.seek_to_committed)
+        assert polled(consumer, 2) == ["0", "1"]
+        tx = killed.transaction().__enter__()
+        tx.send_offsets(consumer)
+    driver_of(tx).drop_database()
+    manager_of(killed).process.pool.heartbeat.stop(PATIENCE_SECONDS)
+    expire_leases(sqlite_engine)
+    with (
+        DualWrite(sqlite_engine, config, application="worker", lease_timeout=1) as restarted,
+        reading(broker.bootstrap_servers) as consumer,
+    ):
+        consumer.subscribe(["in"], on_assign=restarted.seek_to_committed)
+        assert polled(consumer, 1) == ["0"]
+        assert restarted.counters.units == 0
+    killed.close(timeout=0)
 
 
 @pytest.mark.slow_cases
