@@ -157,7 +157,8 @@ class Transaction(BaseTransaction):
         the unit is committed. The consumer must have been positioned by ``seek_to_stored``. One UPDATE.
 
         Best called first in the block: it waits for another member's unit that uses the same records, and a unit that
-        ``retries`` runs again is then recognized as the same unit.
+        ``retries`` runs again is then recognized as the same unit. Not in a callback of the consumer (``on_revoke``):
+        the call may ask the consumer for its cluster, and confluent-kafka then ends the process.
 
         :param consumer: confluent_kafka.Consumer, with ``enable.auto.commit=false``; a member of its group, or with
             partitions that were assigned by hand.
