@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -83,6 +84,10 @@ class Striker:
         self.where = f"{Path(code.co_filename).name}:{frame.f_lineno} ({code.co_name}+{frame.f_lasti})"
         if _names(code).get(frame.f_lasti) == "RESUME":
             self.is_entry_of = code.co_qualname
+        self._handle()
+
+    def _handle(self) -> None:
+        """What the handler does there."""
         assert self._error is not None
         raise self._error
 
@@ -92,6 +97,14 @@ class Striker:
         while at is not None and at.f_code.co_filename in _STANDARD:
             at = at.f_back
         return at is not None and at.f_code.co_filename.startswith(self._package)
+
+
+class Caller(Striker):
+    """Has ``act`` called by a signal handler, which raises nothing, at such a place."""
+
+    def __init__(self, at: int, act: Callable[[], object]) -> None:
+        super().__init__(at, AssertionError())
+        self._handle = act  # type: ignore[method-assign, assignment]
 
 
 @functools.cache

@@ -182,8 +182,8 @@ class Pool:
         with self._guard:
             released = [slot for slot in self._slots.values() if slot.user is user]
             for slot in released:
+                self._slots.move_to_end(slot.transactional_id)  # first: a signal handler's close() drops unused slots
                 slot.user = None
-                self._slots.move_to_end(slot.transactional_id)
             self._without_slot.discard(user)
             self._leave_queue(user)  # under the same lock: a wait in another thread takes no slot after it
         self._drop_fenced(released)

@@ -1,6 +1,7 @@
 """An exception out of a signal handler at every place of the pool and of the background: no lock is left held, no turn
 and no slot is lost, and what is to be finished is finished."""
 
+import functools
 import threading
 from contextlib import suppress
 
@@ -10,8 +11,9 @@ from dualwrite.coordinator.concurrency.background import Background
 from dualwrite.coordinator.concurrency.waiting import Flag, Ticket
 from dualwrite.coordinator.process.this_process import THIS_PROCESS
 from dualwrite.coordinator.slots.pool import Pool
+from dualwrite.errors import InvalidTransactionStateError
 from tests.support.coordinator.memory_pools import PoolWorld, used, world
-from tests.support.striking import Striker
+from tests.support.striking import Caller, Striker
 from tests.support.user_errors import HandlerInterrupt, LimitError
 
 __all__ = ["world"]
@@ -161,3 +163,20 @@ def test_a_close_struck_by_a_limit_can_be_repeated_and_returns_everything(
             break
         places += 1
     assert places > 50
+
+
+def test_a_signal_handler_may_close_the_pool_at_any_place_of_a_use(world: PoolWorld) -> None:
+    """As one of SIGTERM does. The use goes on, or is refused."""
+    places = 0
+    while True:
+        pool = world.pool(size=1)
+        striker = Caller(places + 1, functools.partial(pool.close, 0))
+        with suppress(InvalidTransactionStateError), striker:
+            acquire_and_release(pool, world)
+        pool.close(0)
+        assert pool.users() == [], striker.where
+        assert not pool.waiting, striker.where
+        if not striker.where:
+            break
+        places += 1
+    assert places > 100
