@@ -162,8 +162,13 @@ class _RequestBlock(Block):
 
     @property
     def is_open(self) -> bool:
-        """True from the entry of the block to its exit."""
-        return self._unit is not None and not self._unit.is_over
+        """True from the entry of the block to its exit; also while another thread enters it, or is in a call."""
+        if not self._calls.acquire(blocking=False):
+            return True
+        try:
+            return self._unit is not None and not self._unit.is_over
+        finally:
+            self._calls.release()
 
     def give_up(self) -> None:
         """Let a thread that waits to enter the block not enter it."""

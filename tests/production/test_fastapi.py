@@ -23,6 +23,7 @@ from dualwrite import (
 )
 from dualwrite.coordinator.kafka.native import NativeProducer
 from dualwrite.coordinator.manager.unit_manager import manager_of
+from dualwrite.coordinator.unit.block import Block
 from dualwrite.records.outgoing import OutgoingRecord
 from dualwrite.testing.kafka import KafkaBroker
 from dualwrite.web import unit_of_work
@@ -322,6 +323,42 @@ def test_a_request_that_is_cancelled_as_its_unit_begins_leaves_the_slot_to_the_n
     assert world.both() == (["3"], ["3"])
     counters = dual_write.counters
     assert (counters.units, counters.committed, counters.rolled_back) == (2, 1, 1)
+
+
+def test_a_request_that_is_cancelled_before_its_unit_has_a_slot_leaves_nothing_open(
+    world: FastApiWorld, dualwrite_factory: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, go_on, entered = (threading.Event() for _ in range(3))
+    enter = Block.__enter__
+
+    def held(block: Block) -> Transaction:
+        began.set()
+        assert go_on.wait(asgi.SECONDS)
+        try:
+            return enter(block)
+        finally:
+            entered.set()
+
+    dual_write = dualwrite_factory()
+
+    @world.app.post("/")
+    def handle(tx: Annotated[Transaction, unit_of_work(dual_write)]) -> None:
+        world.write(tx, "one")
+
+    async def main() -> None:
+        request = asyncio.create_task(asgi.request(world.app, "POST", "/"))
+        await asyncio.to_thread(began.wait, asgi.SECONDS)
+        request.cancel()
+        await asyncio.wait({request}, timeout=AT_ONCE)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+        assert await asyncio.to_thread(entered.wait, asgi.SECONDS)
+
+    monkeypatch.setattr(Block, "__enter__", held)
+    asyncio.run(main())
+    assert dual_write.usage.used == 0
+    assert world.both() == ([], [])
 
 
 def test_async_handlers_have_an_async_unit_of_work(world: FastApiWorld, dualwrite_application: str) -> None:
