@@ -6,15 +6,16 @@ both for the end of the rows, and does not end the worker. Without this the work
 partition, and the partition would count as written.
 """
 
-import inspect
+import sys
 from collections.abc import Iterable, Iterator
+from types import FrameType
 from typing import Any
 
 from dualwrite.errors import ConfigurationError
 
 
 def up_to_the_end(rows: Iterable[Any]) -> Iterator[Any]:
-    """``rows`` of the task that runs in this thread.
+    """``rows`` of the task that runs in this process.
 
     :raises ConnectionError: instead of the end of the rows, if Spark has not sent all of them. It has ended the task,
         and so ignores this error.
@@ -30,12 +31,14 @@ def _up_to_the_end(rows: Iterable[Any], connection: Any) -> Iterator[Any]:
 
 
 def _connection() -> Any:
-    """The buffered file from which PySpark's ``main`` reads what Spark sends to this task."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        if frame.f_code.co_name == "main" and "infile" in frame.f_locals:
-            return frame.f_locals["infile"]
-        frame = frame.f_back
+    """The buffered file from which PySpark's ``main`` reads what Spark sends to this task. The writer may be in another
+    thread."""
+    for innermost in sys._current_frames().values():
+        frame: FrameType | None = innermost
+        while frame is not None:
+            if frame.f_code.co_name == "main" and "infile" in frame.f_locals:
+                return frame.f_locals["infile"]
+            frame = frame.f_back
     raise ConfigurationError(
         "this release of PySpark does not show whether a partition was sent to its end, so a part of it could be "
         "written: use write_batch or format('dualwrite')"

@@ -3,6 +3,7 @@
 import socket
 import struct
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -56,6 +57,13 @@ def test_a_partition_that_was_sent_to_its_end_is_written(place: SparkPlace) -> N
     run_task(place.writer(), framed(rows_of(5)) + ROWS_END + STREAM_ENDS)
     assert place.stored() == rows_of(5)
     assert place.produced() == values_of(rows_of(5))
+
+
+def test_a_writer_in_a_thread_of_its_own_is_told_the_end_too(place: SparkPlace) -> None:
+    """A task may write to two places at the same time."""
+    with ThreadPoolExecutor(1) as pool:
+        run_task(lambda rows: pool.submit(place.writer(), rows).result(), framed(rows_of(5)) + ROWS_END + STREAM_ENDS)
+    assert place.stored() == rows_of(5)
 
 
 @pytest.mark.parametrize(
