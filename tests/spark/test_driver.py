@@ -9,12 +9,7 @@ from sqlalchemy import Engine, delete, insert, select, text
 
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.tables import spark_batch, spark_run
-from dualwrite.errors import (
-    BatchChangedError,
-    ConfigurationError,
-    InvalidTransactionStateError,
-    KafkaUnavailableError,
-)
+from dualwrite.errors import BatchChangedError, ConfigurationError, KafkaUnavailableError
 from dualwrite.spark.batch import write_batch as driver
 from dualwrite.spark.batch.whole_batch import WholeBatch
 from dualwrite.spark.partitions.writers import partition_writer
@@ -98,7 +93,7 @@ def test_a_batch_without_the_result_of_a_task_is_rolled_back(sqlite: Engine, mon
     let_write_batch_take_it(monkeypatch)
     df: Any = FakeFrame(schema(**COLUMNS), rows_of(3))
     df.rdd.getNumPartitions = lambda: 2
-    with pytest.raises(InvalidTransactionStateError, match="the results of 1 of 2 tasks have reached the driver's"):
+    with pytest.raises(ConnectionError, match="the results of 1 of 2 tasks have reached the driver's"):
         driver.write_batch(df, 1, **keywords(sqlite))
     with sqlite.connect() as connection:
         assert connection.scalars(select(spark_run.c.state)).all() == ["aborted"]

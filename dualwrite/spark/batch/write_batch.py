@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dualwrite.coordinator.manager.unit_manager import manager_of
-from dualwrite.errors import ConfigurationError, InvalidTransactionStateError
+from dualwrite.errors import ConfigurationError
 from dualwrite.spark.batch.comparing import BatchResult
 from dualwrite.spark.batch.packing import packed, rdd_of
 from dualwrite.spark.batch.preparing import prepared
@@ -56,6 +56,7 @@ def write_batch(
     :raises KafkaUnavailableError: if Kafka does not answer; rolled back on both sides.
     :raises InputError: if the table or Kafka cannot take a row; rolled back on both sides.
     :raises FencedError: if another run of the job has begun; rolled back on both sides.
+    :raises ConnectionError: if the result of a task has not reached this process; rolled back on both sides.
     :raises InDoubtError: if the outcome is not known; with a ``batch_id``, writing it again is safe.
     """
     require_classic(df)
@@ -112,10 +113,10 @@ def recover_job(**options: Any) -> dict[str, Any]:
 def _require_each(tasks: Sequence[PreparedTask | None], partitions: int) -> None:
     """Pass if each task's result is there. They come over a connection, whose end Spark takes for their end.
 
-    :raises InvalidTransactionStateError: if some are missing: their rows would be lost.
+    :raises ConnectionError: if some are missing: their rows would be lost.
     """
     if len(tasks) != partitions:
-        raise InvalidTransactionStateError(
+        raise ConnectionError(
             f"the results of {len(tasks)} of {partitions} tasks have reached the driver's Python: nothing is written; "
             "run the batch again"
         )
