@@ -340,8 +340,8 @@ class SqlDecisionStore:
                 lock_timeout = min(self._lock_timeout, limit.remaining() / 2)
                 with self._database.own_transaction(connection, lock_timeout):
                     if not self._is_suitable:
-                        self._database.require_suitable(connection, schema_of(connection))
                         with clear_errors(self._engine):
+                            self._database.require_suitable(connection, schema_of(connection))
                             _require_tables(connection)
                         self._is_suitable = True
                     yield connection

@@ -184,29 +184,44 @@ def test_a_binary_log_that_is_not_synced_is_warned_of(
 
 
 @pytest.mark.parametrize(
-    ("statement", "settings", "refusal"),
+    ("statement", "refusal"),
     [
-        ("", {"log_bin": "ON", "binlog_format": "STATEMENT"}, "binlog_format = STATEMENT: the server refuses every"),
-        ("SET sql_mode = 'EMPTY_STRING_IS_NULL'", None, "sql_mode has EMPTY_STRING_IS_NULL: the library's tables"),
-        ("SET completion_type = CHAIN", None, "completion_type = CHAIN, by which each COMMIT begins another"),
+        ("SET sql_mode = 'EMPTY_STRING_IS_NULL'", "sql_mode has EMPTY_STRING_IS_NULL: the library's tables"),
+        ("SET completion_type = CHAIN", "completion_type = CHAIN, by which each COMMIT begins another"),
     ],
 )
 def test_a_setting_with_which_no_dual_write_works_is_refused_by_name(
-    mariadb_url: str,
-    statement: str,
-    settings: dict[str, str] | None,
-    refusal: str,
-    monkeypatch: pytest.MonkeyPatch,
+    mariadb_url: str, statement: str, refusal: str
 ) -> None:
-    if settings is not None:  # the tests' server has no binary log
-        monkeypatch.setattr(
-            "dualwrite.coordinator.sql.dialects.mysql.database.server_settings", lambda connection: settings
-        )
     ready_engine(mariadb_url).dispose()
-    engine = create_engine(mariadb_url, connect_args={"init_command": statement or None})
+    engine = create_engine(mariadb_url, connect_args={"init_command": statement})
     with pytest.raises(ConfigurationError, match=refusal):
         TakingStore(engine).take_over(ID, "a")
     engine.dispose()
+
+
+@pytest.mark.parametrize("is_logged", [True, False])
+def test_a_binary_log_of_statements_is_refused_unless_it_leaves_the_database_out(
+    engine: Engine, is_logged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By --binlog-ignore-db, for example, or SET sql_log_bin = 0. The tests' server has no binary log."""
+    monkeypatch.setattr(
+        "dualwrite.coordinator.sql.dialects.mysql.database.server_settings",
+        lambda connection: {"log_bin": "ON", "binlog_format": "STATEMENT"},
+    )
+
+    @event.listens_for(engine, "before_cursor_execute", retval=True)
+    def refuse(_: object, __: object, statement: str, parameters: object, *___: object) -> tuple[str, object]:
+        if is_logged and statement.startswith(("UPDATE", "INSERT")):
+            return "SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1665", ()
+        return statement, parameters
+
+    store = TakingStore(engine)
+    if is_logged:
+        with pytest.raises(ConfigurationError, match="binlog_format = STATEMENT: the server refuses every"):
+            store.take_over(ID, "a")
+    else:
+        assert store.take_over(ID, "a").transactional_id == ID
 
 
 def test_an_autocommitting_engine_is_refused_before_anything_is_written(mariadb_url: str) -> None:

@@ -50,7 +50,12 @@ from dualwrite.coordinator.sql.dialects.interface.server import DurabilityGap, M
 from dualwrite.coordinator.sql.dialects.interface.tables import STATE_TABLE
 from dualwrite.coordinator.sql.dialects.interface.urls import host_of, port_of, seconds_in
 from dualwrite.coordinator.sql.dialects.mysql.implicit_commits import GRAMMAR
-from dualwrite.coordinator.sql.dialects.mysql.settings import durability_gaps_in, refusal_of, server_settings
+from dualwrite.coordinator.sql.dialects.mysql.settings import (
+    durability_gaps_in,
+    refusal_of,
+    require_logged,
+    server_settings,
+)
 from dualwrite.coordinator.sql.dialects.mysql.timeouts import missing_timeouts
 from dualwrite.coordinator.sql.dialects.mysql.upserts import upsert
 from dualwrite.coordinator.sql.dialects.unit_transactions import Fate, run_unseen
@@ -246,6 +251,7 @@ class Mysql(Database):
         settings = server_settings(connection)
         if (refusal := refusal_of(settings)) is not None:
             raise ConfigurationError(refusal)
+        require_logged(connection, settings, schema)
         for gap in durability_gaps_in(settings):
             _LOG.warning("the database server has %s", gap)
 
