@@ -34,10 +34,10 @@ def as_sqlalchemy(error: Exception) -> Exception:
 
 
 def database_error_of(error: Exception) -> DBAPIError | None:
-    """The database's error that ``error`` is, or from which a listener of ``handle_error`` has made it: SQLAlchemy
-    raises what the listener raises from the driver's own. None if there is none."""
+    """The database's error that ``error`` is, or from which a listener of ``handle_error`` or the application has
+    raised it: SQLAlchemy raises what the listener raises from the driver's own. None if there is none."""
     found = as_sqlalchemy(error)
-    if not isinstance(found, DualWriteError | SQLAlchemyError) and isinstance(error.__cause__, Exception):
+    if not isinstance(found, DualWriteError | DBAPIError) and isinstance(error.__cause__, Exception):
         found = as_sqlalchemy(error.__cause__)
     return found if isinstance(found, DBAPIError) else None
 

@@ -9,7 +9,7 @@ import pymysql
 import pytest
 from sqlalchemy import Dialect
 from sqlalchemy.dialects import mysql, postgresql, sqlite
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
 
 from dualwrite import errors
 from dualwrite.coordinator.sql.engine.error_meanings import is_transient
@@ -31,6 +31,11 @@ MYSQL = mysql.dialect()
 
 def from_driver(error: Exception, *, lost: bool = False) -> DBAPIError:
     return OperationalError("SELECT 1", {}, error, connection_invalidated=lost)
+
+
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
 
 
 class Attempts:
@@ -67,6 +72,10 @@ def retrying(retries: int, slept: list[float], chance: float = 1.0, dialect: Dia
         (SQLITE, sqlite3.OperationalError("database is locked")),  # of the driver's own cursor
         (POSTGRESQL, psycopg.errors.DeadlockDetected("40P01")),
         (MYSQL, pymysql.err.OperationalError(1213, "Deadlock found")),
+        # Raised by a listener of handle_error, or by the block.
+        (POSTGRESQL, caused(ValueError("own"), psycopg.errors.DeadlockDetected("40P01"))),
+        (POSTGRESQL, caused(ValueError("own"), from_driver(psycopg.errors.DeadlockDetected("40P01")))),
+        (POSTGRESQL, caused(SQLAlchemyError("own"), psycopg.errors.DeadlockDetected("40P01"))),
     ],
 )
 def test_a_unit_that_failed_with_a_transient_error_is_run_again(dialect: Dialect, error: Exception) -> None:
@@ -87,6 +96,8 @@ def test_a_unit_that_failed_with_a_transient_error_is_run_again(dialect: Dialect
         (POSTGRESQL, from_driver(psycopg.errors.UndefinedTable("42P01"))),
         (POSTGRESQL, from_driver(psycopg.errors.AdminShutdown("57P01"), lost=True)),
         (POSTGRESQL, from_driver(psycopg.errors.SerializationFailure("40001"), lost=True)),
+        (POSTGRESQL, caused(ValueError("own"), from_driver(psycopg.errors.SerializationFailure("40001"), lost=True))),
+        (POSTGRESQL, caused(InDoubtError("who knows"), psycopg.errors.SerializationFailure("40001"))),
         (
             MYSQL,
             from_driver(pymysql.err.OperationalError(2013, "Lost connection to MySQL server during query"), lost=True),

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from sqlalchemy import Dialect, Engine
 from sqlalchemy.exc import DBAPIError
 
-from dualwrite.coordinator.concurrency.step_errors import as_sqlalchemy, database_error_of
+from dualwrite.coordinator.concurrency.step_errors import database_error_of
 from dualwrite.coordinator.sql.dialects.base import FAILED, ErrorMeaning
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.engine.database_errors import first_line
@@ -27,13 +27,14 @@ def is_transient(error: Exception, dialect: Dialect) -> bool:
     """True if a unit of work that ended with ``error`` was rolled back on both sides and may succeed if run again.
 
     These are the library's errors that are ``retriable``, and the database's errors for a deadlock, a serialization
-    failure or a lock that was not free in time; also as the driver's own cursor raises them. A lost connection is not
-    among them: if it was lost in the COMMIT of a unit without records, the outcome is unknown.
+    failure or a lock that was not free in time; also as the driver's own cursor raises them, and errors that were raised
+    from them. A lost connection is not among them: if it was lost in the COMMIT of a unit without records, the outcome
+    is unknown.
     """
     if isinstance(error, DualWriteError):
         return error.retriable
-    raised = as_sqlalchemy(error)
-    if not isinstance(raised, DBAPIError) or raised.connection_invalidated:
+    raised = database_error_of(error)
+    if raised is None or raised.connection_invalidated:
         return False
     return database_of(dialect).meaning_of(raised) in _PASSING
 
