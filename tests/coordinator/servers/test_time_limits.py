@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, select, text
+from sqlalchemy.dialects import postgresql
 
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.manager.unit_manager import manager_of
+from dualwrite.coordinator.sql.dialects.postgresql.database import Postgresql
 from dualwrite.coordinator.sql.tables import kafka_transaction_state
 from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import DatabaseBusyError
@@ -18,7 +20,7 @@ from tests.support.servers.databases import SERVERS
 
 Make = Callable[..., DualWrite]
 
-pytestmark = pytest.mark.parametrize("name", SERVERS)
+on_each = pytest.mark.parametrize("name", SERVERS)
 
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "postgresql": {"options": "-c statement_timeout=40s"},
@@ -37,6 +39,7 @@ def engine(request: pytest.FixtureRequest, name: str) -> Any:
     engine.dispose()
 
 
+@on_each
 def test_the_librarys_own_transactions_wait_for_a_lock_as_long_as_they_say(
     make_dual_write: Make, engine: Engine, name: str
 ) -> None:
@@ -51,6 +54,29 @@ def test_the_librarys_own_transactions_wait_for_a_lock_as_long_as_they_say(
         assert connection.scalar(shown) == before
 
 
+class Server:
+    """A connection to a PostgreSQL server of ``version``, which notes the settings that it is to have."""
+
+    def __init__(self, *version: int) -> None:
+        self.dialect = postgresql.dialect()
+        self.dialect.server_version_info = version
+        self.settings: set[object] = set()
+
+    def execute(self, statement: Any) -> None:
+        self.settings |= set(statement.compile(dialect=self.dialect).params.values())
+
+
+def test_the_limit_of_a_whole_transaction_is_turned_off_from_postgresql_17_on() -> None:
+    """An older server refuses a setting that it does not know."""
+    seen = {}
+    for version in (16, 17):
+        server: Any = Server(version, 1)
+        with Postgresql().own_transaction(server, 3.0):
+            seen[version] = server.settings
+    assert seen[17] - seen[16] == {"transaction_timeout"}
+
+
+@on_each
 def test_a_row_that_is_locked_for_longer_is_a_database_that_is_busy(
     make_dual_write: Make, engine: Engine, kafka: FakeKafka, name: str
 ) -> None:
