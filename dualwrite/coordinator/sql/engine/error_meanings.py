@@ -27,9 +27,9 @@ def is_transient(error: Exception, dialect: Dialect) -> bool:
     """True if a unit of work that ended with ``error`` was rolled back on both sides and may succeed if run again.
 
     These are the library's errors that are ``retriable``, and the database's errors for a deadlock, a serialization
-    failure or a lock that was not free in time; also as the driver's own cursor raises them, and errors that were raised
-    from them. A lost connection is not among them: if it was lost in the COMMIT of a unit without records, the outcome
-    is unknown.
+    failure or a lock that was not free in time; also as the driver's own cursor raises them, and errors that were
+    raised from them. A lost connection is not among them: if it was lost in the COMMIT of a unit without records, the
+    outcome is unknown.
     """
     if isinstance(error, DualWriteError):
         return error.retriable

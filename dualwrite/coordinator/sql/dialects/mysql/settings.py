@@ -44,8 +44,8 @@ def refusal_of(settings: Mapping[str, str]) -> str | None:
 
 
 def require_logged(connection: Connection, settings: Mapping[str, str], schema: str | None) -> None:
-    """Refuse ``binlog_format = STATEMENT`` if the server refuses a write because of it: of no row, to find out. A server
-    may leave the database, or the session, out of its binary log, which not every role may see.
+    """Refuse ``binlog_format = STATEMENT`` if the server refuses a write because of it. This tries a write of no row: a
+    server may leave the database, or the session, out of its binary log, which not every role may see.
 
     :param connection: in a transaction at READ COMMITTED.
     """
