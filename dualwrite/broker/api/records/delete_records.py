@@ -2,8 +2,10 @@
 
 Raises the log start offset of each partition to the offset of the request; -1 stands for the high watermark. Readers
 never see earlier records again, and the broker removes whole segments of them at once. The change is durable before the
-answer, which has the new log start offset as the low watermark. The log start offset never goes back. If a partition
-occurs twice, the last offset counts and the answer has it once, as in Apache Kafka.
+answer, which has the new log start offset as the low watermark. The log start offset never goes back. Open
+transactions keep no records: as in Apache Kafka, the records of a transaction that waits may be removed, here and by
+retention, and a later commit does not bring them back. If a partition occurs twice, the last offset counts and the
+answer has it once, as in Apache Kafka.
 
 Errors: OFFSET_OUT_OF_RANGE for an offset above the high watermark; POLICY_VIOLATION if cleanup.policy is compact alone;
 INVALID_TOPIC_EXCEPTION for an internal topic.
