@@ -13,7 +13,7 @@ from typing import NamedTuple
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from dualwrite.client.threads import start_thread
+from dualwrite.coordinator.process.this_process import THIS_PROCESS
 from dualwrite.coordinator.rules.slot_rules import ENDED, SlotStatus
 from dualwrite.coordinator.slots.usage import Usage
 from dualwrite.coordinator.sql.dialects.supported import database_of
@@ -27,7 +27,7 @@ LONGEST_SECONDS = 5.0
 """How long a scrape waits for all databases. Prometheus gives up after 10 s, unless it is told otherwise."""
 
 
-class Found(NamedTuple):
+class DatabaseCounts(NamedTuple):
     """What the databases of an application have.
 
     :param slots: the number of slots by their state.
@@ -45,7 +45,7 @@ class DatabaseLooks:
         self._lock = threading.Lock()
         self._looks: dict[str, _Look] = {}
 
-    def of(self, members: Mapping[str, Sequence[tuple[Usage, Engine | None]]]) -> Iterator[tuple[str, Found]]:
+    def of(self, members: Mapping[str, Sequence[tuple[Usage, Engine | None]]]) -> Iterator[tuple[str, DatabaseCounts]]:
         """What is found for each application, without those whose database fails, or does not answer in time.
 
         :param members: the DualWrites of each application: their usages, and their engines as far as they are known.
@@ -71,20 +71,26 @@ class _Look:
     """One look at the databases of an application."""
 
     def __init__(self, members: Sequence[tuple[Usage, Engine | None]]) -> None:
-        self._usages = [usage for usage, _ in members]
-        self._engines = {_place_of(engine): engine for _, engine in members if engine is not None}
         self._process = os.getpid()
         self._done = threading.Event()
-        self._found: Found | None = None
+        self._found: DatabaseCounts | None = None
         self._error: Exception | None = None
-        start_thread(self._run, f"dualwrite metrics: {self._usages[0].application}")
+        usages = [usage for usage, _ in members]
+        # Not attributes: a look that is over would keep the engines of a DualWrite that is gone.
+        engines = list({_place_of(engine): engine for _, engine in members if engine is not None}.values())
+        try:
+            THIS_PROCESS.start_thread(
+                lambda: self._run(engines, usages), f"dualwrite metrics: {usages[0].application}"
+            )
+        except RuntimeError:  # at the exit of the interpreter, when the last counts may be pushed, none can start
+            self._run(engines, usages)
 
     @property
     def is_over(self) -> bool:
         """True if it has ended, or belongs to the process from which this one was forked."""
         return self._done.is_set() or self._process != os.getpid()
 
-    def result(self, seconds: float) -> Found:
+    def result(self, seconds: float) -> DatabaseCounts:
         """What was found.
 
         :raises TimeoutError: if the look has not ended after ``seconds``. Also the look's own error.
@@ -96,11 +102,11 @@ class _Look:
         assert self._found is not None, "the look has ended without an error"
         return self._found
 
-    def _run(self) -> None:
+    def _run(self, engines: Sequence[Engine], usages: Sequence[Usage]) -> None:
         try:
-            looks = [_look(engine, self._usages) for engine in self._engines.values()]
+            looks = [_look(engine, usages) for engine in engines]
             slots = {state: sum(found.slots[state] for found in looks) for state in looks[0].slots}
-            self._found = Found(slots, sum(found.outcomes for found in looks))
+            self._found = DatabaseCounts(slots, sum(found.outcomes for found in looks))
         except Exception as error:  # noqa: BLE001  the scrape raises it
             self._error = error
         finally:
@@ -112,7 +118,7 @@ def _place_of(engine: Engine) -> str:
     return database_of(engine.dialect).server_of(engine.url)
 
 
-def _look(engine: Engine, usages: Sequence[Usage]) -> Found:
+def _look(engine: Engine, usages: Sequence[Usage]) -> DatabaseCounts:
     """The application's slots and outcomes in one database.
 
     :param usages: of the application's DualWrites.
@@ -124,4 +130,4 @@ def _look(engine: Engine, usages: Sequence[Usage]) -> Found:
     left = sum(status in ENDED for status in statuses)
     # A slot that was never used has no row.
     free = max(statuses.count(SlotStatus.FREE), max(usage.pool_size for usage in usages) - leased - left)
-    return Found({"leased": leased, "free": free, "left": left}, len(outcomes(engine, application)))
+    return DatabaseCounts({"leased": leased, "free": free, "left": left}, len(outcomes(engine, application)))

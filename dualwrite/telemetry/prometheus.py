@@ -219,7 +219,7 @@ class DualWriteMetrics:
         self._collector.watch(dual_write, engine)
 
 
-class _Watched:
+class _WatchedDualWrite:
     """A DualWrite as long as it lives, and its counts."""
 
     def __init__(self, dual_write: Observable) -> None:
@@ -233,7 +233,7 @@ class _DualWriteCollector(Collector):
     """The metrics of one registry."""
 
     def __init__(self) -> None:
-        self._watched: list[_Watched] = []
+        self._watched: list[_WatchedDualWrite] = []
         self._looks = DatabaseLooks()
         self._past: dict[str, Counters] = {}
         """The counts of the DualWrites that were collected, by application: a counter never falls."""
@@ -246,7 +246,7 @@ class _DualWriteCollector(Collector):
         with _guard:
             self._alive()
             known = next((each for each in self._watched if each.reference() is dual_write), None)
-            watched = known or _Watched(dual_write)
+            watched = known or _WatchedDualWrite(dual_write)
             watched.engine = engine or watched.engine
             if known is None:
                 self._watched.append(watched)
@@ -280,7 +280,7 @@ class _DualWriteCollector(Collector):
             _add(waiting, application, found.outcomes)
         yield from families
 
-    def _alive(self) -> list[tuple[Observable, _Watched]]:
+    def _alive(self) -> list[tuple[Observable, _WatchedDualWrite]]:
         """The DualWrites that live. The counts of the others become part of the past. Call it under the guard."""
         alive = []
         for watched in self._watched:

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -174,6 +175,40 @@ def test_a_database_that_stays_silent_does_not_keep_a_scrape_waiting(
     answers.set()
     assert told(registry)[leased] == 1
     silent.dispose()
+
+
+def test_the_databases_metrics_are_reported_where_no_thread_can_start(
+    make: Make, metrics: DualWriteMetrics, registry: CollectorRegistry, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in an exit handler that pushes the last counts: from Python 3.12 on no thread can start there."""
+
+    def refused(*_: object) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    dual_write = make()
+    metrics.watch(dual_write, engine)
+    write(dual_write)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        said = told(registry)
+    assert said['dualwrite_application_slots{application="orders",state="leased"}'] == 1
+
+
+def test_the_engine_of_a_collected_dual_write_is_collected(
+    metrics: DualWriteMetrics, registry: CollectorRegistry, engine: Engine
+) -> None:
+    own = create_engine(engine.url)
+    passing = DualWrite(own, CONFIG, application="passing", participant=FakeKafka().participant)
+    metrics.watch(passing, own)
+    assert 'dualwrite_heuristic_outcomes{application="passing"}' in told(registry)
+    passing.close()
+    own.dispose()
+    reference = weakref.ref(own)
+    del passing, own
+    gc.collect()
+    assert 'dualwrite_heuristic_outcomes{application="passing"}' not in told(registry)
+    gc.collect()
+    assert reference() is None
 
 
 def test_a_closed_dual_write_is_no_longer_reported(
