@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import fields
 from math import isnan
+from numbers import Integral, Real
 from typing import Any, TypeGuard
 
 from dualwrite.broker.access.acls import Acl, AclFilter, AclOperation, PatternType, Permission, ResourceType
@@ -55,7 +56,7 @@ def require_config(config: object) -> None:
 
 def require_seconds(timeout: object) -> None:
     """Require a number of seconds."""
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or isnan(timeout):
+    if isinstance(timeout, bool) or not isinstance(timeout, Real) or isnan(timeout):
         raise InputError(f"timeout {timeout!r}: use a number of seconds")
 
 
@@ -89,4 +90,4 @@ def _is_collection(value: object) -> TypeGuard[Collection[Any]]:
 
 
 def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, Integral) and not isinstance(value, bool)  # also NumPy's, of which partitions may be

@@ -24,7 +24,7 @@ def connected(kafka: Mapping[str, Any], timeout: float = DEFAULT_TIMEOUT) -> Ite
     :raises InputError: if ``timeout`` is no number.
     """
     require_seconds(timeout)
-    cluster = ClusterClient(ClientSettings.from_config(kafka), timeout=timeout)
+    cluster = ClusterClient(ClientSettings.from_config(kafka), timeout=float(timeout))
     try:
         yield cluster
     finally:

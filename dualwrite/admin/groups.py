@@ -78,10 +78,9 @@ def reset_offsets(
         its id is empty (Kafka would make such a group).
     :raises KafkaRefusedError: if there is no such topic, or READ on the group or the topic is not granted.
     """
-    require_text(group_id=group_id, topic=topic)
+    _require_group(group_id)
+    require_text(topic=topic)
     require_indexes(partitions)
-    if not group_id:
-        raise InputError("the group's id is empty: name the group")
     with connected(kafka, timeout) as cluster:
         chosen = partitions_of(cluster, topic, partitions)
         after = start_offsets(cluster, chosen, start, committed=True)
@@ -98,10 +97,10 @@ def apply_reset(
     """Make ``changes``, which ``reset_offsets(…, dry_run=True)`` has returned. Another call with "end" would also skip
     what was written since the person has seen them.
 
-    :raises InputError: if the group has members.
+    :raises InputError: if the group has members, or its id is empty.
     :raises KafkaRefusedError: as :func:`reset_offsets`.
     """
-    require_text(group_id=group_id)
+    _require_group(group_id)
     with connected(kafka, timeout) as cluster:
         _move(cluster, group_id, changes)
 
@@ -122,6 +121,12 @@ def stable_offsets(
         return {group_id: {} for group_id in group_ids}
     with connected(kafka, timeout) as cluster:
         return {group_id: _committed(cluster, group_id, partitions, stable=True) for group_id in group_ids}
+
+
+def _require_group(group_id: object) -> None:
+    require_text(group_id=group_id)
+    if not group_id:
+        raise InputError("the group's id is empty: name the group")
 
 
 def _move(cluster: ClusterClient, group_id: str, changes: Iterable[OffsetChange]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dualwrite.admin import records
-from dualwrite.admin.groups import delete_group, describe_group, list_groups, reset_offsets
+from dualwrite.admin.groups import apply_reset, delete_group, describe_group, list_groups, reset_offsets
 from dualwrite.admin.topics import delete_topic
 from dualwrite.admin.views import OffsetChange
 from dualwrite.errors import InputError, KafkaRefusedError
@@ -191,6 +191,11 @@ def test_a_reset_skips_nothing_that_is_written_before_the_answer(
     assert (done.code, done.out.splitlines()[1].split()) == (0, [topic, "0", "-", "1"])
     (lag,) = describe_group(site.config, group).lags
     assert (lag.committed, lag.unread) == (1, 1)
+
+
+def test_no_offsets_are_moved_of_a_group_without_a_name(site: AdminSite) -> None:
+    with pytest.raises(InputError, match="the group's id is empty"):
+        apply_reset(site.config, "", [OffsetChange(TopicPartition("t", 0), None, 0)])
 
 
 def test_a_reset_to_an_offset_that_there_is_not_says_where_it_goes(site: AdminSite, group: str) -> None:

@@ -2,12 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
+from numbers import Integral
 from typing import Any
 
 import pytest
 
 from dualwrite.admin import acls, groups, records, topics
 from dualwrite.admin.acls import EVERY_ACL, Acl, AclOperation, PatternType, Permission, ResourceType
+from dualwrite.admin.arguments import require_indexes, require_integer, require_seconds
 from dualwrite.errors import InputError
 from dualwrite.wire.apis import ApiKey
 from tests.support.client.scripted_broker import ScriptedBroker, scripted
@@ -63,6 +66,20 @@ def test_an_argument_of_a_wrong_type_is_named(
         list(function({"bootstrap.servers": broker.bootstrap_servers}, *arguments, **options))
     assert str(caught.value).startswith(message)
     assert not broker.seen
+
+
+class OtherInteger:
+    """An integer that is no int, as NumPy's are: it is registered like them."""
+
+
+Integral.register(OtherInteger)
+
+
+def test_other_kinds_of_numbers_are_numbers() -> None:
+    """Indexes of partitions may come from a data frame."""
+    require_integer(limit=OtherInteger())
+    require_indexes({OtherInteger(): "a partition"}.keys())
+    require_seconds(Fraction(5, 2))
 
 
 def test_true_is_not_taken_for_the_offset_1(broker: ScriptedBroker) -> None:
