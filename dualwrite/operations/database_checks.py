@@ -80,16 +80,16 @@ def check_server(engine: Engine) -> Iterator[Finding]:
 
 def check_schema(engine: Engine) -> Iterator[Finding]:
     """Compare the version of the tables with the version that this release needs."""
-    try:
-        with engine.connect() as connection:
+    with engine.connect() as connection:
+        try:
             version = schema.current(connection)
-    except DBAPIError as error:
-        if database_of(engine.dialect).meaning_of(error) is not None:
-            raise
-        privilege = f"SELECT on {VERSION_TABLE}"
-        advice = f"GRANT {privilege} to the user that the doctor logs in as; an application does not need it"
-        yield warning("schema", f"the version is not readable: {first_line(error)}", advice)
-        return
+        except DBAPIError as error:
+            if error.connection_invalidated or database_of(engine.dialect).meaning_of(error) is not None:
+                raise
+            privilege = f"SELECT on {VERSION_TABLE}"
+            advice = f"GRANT {privilege} to the user that the doctor logs in as; an application does not need it"
+            yield warning("schema", f"the version is not readable: {first_line(error)}", advice)
+            return
     *older, head = schema.versions()
     upgrade = _upgrade(engine)
     if version is None:

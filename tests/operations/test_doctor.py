@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, event, insert, make_url, text
+from sqlalchemy.exc import OperationalError
 
+from dualwrite import schema
 from dualwrite.client.admin.control_plane import ControlPlane
 from dualwrite.client.admin.inspector import Inspector
 from dualwrite.coordinator.sql.own_tables import with_schema
@@ -289,6 +291,13 @@ def test_a_role_with_an_applications_rights_may_not_see_the_version(postgresql_u
     assert found["outcomes"].level is Level.OK
 
 
+def test_a_lost_connection_is_no_missing_right(site: OperationsSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = OperationalError("SELECT", None, Exception("server closed the connection"), connection_invalidated=True)
+    refuse(monkeypatch, schema, "current", lost)
+    (found,) = [each for each in findings(site) if each.check == "schema"]
+    assert found == failure("schema", "server closed the connection")
+
+
 @pytest.mark.postgresql
 def test_a_role_without_the_right_to_the_sequence(postgresql_url: str, broker: KafkaBroker) -> None:
     """Rights on the tables suffice until an outcome has to be put on record."""
@@ -498,7 +507,7 @@ def test_a_broker_that_has_two_phase_commit_turned_off(site: OperationsSite, tmp
     assert worst(result) is Level.FAILURE
 
 
-def refuse(monkeypatch: pytest.MonkeyPatch, of: type[ControlPlane], method: str, error: Exception) -> None:
+def refuse(monkeypatch: pytest.MonkeyPatch, of: object, method: str, error: Exception) -> None:
     def raising(*_: object, **__: object) -> None:
         raise error
 
