@@ -231,6 +231,21 @@ def test_a_transaction_on_record_as_aborted_is_never_committed(
     assert (site.visible(), site.stored(), len(site.outcomes())) == ([], ["one"], 1)
 
 
+def test_after_an_interrupt_a_line_says_where_the_record_is(
+    site: OperationsSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.leave("one")
+    with monkeypatch.context() as patch:
+        patch.setattr(ControlPlane, "init_producer_id", failing(KeyboardInterrupt()))
+        result = site.run("transactions", "terminate", site.slot(), "--yes")
+    assert (result.code, result.out) == (130, "")
+    assert result.err == (
+        f"dualwrite: interrupted: {site.slot()} may be aborted all the same; `dualwrite transactions describe` shows "
+        "it, and whether a heuristic abort is on record\n"
+    )
+    assert "on record          heuristic abort 1," in site.run("transactions", "describe", site.slot()).out
+
+
 def test_a_second_try_after_a_lost_answer_records_nothing_twice(
     site: OperationsSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:

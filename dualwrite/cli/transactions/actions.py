@@ -182,7 +182,14 @@ def _terminated(engine: Engine | None, config: dict[str, Any], arguments: argpar
         meaning = f"{termination_meaning(view, engine)}{instead}"
         line = f"{name}: would ABORT {described(view)}, regardless of the decision. {meaning}"
     else:
-        view = terminate(engine, config, name, by=arguments.by)
+        try:
+            view = terminate(engine, config, name, by=arguments.by)
+        except KeyboardInterrupt:
+            complain(
+                f"interrupted: {name} may be aborted all the same; `dualwrite transactions describe` shows it, and "
+                "whether a heuristic abort is on record"
+            )
+            raise
         line = f"{name}: aborted {described(view)}. {termination_meaning(view, engine)}"
     is_known = engine is not None and view.row is not None
     document = {
