@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from dualwrite.errors import DualWriteError, KafkaRefusedError
 from dualwrite.extras import advice, missing_library
+from dualwrite.operations.phrases import printable
 from dualwrite.version import __version__
 
 UNREAD = 1
@@ -154,7 +155,7 @@ def _next_step(error: DualWriteError) -> str:
 
 
 def _failed(message: str) -> int:
-    print("dualwrite: " + " ".join(message.split()), file=sys.stderr)
+    print("dualwrite: " + printable(" ".join(message.split())), file=sys.stderr)
     return FAILED
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dualwrite.cli.cluster import config_at, require_cluster
 from dualwrite.cli.database import add_schema, database
-from dualwrite.cli.printing import complain, counted, print_json, table
+from dualwrite.cli.printing import complain, counted, print_json, printable, table
 from dualwrite.errors import InputError
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def _print_result(result: "MoveResult") -> None:
     for topic in result.waiting:
         complain(f"topic {topic} has an open transaction at the source: copied up to its beginning")
     for group in result.groups:
-        print(f"group {group}: moved")
+        print(f"group {printable(group)}: moved")
     if result.slots:
         print(f"{counted(result.slots, 'slot')} given to the target")
     for database_name in result.unchanged:

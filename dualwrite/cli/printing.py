@@ -44,8 +44,8 @@ def as_json_text(value: Any, *, is_line: bool = False) -> str:
 
 
 def complain(message: str) -> None:
-    """Print one line on stderr, in the form of main.py's errors."""
-    print("dualwrite: " + " ".join(message.split()), file=sys.stderr)
+    """Print one line on stderr, in the form of main.py's errors. Names in it are shown with escapes."""
+    print("dualwrite: " + printable(" ".join(message.split())), file=sys.stderr)
 
 
 def _plain(value: Any) -> Any:

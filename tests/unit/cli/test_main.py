@@ -151,6 +151,7 @@ def test_a_verbs_result_is_the_exit_code(verb: ModuleType) -> None:
     [
         (InputError("f.csv, line 3: no"), "dualwrite: f.csv, line 3: no\n"),
         (ConfigurationError("on\nseveral\n  lines"), "dualwrite: on several lines\n"),
+        (InputError("no slot of \u202eorders\x1b[2J"), "dualwrite: no slot of \\u202eorders\\x1b[2J\n"),
         (
             ModuleNotFoundError("No module named 're2'", name="re2"),
             "dualwrite: re2 is not installed; run pip install '.[broker]' in a clone of dualwrite\n",

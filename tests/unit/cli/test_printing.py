@@ -83,3 +83,8 @@ def test_a_value_without_a_json_form_is_a_bug() -> None:
 def test_a_complaint_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     complain("on\n two lines")
     assert capsys.readouterr().err == "dualwrite: on two lines\n"
+
+
+def test_a_complaint_has_escapes_for_what_a_terminal_would_obey(capsys: pytest.CaptureFixture[str]) -> None:
+    complain("slot \u202eorders\x1b[2J-0: locked")
+    assert capsys.readouterr().err == "dualwrite: slot \\u202eorders\\x1b[2J-0: locked\n"
