@@ -79,9 +79,7 @@ class _Look:
         # Not attributes: a look that is over would keep the engines of a DualWrite that is gone.
         engines = list({_place_of(engine): engine for _, engine in members if engine is not None}.values())
         try:
-            THIS_PROCESS.start_thread(
-                lambda: self._run(engines, usages), f"dualwrite metrics: {usages[0].application}"
-            )
+            THIS_PROCESS.start_thread(lambda: self._run(engines, usages), f"dualwrite metrics: {usages[0].application}")
         except RuntimeError:  # at the exit of the interpreter, when the last counts may be pushed, none can start
             self._run(engines, usages)
 
