@@ -115,7 +115,9 @@ def test_the_next_connection_takes_a_renewed_file(drive: Drive, tmp_path: Path, 
 
     def write(name: str, issuer: Authority) -> None:
         issued = issuer.issue("orders")
-        files[name].write_text(issuer.certificate if name == "ca_location" else issued.key() + issued.certificate)
+        written = tmp_path / "written.pem"
+        written.write_text(issuer.certificate if name == "ca_location" else issued.key() + issued.certificate)
+        written.rename(files[name])  # another file, however coarse the clock of the file system
 
     class Renewing(AskingEngine):
         def lost(self, endpoint: Endpoint, error: DualWriteError, now: float) -> None:

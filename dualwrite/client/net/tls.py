@@ -45,17 +45,21 @@ class RenewedContext:
 
     def __init__(self, settings: TlsSettings | None) -> None:
         self._settings = settings
-        self._files = [] if settings is None else _files_of(settings)
+        self._used = self._tried = [] if settings is None else _files_of(settings)
         self._context = None if settings is None else ssl_context(settings)
 
     def now(self) -> ssl.SSLContext | None:
-        """The context; the former one if the changed files cannot be used, as while only one of two is written."""
-        if self._settings is not None and (files := _files_of(self._settings)) != self._files:
-            self._files = files
+        """The context; the former one if the changed files cannot be used now, as while only one of two is written.
+        They are tried again each time: what stands in the way may pass without a new file, such as a missing right."""
+        if self._settings is not None and (files := _files_of(self._settings)) != self._used:
             try:
                 self._context = ssl_context(self._settings)
             except ConfigurationError as error:
-                _LOG.warning("%s: connections are opened with what the files held before", error)
+                if files != self._tried:
+                    _LOG.warning("%s: connections are opened with what the files held before", error)
+            else:
+                self._used = files
+            self._tried = files
         return self._context
 
 

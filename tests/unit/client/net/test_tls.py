@@ -1,5 +1,6 @@
 """TLS settings that are wrong: one line, which names the setting to correct."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -132,3 +133,21 @@ def test_a_context_is_made_anew_only_for_a_file_that_has_changed(home: Path, cap
     (home / "key.pem").write_text(KEY)
     assert context.now() not in (first, None)
     assert RenewedContext(None).now() is None
+
+
+def test_changed_files_are_tried_until_they_can_be_used(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A renewed key may be given to the service's user a moment later: its content stays as it is."""
+    context = RenewedContext(TlsSettings(certificate_location="certificate.pem", key_location="key.pem"))
+    first = context.now()
+    (home / "renewed.pem").write_text(KEY)
+    (home / "renewed.pem").rename(home / "key.pem")
+    with monkeypatch.context() as forbidden:
+        forbidden.setattr(Path, "read_bytes", refused)
+        assert context.now() is first
+    renewed = context.now()
+    assert renewed not in (first, None)
+    assert context.now() is renewed
+
+
+def refused(_: Path) -> bytes:
+    raise PermissionError(errno.EACCES, "Permission denied")
