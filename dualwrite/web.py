@@ -18,7 +18,7 @@ from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.manager.unit_manager import UnitManager, manager_of
 from dualwrite.coordinator.unit.block import Block
 from dualwrite.coordinator.unit.transaction import Transaction
-from dualwrite.coordinator.unit.unit_of_work import Unit
+from dualwrite.coordinator.unit.unit_of_work import Unit, UnitLifecycle
 from dualwrite.errors import ConfigurationError, InvalidTransactionStateError
 from dualwrite.extras import brought_by
 
@@ -36,7 +36,7 @@ WAITING = 40
 
 Units = DualWrite | AsyncDualWrite
 
-_request_context: ContextVar[object] = ContextVar("dualwrite_request", default=None)
+_request_scope: ContextVar["_Scope | None"] = ContextVar("dualwrite_request", default=None)
 _waiting: RunVar[CapacityLimiter] = RunVar("dualwrite_waiting")
 
 P = ParamSpec("P")
@@ -91,7 +91,7 @@ def unit_of_work(dual_write: Units | Callable[[HTTPConnection], Units]) -> Any:
                 "than the beginning of its unit: give the DualWrite the scoped_session's own session_factory, and use "
                 "tx.session"
             )
-        block = _RequestBlock(manager)
+        block = _RequestBlock(manager, connection)
         block.announce()
         try:
             yield await to_thread.run_sync(block.__enter__, limiter=_limiter())
@@ -127,29 +127,52 @@ class _RequestTransaction(Transaction):
     store_offsets = _alone(Transaction.store_offsets)
 
 
+class _Scope:
+    """What the units of work of one request have in common. It is in the context of the request's task, and of the
+    thread of its handler."""
+
+    def __init__(self, request: HTTPConnection) -> None:
+        self.request = request
+        self.cancelled: list[_RequestBlock] = []
+        """The blocks that a cancellation has ended: the thread of the handler may go on, and look for them."""
+
+
 class _RequestBlock(Block):
     """A unit of work that belongs to a request: it is entered, used and left in different threads, one at a time.
 
     A time limit of asyncio's around the application cancels a request, but not the thread that enters its unit or runs
     its handler. So the end of the unit waits for a call in progress: a producer is not thread-safe, and a record that
-    is added after the abort would be in the next unit's transaction.
+    is added after the abort would be in the next unit's transaction. And ``dual_write.transaction()`` is refused in the
+    handler's thread from then on: a part of the handler would be committed without the rest.
     """
 
-    def __init__(self, manager: UnitManager) -> None:
+    def __init__(self, manager: UnitManager, request: HTTPConnection) -> None:
         super().__init__(manager)
         self._pool = manager.process.pool
+        current = _request_scope.get()
+        self._scope = current if current is not None and current.request is request else _Scope(request)
         self._calls = threading.RLock()
         self._has_ended = False
 
     @staticmethod
     def _current_context() -> object:
-        return _request_context.get()
+        return _request_scope.get()
 
     def announce(self) -> None:
         """Announce the block, with the request as its scope; see Block.announce."""
-        if self._unit is None:
-            _request_context.set(object())
+        _request_scope.set(self._scope)
         super().announce()
+
+    def open_here(self, units: UnitLifecycle) -> Transaction | None:
+        """The unit of work, if it is open here; see Block.open_here.
+
+        :raises InvalidTransactionStateError: if its request was cancelled.
+        """
+        if units is self._units and self in self._scope.cancelled and self._current_context() is self._scope:
+            raise InvalidTransactionStateError(
+                "the request was cancelled, and its unit of work is rolled back: its handler can begin no other one"
+            )
+        return super().open_here(units)
 
     def __enter__(self) -> Transaction:
         with self._calls:
@@ -170,9 +193,11 @@ class _RequestBlock(Block):
         finally:
             self._calls.release()
 
-    def give_up(self) -> None:
+    def give_up(self, error: BaseException | None) -> None:
         """Let a thread that waits to enter the block not enter it."""
         self._has_ended = True
+        if error is not None and not isinstance(error, Exception):
+            self._scope.cancelled.append(self)
         if self._unit is not None:
             self._pool.give_up(self._unit)
 
@@ -183,13 +208,20 @@ class _RequestBlock(Block):
                 kind, traceback = (None, None) if error is None else (type(error), error.__traceback__)
                 self.__exit__(kind, error, traceback)
 
+    def forget(self) -> None:
+        """Let later blocks in this context, the task's, begin units of their own: a middleware's, for example."""
+        self._unregister()
+
 
 async def _leave(block: _RequestBlock, error: BaseException | None) -> None:
     """Leave ``block``, if it was entered, in its own thread, even if the task is cancelled meanwhile."""
-    block.give_up()
-    if block.is_open:
-        with CancelScope(shield=True):
-            await to_thread.run_sync(block.end, error, limiter=CapacityLimiter(1))
+    block.give_up(error)
+    try:
+        if block.is_open:
+            with CancelScope(shield=True):
+                await to_thread.run_sync(block.end, error, limiter=CapacityLimiter(1))
+    finally:
+        block.forget()
 
 
 def _limiter() -> CapacityLimiter:

@@ -3,13 +3,14 @@
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 from fastapi import BackgroundTasks, Depends, FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel
-from sqlalchemy import Engine, insert, make_url
+from sqlalchemy import Engine, create_engine, insert, make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from dualwrite import (
@@ -359,6 +360,64 @@ def test_a_request_that_is_cancelled_before_its_unit_has_a_slot_leaves_nothing_o
     asyncio.run(main())
     assert dual_write.usage.used == 0
     assert world.both() == ([], [])
+
+
+def test_the_handler_of_a_cancelled_request_commits_no_part_of_itself(
+    world: FastApiWorld, dualwrite_factory: Make
+) -> None:
+    """Its thread goes on, and the unit that it would join is rolled back. What runs after the request is not its."""
+    dual_write = dualwrite_factory(pool_size=2)
+    began, go_on, refused = (threading.Event() for _ in range(3))
+
+    @dual_write.transactional
+    def announce(tx: Transaction, value: str) -> None:
+        world.write(tx, value)
+
+    @world.app.post("/")
+    def handle(tx: Annotated[Transaction, unit_of_work(dual_write)]) -> None:
+        world.write(tx, "one")
+        began.set()
+        assert go_on.wait(asgi.SECONDS)
+        with pytest.raises(InvalidTransactionStateError, match="the request was cancelled"):
+            announce("two")
+        refused.set()
+
+    async def limited() -> None:
+        """A middleware with a time limit."""
+        try:
+            await asgi.request(world.app, "POST", "/")
+        except asyncio.CancelledError:
+            await asyncio.to_thread(announce, "cancelled")
+
+    async def main() -> None:
+        request = asyncio.create_task(limited())
+        await asyncio.to_thread(began.wait, asgi.SECONDS)
+        request.cancel()
+        await request
+        go_on.set()
+        assert await asyncio.to_thread(refused.wait, asgi.SECONDS)
+
+    asyncio.run(main())
+    assert world.both() == (["cancelled"], ["cancelled"])
+
+
+def test_units_in_the_handler_join_those_of_two_databases(
+    world: FastApiWorld, dualwrite_factory: Make, tmp_path: Path
+) -> None:
+    one = dualwrite_factory()
+    two = dualwrite_factory("billing", engine=create_engine(f"sqlite:///{tmp_path / 'billing.db'}"))
+
+    @world.app.post("/")
+    def handle(tx: Annotated[Transaction, unit_of_work(one)], bill: Annotated[Transaction, unit_of_work(two)]) -> str:
+        with one.transaction() as inner, two.transaction() as inner_bill:
+            assert (inner, inner_bill) == (tx, bill)
+        world.write(tx, "one")
+        bill.produce(world.topic, value="bill")
+        return "done"
+
+    assert world.post() == (200, "done")
+    stored, seen = world.both()
+    assert (stored, sorted(seen)) == (["one"], ["bill", "one"])
 
 
 def test_async_handlers_have_an_async_unit_of_work(world: FastApiWorld, dualwrite_application: str) -> None:
