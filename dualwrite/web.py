@@ -17,7 +17,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from dualwrite.coordinator.dual_write import DualWrite
 from dualwrite.coordinator.manager.unit_manager import UnitManager, manager_of
 from dualwrite.coordinator.unit.block import Block
-from dualwrite.coordinator.unit.transaction import Transaction
+from dualwrite.coordinator.unit.transaction import Transaction, require_no_loop
 from dualwrite.coordinator.unit.unit_of_work import Unit, UnitLifecycle
 from dualwrite.errors import ConfigurationError, InvalidTransactionStateError
 from dualwrite.extras import brought_by
@@ -50,6 +50,7 @@ def _alone(
 
     @functools.wraps(method)
     def call(transaction: "_RequestTransaction", /, *args: P.args, **kwargs: P.kwargs) -> R:
+        require_no_loop()  # before the wait, which would block the loop
         with transaction._calls:
             return method(transaction, *args, **kwargs)
 

@@ -286,6 +286,31 @@ def test_the_end_of_a_cancelled_request_waits_for_the_call_that_its_thread_makes
     assert world.both() == ([], [])
 
 
+def test_a_call_in_the_event_loop_is_refused_while_a_thread_is_in_another(
+    world: FastApiWorld, dualwrite: DualWrite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, go_on = threading.Event(), threading.Event()
+    add = NativeProducer.produce
+
+    def held(producer: NativeProducer, record: OutgoingRecord) -> None:
+        began.set()
+        assert go_on.wait(asgi.SECONDS)
+        add(producer, record)
+
+    @world.app.post("/")
+    async def handle(tx: Annotated[Transaction, unit_of_work(dualwrite)]) -> None:
+        call = asyncio.create_task(asyncio.to_thread(tx.produce, world.topic, "one"))
+        await asyncio.to_thread(began.wait, asgi.SECONDS)
+        with pytest.raises(InvalidTransactionStateError, match="event loop"):
+            tx.produce(world.topic, "two")
+        go_on.set()
+        await call
+
+    monkeypatch.setattr(NativeProducer, "produce", held)
+    assert world.post().status == 200
+    assert world.both()[1] == ["one"]
+
+
 def test_a_request_that_is_cancelled_as_its_unit_begins_leaves_the_slot_to_the_next(
     world: FastApiWorld, dualwrite_factory: Make
 ) -> None:
