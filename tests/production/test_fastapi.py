@@ -10,7 +10,8 @@ import pytest
 from fastapi import BackgroundTasks, Depends, FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel
-from sqlalchemy import Engine, create_engine, insert, make_url
+from sqlalchemy import Engine, create_engine, event, insert, make_url
+from sqlalchemy.exc import ResourceClosedError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from dualwrite import (
@@ -309,6 +310,49 @@ def test_a_call_in_the_event_loop_is_refused_while_a_thread_is_in_another(
     monkeypatch.setattr(NativeProducer, "produce", held)
     assert world.post().status == 200
     assert world.both()[1] == ["one"]
+
+
+def test_rows_that_the_thread_of_a_cancelled_request_has_yet_to_write_are_in_no_other_unit(
+    world: FastApiWorld, dualwrite: DualWrite
+) -> None:
+    """SQLAlchemy writes many rows by several statements, in one call of the session."""
+    began, go_on, ended = (threading.Event() for _ in range(3))
+    refused: list[str] = []
+
+    @event.listens_for(world.engine, "before_cursor_execute")
+    def hold(_: Any, __: Any, ___: str, parameters: Any, *____: object) -> None:
+        if "late" in parameters:
+            began.set()
+            assert go_on.wait(asgi.SECONDS)
+
+    @world.app.post("/")
+    def handle(tx: Annotated[Transaction, unit_of_work(dualwrite)]) -> None:
+        statement = insert(events).returning(events.c.value)
+        rows = [{"value": "one"}, {"value": "late"}]
+        try:
+            tx.session.execute(statement, rows, execution_options={"insertmanyvalues_page_size": 1})
+        except ResourceClosedError:
+            refused.append("late")
+        finally:
+            ended.set()
+
+    async def cancelled() -> None:
+        request = asyncio.create_task(asgi.request(world.app, "POST", "/"))
+        await asyncio.to_thread(began.wait, asgi.SECONDS)
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+        await asyncio.to_thread(next_unit)
+
+    def next_unit() -> None:
+        with dualwrite.transaction() as tx:
+            world.write(tx, "two")
+            go_on.set()
+            assert ended.wait(asgi.SECONDS)
+
+    asyncio.run(cancelled())
+    assert world.both() == (["two"], ["two"])
+    assert refused == ["late"]
 
 
 def test_a_request_that_is_cancelled_as_its_unit_begins_leaves_the_slot_to_the_next(

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from sqlalchemy import Connection, Engine, RootTransaction, event
 from sqlalchemy.engine import ExceptionContext, ExecutionContext
+from sqlalchemy.exc import ResourceClosedError
 from sqlalchemy.orm import Session, SessionTransaction
 
 from dualwrite.coordinator.rules.machine import DualWriteMachine, Step
@@ -216,12 +217,21 @@ def _check(statement: str, context: ExecutionContext | None) -> None:
         )
 
 
+def _require_open(context: ExecutionContext | None) -> None:
+    """Refuse the rest of many rows, which SQLAlchemy writes by several statements, if another thread has ended the unit
+    of work meanwhile: the driver's connection is in the pool, or in the next unit."""
+    if context is not None and context.root_connection.closed:
+        raise ResourceClosedError("this Connection is closed: another thread has ended its transaction meanwhile")
+
+
 def _before_statement(_: Any, statement: str, __: Any, context: ExecutionContext | None) -> None:
+    _require_open(context)
     if statement[:6] not in _HARMLESS or ";" in statement:
         _check(statement, context)
 
 
 def _before_plain_statement(_: Any, statement: str, context: ExecutionContext | None) -> None:
+    _require_open(context)
     if statement[:6] not in _HARMLESS or ";" in statement:
         _check(statement, context)
 
