@@ -116,7 +116,8 @@ def test_a_restarted_worker_recovers_what_its_consumer_waits_for_before_its_firs
     with reading(broker.bootstrap_servers) as consumer:
         consumer.subscribe(["in"], on_assign=killed.seek_to_committed)
         assert polled(consumer, 2) == ["0", "1"]
-        tx = killed.transaction().__enter__()
+        block = killed.transaction()  # held: one that is collected ends its unit of work
+        tx = block.__enter__()
         tx.send_offsets(consumer)
     driver_of(tx).drop_database()
     manager_of(killed).process.pool.heartbeat.stop(PATIENCE_SECONDS)
@@ -128,6 +129,7 @@ def test_a_restarted_worker_recovers_what_its_consumer_waits_for_before_its_firs
         consumer.subscribe(["in"], on_assign=restarted.seek_to_committed)
         assert polled(consumer, 1) == ["0"]
         assert restarted.counters.units == 0
+    del block
     killed.close(timeout=0)
 
 
