@@ -16,7 +16,7 @@ from dualwrite.operations.doctor import examine
 from dualwrite.operations.findings import Finding
 from dualwrite.operations.listing import inspector, list_transactions, views_of
 from dualwrite.operations.replays import awaiting_replay
-from dualwrite.operations.resolving import unknown_application
+from dualwrite.operations.resolving import applications, unknown_application
 from dualwrite.operations.rows import state_rows
 from dualwrite.operations.spark_runs import OpenRun, open_runs
 from dualwrite.operations.views import OPEN_STATES, RowView, TransactionView
@@ -64,7 +64,8 @@ class BothLook:
     """Both sides, compared.
 
     :param obstacle: why recovery does nothing in this database, which is a copy; empty if it works.
-    :param unknown: that the console's application has no slot here, and which applications have; empty if it has one.
+    :param unknown: that the console's application has no slot here, and which applications have; empty if it has one,
+        or if none has.
     """
 
     views: tuple[TransactionView, ...]
@@ -120,7 +121,7 @@ def look_at_both(place: Place) -> BothLook:
     obstacle = reason_to_leave(place.engine, place.kafka)
     views = list_transactions(place.engine, place.kafka, application=place.application, foretells=not obstacle)
     unknown = ""
-    if place.application is not None and all(view.row is None for view in views):
+    if place.application is not None and all(view.row is None for view in views) and applications(place.engine):
         unknown = unknown_application(place.engine, place.application)
     return BothLook(tuple(views), obstacle, unknown)
 

@@ -39,7 +39,7 @@ class Light(Enum):
     GREEN = "green"
     RED = "red"
     GREY = "grey"
-    """Not known: the first look is in progress, or the application has no slot."""
+    """Not known: the first look is in progress, or only other applications have slots."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,7 @@ def test_a_dead_processs_unit_is_recovered_by_the_first_unit_of_another_process(
     monkey = pytest.MonkeyPatch()
     with monkey.context() as patch:
         patch.setattr(type(manager_of(dead).process.pool), "abandoned", None, raising=False)
-        patch.setattr("dualwrite.coordinator.concurrency.background.Background.start", lambda self: None)
+        patch.setattr("dualwrite.coordinator.concurrency.background.Background.start_or_leave", lambda self: None)
         with dead.transaction() as tx:
             tx.execute(insert(events).values(value="one"))
             tx.produce("events", value="one")

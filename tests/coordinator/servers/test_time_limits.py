@@ -54,7 +54,7 @@ def test_the_librarys_own_transactions_wait_for_a_lock_as_long_as_they_say(
         assert connection.scalar(shown) == before
 
 
-class Server:
+class VersionedServer:
     """A connection to a PostgreSQL server of ``version``, which notes the settings that it is to have."""
 
     def __init__(self, *version: int) -> None:
@@ -70,7 +70,7 @@ def test_the_limit_of_a_whole_transaction_is_turned_off_from_postgresql_17_on() 
     """An older server refuses a setting that it does not know."""
     seen = {}
     for version in (16, 17):
-        server: Any = Server(version, 1)
+        server: Any = VersionedServer(version, 1)
         with Postgresql().own_transaction(server, 3.0):
             seen[version] = server.settings
     assert seen[17] - seen[16] == {"transaction_timeout"}

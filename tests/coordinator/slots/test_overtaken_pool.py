@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from dualwrite.coordinator.rules.lease import Lease
-from dualwrite.errors import FencedError
+from dualwrite.errors import FencedError, InvalidTransactionStateError
 from tests.support.coordinator.memory_pools import OvertakenRuntime, PoolWorld, world
 
 __all__ = ["world"]
@@ -32,9 +32,10 @@ def test_a_unit_that_is_given_up_while_it_leases_leaves_the_slot_to_the_next(
         return take(*arguments, **options)
 
     monkeypatch.setattr(world.leases, "take", take_late)
-    leased = pool.acquire(user)
-    assert (leased.user, pool.slots()) == (None, [leased])
-    assert pool.acquire(object()) is leased
+    with pytest.raises(InvalidTransactionStateError, match="was given up"):
+        pool.acquire(user)
+    assert pool.slots() == []
+    assert pool.acquire(object()).transactional_id == "a-0"
 
 
 def test_a_closing_pool_gives_back_no_slot_that_is_lost(world: PoolWorld) -> None:

@@ -41,6 +41,9 @@ class NoBackground:
     def start(self) -> None:
         """The next use does it."""
 
+    def start_or_leave(self) -> None:
+        """The next use does it."""
+
     def resume(self) -> None:
         """The next use does it."""
 
