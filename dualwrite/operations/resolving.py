@@ -28,6 +28,10 @@ from dualwrite.operations.listing import IS_LOCKED, inspector, list_transactions
 from dualwrite.operations.rows import state_rows
 from dualwrite.operations.views import Situation, TransactionView, foreign_cluster_message
 
+_POOL_SIZE = 1
+"""Recovery goes by the rows, and leases none for units of work. With a larger pool, a name that only just fits would be
+refused."""
+
 
 @dataclass(frozen=True, slots=True)
 class Intention:
@@ -161,7 +165,7 @@ def resolve(
         if not intention.obstacle and intention.view.application is not None and intention.view.is_recoverable:
             by_application.setdefault(intention.view.application, []).append(intention.view.transactional_id)
     for application, names in by_application.items():
-        with DualWrite(engine, kafka, application=application, pool_size=1, two_phase=two_phase) as dual_write:
+        with DualWrite(engine, kafka, application=application, pool_size=_POOL_SIZE, two_phase=two_phase) as dual_write:
             outcomes, errors = manager_of(dual_write).sweep(names)
         resolution.outcomes.update(sorted(outcomes.items()))
         resolution.errors += errors
@@ -184,7 +188,7 @@ def recover(
     require_application(engine, application)
     left = _opened_by_another(engine, kafka, application)
     only = [name for name in state_rows(engine, application=application) if name not in left] if left else None
-    with DualWrite(engine, kafka, application=application, pool_size=1, two_phase=two_phase) as dual_write:
+    with DualWrite(engine, kafka, application=application, pool_size=_POOL_SIZE, two_phase=two_phase) as dual_write:
         outcomes, errors = manager_of(dual_write).sweep(only)
     errors = [*errors, *(ForeignClusterError(f"slot {name}: {reason}") for name, reason in left.items())]
     foreign = _foreign_cluster_message(engine, kafka, application)

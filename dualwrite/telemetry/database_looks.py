@@ -24,7 +24,7 @@ from dualwrite.operations.rows import slot_prefix, state_rows
 _LOG = logging.getLogger("dualwrite")
 
 LONGEST_SECONDS = 5.0
-"""How long a scrape waits for all databases. Prometheus gives up after 10 s, unless it is told otherwise."""
+"""How long a scrape waits for all databases. Prometheus gives up after 10 s by default."""
 
 
 class DatabaseCounts(NamedTuple):
