@@ -32,15 +32,19 @@ def console(console_of_world: ConsoleProcess) -> ConsoleProcess:
     return console_of_world
 
 
+def decided(console: ConsoleProcess, verdict: str) -> str:
+    """What needs a person, once the verdict is clear. It is not while a look began before the kill and ended after."""
+    return console.until("needs", lambda text: f"<dd>{verdict}</dd>" in text)
+
+
 def test_a_live_page_turns_red_at_a_kill_and_resolving_makes_both_sides_alike(
     world: CrashWorld, console: ConsoleProcess
 ) -> None:
     assert "sentence green" in console.page()
     world.kill_at("COMMIT_KAFKA", unit=2)
     assert "1 in doubt" in console.until("sentence", lambda text: "sentence red" in text)
-    needs = console.until("needs", lambda text: "<article" in text)
+    needs = decided(console, "commit")
     assert ", dead</dd>" in needs, "this machine knows that the process is gone"
-    assert "<dd>commit</dd>" in needs
     planned = console.post("plan", form_of(needs, "resolve"))
     assert f"{SLOT}: would commit " in planned.body
     assert f"{SLOT}: committed" in confirm(console, planned, "Ann").body
@@ -50,8 +54,7 @@ def test_a_live_page_turns_red_at_a_kill_and_resolving_makes_both_sides_alike(
 
 def test_an_undecided_unit_is_rolled_back_on_both_sides(world: CrashWorld, console: ConsoleProcess) -> None:
     world.kill_at("COMMIT_DATABASE", unit=2)
-    needs = console.until("needs", lambda text: "<article" in text)
-    assert "<dd>abort</dd>" in needs
+    needs = decided(console, "abort")
     assert f"{SLOT}: aborted" in confirm(console, console.post("plan", form_of(needs, "resolve")), "Ann").body
     assert world.judge() == []
 
@@ -60,7 +63,7 @@ def test_terminating_against_the_decision_is_warned_of_recorded_and_acknowledged
     world: CrashWorld, console: ConsoleProcess
 ) -> None:
     world.kill_at("COMMIT_KAFKA", unit=2)
-    needs = console.until("needs", lambda text: "<article" in text)
+    needs = decided(console, "commit")
     planned = console.post("plan", form_of(needs, "terminate"))
     assert "THE DATABASE HAS COMMITTED IT" in html.unescape(planned.body)
     confirm(console, planned, "Ann")
@@ -74,7 +77,7 @@ def test_terminating_against_the_decision_is_warned_of_recorded_and_acknowledged
 
 def test_a_console_that_is_killed_after_a_plan_has_done_nothing(world: CrashWorld, console: ConsoleProcess) -> None:
     world.kill_at("COMMIT_KAFKA", unit=2)
-    needs = console.until("needs", lambda text: "<article" in text)
+    needs = decided(console, "commit")
     planned = console.post("plan", form_of(needs, "terminate"))
     assert "would ABORT" in planned.body
     console.end()
