@@ -22,6 +22,9 @@ def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKaf
 @pytest.fixture(scope="session")
 def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
     """One bundled broker for every case; it does not wait for more members, which no case could observe."""
-    quick = {"group.initial.rebalance.delay.ms": "0"}
+    quick = {
+        "group.initial.rebalance.delay.ms": "0",
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
+    }
     with ForkedBroker(tmp_path_factory.mktemp("broker"), config=quick) as running:
         yield running

@@ -89,12 +89,6 @@ FINDINGS: dict[tuple[str, str], KnownDifference] = {
         "error=INVALID_PRODUCER_ID_MAPPING offset=-1",
         "Apache Kafka verifies nothing where the producer has a transaction open; here every batch is verified",
     ),
-    **{
-        ("transactions.the_end_again_in_the_second_version", f"{word} again in v4"): KnownDifference(
-            _TODAY, "error=NONE", "no client goes back a version; who repeats the end that was decided is told so"
-        )
-        for word in ("commit", "abort")
-    },
     ("topics.partitions_added", "internal, validated"): KnownDifference(
         _TODAY, "error=INVALID_PARTITIONS", "the broker's own topics have one partition each: it has one node"
     ),

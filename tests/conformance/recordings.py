@@ -18,6 +18,7 @@ Transcript = dict[str, str]
 SETTINGS = {
     "group.consumer.assignment.interval.ms": "0",
     "log.initial.task.delay.ms": "3600000",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
     "transaction.two.phase.commit.enable": "true",
 }
 """What Apache Kafka has otherwise than by default: two-phase commit, and consumer groups that assign at once, as the

@@ -30,6 +30,13 @@ def test_the_java_client_runs_transactions_fencing_both_isolations_and_admin(tmp
     assert done.stdout.splitlines() == SAID, done.stderr
 
 
+def test_the_java_client_goes_on_after_a_transaction_that_has_timed_out(tmp_path: Path) -> None:
+    often = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
+    with ForkedBroker(tmp_path / "broker", config=often) as broker:
+        done = java_program(PROGRAMS / "TimedOut.java", broker.bootstrap_servers, "orders")
+    assert done.stdout.splitlines() == ["not sent: InvalidProducerEpochException", "committed"], done.stderr
+
+
 def test_the_java_client_runs_transactions_over_mutual_tls(tmp_path: Path) -> None:
     keys = Keys(tmp_path)
     own = keys.authority.issue("orders", hosts=()).in_one(tmp_path / "own.pem")

@@ -140,7 +140,7 @@ def _init_producer_id(
         return _refuse(ErrorCode.PRODUCER_FENCED)
     # After the abort the same command begins the new session. If the current client sent it, the abort's bump is its
     # new epoch.
-    return _abort_by_coordinator(entry, moment, asked_by=command.expected)._replace(reply=None)
+    return _abort_by_coordinator(entry, moment, known=command.expected)._replace(reply=None)
 
 
 def _introduce(transactional_id: str, timeout_ms: int, moment: Moment) -> Decision:
@@ -150,11 +150,12 @@ def _introduce(transactional_id: str, timeout_ms: int, moment: Moment) -> Decisi
 
 
 def _begin_session(entry: TransactionRecorded, command: InitProducerId, timeout_ms: int, moment: Moment) -> Decision:
-    """Begin a session while no transaction is open: bump the epoch, which fences every earlier client. A retry gets the
-    same epoch again."""
-    if command.expected and command.expected == entry.previous:
+    """Begin a session while no transaction is open: bump the epoch, which fences every earlier client. A client whose
+    epoch was bumped before, by its own request or by a timeout, gets that epoch, with the timeout that it asks for."""
+    is_bumped = bool(command.expected) and command.expected == entry.previous
+    if is_bumped and timeout_ms == entry.timeout_ms:
         return Decision(Reply(producer=entry.client))
-    producer = _bumped(entry.client, moment)
+    producer = entry.client if is_bumped else _bumped(entry.client, moment)
     fact = TransactionRecorded(
         entry.transactional_id,
         producer,
@@ -262,13 +263,13 @@ def _end_transaction(entry: TransactionRecorded, command: EndTransaction, moment
 
 
 def _is_retry(entry: TransactionRecorded, command: EndTransaction) -> bool:
-    """True if ``command`` repeats the EndTxn that led to the current status. Under TV2 the client still has the
-    identity from before the bump. Under TV1 it has only one identity, and no other transaction that it could be
-    ending."""
+    """True if ``command`` repeats the EndTxn that led to the current status, or comes after a timeout did. Under TV2
+    the client still has the identity from before the bump. Under TV1 it has only one identity, and no other transaction
+    that it could be ending."""
     if entry.status is _EMPTY:
         return False
     if entry.version is _TV2:
-        return command.producer == entry.previous
+        return command.producer == entry.previous and command.version is _TV2
     return command.producer == entry.client and command.version is _TV1
 
 
@@ -296,14 +297,15 @@ def _prepare(entry: TransactionRecorded, result: Marker, version: TransactionVer
 
 
 def _abort_by_coordinator(
-    entry: TransactionRecorded, moment: Moment, asked_by: ProducerIdentity = NO_PRODUCER
+    entry: TransactionRecorded, moment: Moment, known: ProducerIdentity = NO_PRODUCER
 ) -> Decision:
     """Abort an abandoned transaction, and fence the client that began it.
 
-    :param asked_by: the client that requested the abort; only its repeated request is answered with the new epoch.
+    :param known: the client that may go on: it requested the abort, or its transaction has timed out. Its
+        InitProducerId, and under TV2 its EndTxn(abort), is answered with the new epoch.
     """
     decision = _prepare(entry, Marker.ABORT, _TV2, moment)
-    fact = _recorded(decision)._replace(previous=asked_by)
+    fact = _recorded(decision)._replace(previous=known)
     return decision._replace(facts=(fact,))
 
 
@@ -332,7 +334,7 @@ def _house_keeping(
     if isinstance(command, TimeOut):
         if entry.status is not _ONGOING or not has_timed_out(entry, moment.open_ms):
             return Decision(Reply())
-        return _abort_by_coordinator(entry, moment)
+        return _abort_by_coordinator(entry, moment, known=entry.client)
     idle = entry.status is not _ONGOING and not entry.is_ended
     if idle and moment.now_ms - entry.updated_ms >= settings.id_expiration_ms:
         return Decision(Reply(), (TransactionForgotten(entry.transactional_id),))

@@ -71,7 +71,7 @@ class SearchWriter:
 @dataclass(frozen=True, slots=True)
 class TransactionSearchWorld:
     """Everything that can differ. ``waiting`` is the client whose InitProducerId aborts before it is answered, and
-    ``last_end`` who last had a transaction ended, and how."""
+    ``last_end`` who last had a transaction ended, by a request or a timeout, and how."""
 
     entry: TransactionRecorded
     clients: tuple[SearchClient, ...]
@@ -110,7 +110,8 @@ def successors(world: TransactionSearchWorld, seen: SearchCoverage) -> Iterator[
         crashed = replace(_with_marker(world, seen), waiting=None)  # a restart writes them again
         yield "the coordinator crashes after the markers", crashed
     elif world.entry.status is TransactionStatus.ONGOING:
-        yield "the transaction times out", _take(world, TimeOut(TXN_ID), seen, now_ms=START_MS + TIMEOUT_MS)[0]
+        aborted = _take(world, TimeOut(TXN_ID), seen, now_ms=START_MS + TIMEOUT_MS)[0]
+        yield "the transaction times out", replace(aborted, last_end=(world.entry.client, ABORT))
     for number, client in enumerate(world.clients):
         if world.waiting is None:
             for command in (init(), init(keep=True)) + ((init(expected=client.identity),) if client.identity else ()):

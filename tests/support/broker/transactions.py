@@ -123,6 +123,8 @@ def _situation(*commands: Command) -> Callable[[], CoordinatorWorld]:
     def build() -> CoordinatorWorld:
         world = CoordinatorWorld(100).begin_at(recorded(producer=C4))
         for command in commands:
+            if isinstance(command, TimeOut):
+                world.now_ms += TIMEOUT_MS
             world.step(command)
         return world
 
@@ -149,5 +151,6 @@ SITUATIONS: dict[str, Callable[[], CoordinatorWorld]] = {
     "kept-committed-1": _situation(init(), add(C5), init(keep=True), end(C6, COMMIT, TV1), _DONE),
     "kept-committed-2": _situation(init(), add(C5), init(keep=True), end(C6, COMMIT, TV2), _DONE),
     "fenced": _situation(init(), add(C5), init(), _DONE),
+    "timed-out": _situation(init(), add(C5), _LATE, _DONE),
 }
 """name -> a world in which TXN_ID is so; all of them reached from 42:4 by commands, the transaction being 42:5's."""

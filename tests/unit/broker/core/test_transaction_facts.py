@@ -100,7 +100,7 @@ def test_a_further_partition_is_recorded_with_the_moment_of_its_addition() -> No
         ("ongoing", end(C5, COMMIT, TV2), C6, C5, NO_PRODUCER, Reply(producer=C6)),
         ("kept", end(C6, COMMIT, TV1), C6, NO_PRODUCER, NO_PRODUCER, Reply(producer=C6)),
         ("kept", end(C6, COMMIT, TV2), C6, C6, C7, Reply(producer=C7)),
-        ("ongoing", TimeOut(TXN_ID), C6, NO_PRODUCER, NO_PRODUCER, Reply(producer=C6)),
+        ("ongoing", TimeOut(TXN_ID), C6, C5, NO_PRODUCER, Reply(producer=C6)),
         ("ongoing", init(expected=C5), C6, C5, NO_PRODUCER, None),
     ],
 )

@@ -391,12 +391,16 @@ def test_a_late_end_after_a_timeout_at_the_last_but_one_epoch_changes_nothing() 
     world.now_ms += TIMEOUT_MS
     world.execute(TimeOut(TXN_ID))
     assert world.entry.client == who(85, 0)
-    for version in (TV1, TV2):
+    for known in (world, restarted(world)):
         for result in (COMMIT, ABORT):
-            assert refusal(world.decide(end(old, result, version))) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+            assert refusal(known.decide(end(old, result, TV1))) is ErrorCode.PRODUCER_FENCED
+        assert refusal(known.decide(end(old, COMMIT))) is ErrorCode.INVALID_TXN_STATE
+        assert known.decide(end(old, ABORT)) == Decision(Reply(producer=who(85, 0)))
     client = world.execute(init()).producer
-    world.execute(add(client))
-    assert refusal(world.decide(end(old, COMMIT))) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    for _ in range(2):
+        for result in (COMMIT, ABORT):
+            assert refusal(world.decide(end(old, result))) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        world.execute(add(client))
     assert world.execute(end(client, COMMIT)).error is ErrorCode.NONE
 
 
@@ -432,14 +436,12 @@ def test_after_a_restart_a_decision_at_an_overflow_continues_with_the_fresh_id()
 # --- retries of EndTxn
 
 
-@pytest.mark.parametrize("asked_version", [TV1, TV2])
 @pytest.mark.parametrize(("decided", "asked"), [(COMMIT, ABORT), (ABORT, COMMIT)])
-def test_the_opposite_of_the_decision_is_refused(
-    decided: Marker, asked: Marker, asked_version: TransactionVersion
-) -> None:
+def test_the_opposite_of_the_decision_is_refused(decided: Marker, asked: Marker) -> None:
     world = SITUATIONS["ongoing"]()
     world.execute(end(C5, decided, TV2))
-    assert refusal(world.decide(end(C5, asked, asked_version))) is ErrorCode.INVALID_TXN_STATE
+    assert refusal(world.decide(end(C5, asked, TV2))) is ErrorCode.INVALID_TXN_STATE
+    assert refusal(world.decide(end(C5, asked, TV1))) is ErrorCode.PRODUCER_FENCED
 
 
 def test_a_retry_after_an_overflow_is_answered_with_the_fresh_id() -> None:
@@ -459,10 +461,38 @@ def test_a_retry_is_forgotten_when_the_next_transaction_begins() -> None:
     assert refusal(world.decide(end(C5, COMMIT))) is ErrorCode.PRODUCER_FENCED
 
 
-def test_a_client_whose_transaction_the_coordinator_aborted_is_fenced_in_every_request() -> None:
+@pytest.mark.parametrize("version", [TV1, TV2])
+def test_a_client_whose_transaction_has_timed_out_may_go_on_with_the_epoch_of_the_abort(
+    version: TransactionVersion,
+) -> None:
+    """KIP-588. A new session has the timeout that it asks for."""
+    world = SITUATIONS["timed-out"]()
+    for command in (end(C5, COMMIT, TV1), end(C5, ABORT, TV1), add(C5), verify(C5)):
+        assert refusal(world.decide(command)) is ErrorCode.PRODUCER_FENCED
+    if version is TV2:
+        assert refusal(world.decide(end(C5, COMMIT))) is ErrorCode.INVALID_TXN_STATE
+        assert world.execute(end(C5, ABORT)).producer == C6
+    assert world.execute(init(expected=C5)).producer == C6
+    longer = init(expected=C5, timeout_ms=TIMEOUT_MS + 1)
+    for _ in range(2):
+        assert world.execute(longer).producer == C6
+        assert (world.entry.status, world.entry.timeout_ms) == (TransactionStatus.EMPTY, TIMEOUT_MS + 1)
+    assert world.execute(add(C6)).error is ErrorCode.NONE
+
+
+def test_a_session_that_begins_by_aborting_its_own_transaction_has_the_timeout_that_it_asks_for() -> None:
     world = SITUATIONS["ongoing"]()
+    assert world.execute(init(expected=C5, two_phase=True)).producer == C6
+    assert world.entry.timeout_ms == NO_TIMEOUT
+    world.execute(add(C6))
     world.now_ms += TIMEOUT_MS
-    world.execute(TimeOut(TXN_ID))
+    assert world.decide(TimeOut(TXN_ID)) == Decision(Reply())
+
+
+@pytest.mark.parametrize("situation", ["ongoing", "timed-out"])
+def test_a_successor_fences_the_client_before_also_one_whose_transaction_has_timed_out(situation: str) -> None:
+    world = SITUATIONS[situation]()
+    world.execute(init())
     for command in (end(C5, COMMIT), end(C5, ABORT), end(C5, ABORT, TV1), add(C5), verify(C5), init(expected=C5)):
         assert refusal(world.decide(command)) is ErrorCode.PRODUCER_FENCED
 
@@ -552,7 +582,7 @@ def test_an_id_expires_only_when_it_was_idle_for_long_and_holds_no_transaction(s
         TransactionStatus.COMPLETE_COMMIT,
         TransactionStatus.COMPLETE_ABORT,
     )
-    world.now_ms = START_MS + EXPIRATION_MS - 1
+    world.now_ms = world.entry.updated_ms + EXPIRATION_MS - 1
     assert world.decide(Expire(TXN_ID)) == Decision(Reply())
     world.now_ms += 1
     forgotten = (TransactionForgotten(TXN_ID),) if is_idle else ()

@@ -114,7 +114,7 @@ def anybody_known_is_a_retry(entry: Any, command: Any) -> bool:
     return bool(command.producer.producer_id == entry.client.producer_id)
 
 
-def a_timeout_leaves_its_victim_a_retry(entry: Any, at: Any, asked_by: Any = NO_PRODUCER) -> Any:
+def a_successor_leaves_its_victim_a_retry(entry: Any, at: Any, known: Any = NO_PRODUCER) -> Any:
     decision = PREPARE.original(entry, rules.Marker.ABORT, TV2, at)
     return decision._replace(facts=(decision.facts[0]._replace(previous=entry.client),))
 
@@ -146,7 +146,7 @@ def markers_take_the_clients_identity(entry: Any) -> Any:
 BROKEN: list[Broken] = [
     (IDENTITY_ERROR, anybody_known_may_write),
     (IS_RETRY, anybody_known_is_a_retry),
-    (ABORT_BY_COORDINATOR, a_timeout_leaves_its_victim_a_retry),
+    (ABORT_BY_COORDINATOR, a_successor_leaves_its_victim_a_retry),
     (KEEP_PREPARED, keeping_bumps_nothing),
     (BUMPED, epochs_never_run_out),
     (COMPLETE, a_commit_completes_as_an_abort),

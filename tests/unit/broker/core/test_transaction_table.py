@@ -52,6 +52,7 @@ aborted-2        ok        fenced    ok        fenced  fenced  mapping  mapping
 kept-committed-1 ok        fenced    ok        fenced  fenced  mapping  mapping
 kept-committed-2 ok        fenced    fenced    fenced  fenced  mapping  mapping
 fenced           ok        fenced    ok        fenced  fenced  mapping  mapping
+timed-out        ok        fenced    ok        fenced  fenced  mapping  mapping
 """
 
 VERIFY = """
@@ -72,6 +73,7 @@ aborted-2        abortable fenced    abortable fenced  fenced  mapping  mapping
 kept-committed-1 abortable fenced    abortable fenced  fenced  mapping  mapping
 kept-committed-2 abortable fenced    fenced    fenced  fenced  mapping  mapping
 fenced           abortable fenced    abortable fenced  fenced  mapping  mapping
+timed-out        abortable fenced    abortable fenced  fenced  mapping  mapping
 """
 
 COMMIT_TV1 = """
@@ -87,11 +89,12 @@ prepare-kept     wait      wait      wait      wait    wait    wait     mapping
 fencing          wait      wait      wait      wait    wait    wait     mapping
 committed-1      again     again     fenced    fenced  fenced  mapping  mapping
 aborted-1        state     state     fenced    fenced  fenced  mapping  mapping
-committed-2      state     again     state     fenced  fenced  mapping  mapping
-aborted-2        state     state     state     fenced  fenced  mapping  mapping
+committed-2      state     fenced    state     fenced  fenced  mapping  mapping
+aborted-2        state     fenced    state     fenced  fenced  mapping  mapping
 kept-committed-1 again     fenced    again     fenced  fenced  mapping  mapping
-kept-committed-2 state     fenced    again     fenced  fenced  mapping  mapping
+kept-committed-2 state     fenced    fenced    fenced  fenced  mapping  mapping
 fenced           state     fenced    state     fenced  fenced  mapping  mapping
+timed-out        state     fenced    state     fenced  fenced  mapping  mapping
 """
 
 COMMIT_TV2 = """
@@ -112,6 +115,7 @@ aborted-2        state     state     state     fenced  fenced  mapping  mapping
 kept-committed-1 state     fenced    state     fenced  fenced  mapping  mapping
 kept-committed-2 state     fenced    again     fenced  fenced  mapping  mapping
 fenced           state     fenced    state     fenced  fenced  mapping  mapping
+timed-out        state     state     state     fenced  fenced  mapping  mapping
 """
 
 ABORT_TV1 = """
@@ -127,11 +131,12 @@ prepare-kept     wait      wait      wait      wait    wait    wait     mapping
 fencing          wait      wait      wait      wait    wait    wait     mapping
 committed-1      state     state     fenced    fenced  fenced  mapping  mapping
 aborted-1        again     again     fenced    fenced  fenced  mapping  mapping
-committed-2      state     state     state     fenced  fenced  mapping  mapping
-aborted-2        state     again     state     fenced  fenced  mapping  mapping
+committed-2      state     fenced    state     fenced  fenced  mapping  mapping
+aborted-2        state     fenced    state     fenced  fenced  mapping  mapping
 kept-committed-1 state     fenced    state     fenced  fenced  mapping  mapping
-kept-committed-2 state     fenced    state     fenced  fenced  mapping  mapping
+kept-committed-2 state     fenced    fenced    fenced  fenced  mapping  mapping
 fenced           state     fenced    state     fenced  fenced  mapping  mapping
+timed-out        state     fenced    state     fenced  fenced  mapping  mapping
 """
 
 ABORT_TV2 = """
@@ -152,6 +157,7 @@ aborted-2        ok        again     ok        fenced  fenced  mapping  mapping
 kept-committed-1 ok        fenced    ok        fenced  fenced  mapping  mapping
 kept-committed-2 ok        fenced    state     fenced  fenced  mapping  mapping
 fenced           ok        fenced    ok        fenced  fenced  mapping  mapping
+timed-out        ok        again     ok        fenced  fenced  mapping  mapping
 """
 
 PLAIN_INIT = """
@@ -172,6 +178,7 @@ aborted-2        ok        again     ok        fenced  fenced  fenced   ok
 kept-committed-1 ok        fenced    ok        fenced  fenced  fenced   ok
 kept-committed-2 ok        fenced    again     fenced  fenced  fenced   ok
 fenced           ok        fenced    ok        fenced  fenced  fenced   ok
+timed-out        ok        again     ok        fenced  fenced  fenced   ok
 """
 """InitProducerId with the identity that the client expects to have (KIP-360), and without one under "nobody"."""
 
