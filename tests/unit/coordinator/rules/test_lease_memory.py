@@ -1,5 +1,7 @@
 """What a process concludes from its state row: a table of what it remembers and what the row shows."""
 
+from dataclasses import replace
+
 import pytest
 
 from dualwrite.coordinator.rules.lease import Lease, LeaseContradictedError, LeaseLostError, require_row
@@ -89,6 +91,30 @@ def test_a_state_that_the_locked_row_does_not_hold_is_doubtful_until_the_next_on
     assert memory.doubtful == state(3), "the end in the database says nothing about Kafka"
     memory.writes(state(4))
     assert memory.doubtful is None
+
+
+def test_a_pending_state_that_the_locked_row_holds_is_decided() -> None:
+    memory = memory_of(state(1))
+    memory.writes(state(2))
+    memory.found(state(2))
+    assert (memory.state, memory.pending, memory.doubtful) == (state(2), None, None)
+    assert memory.uncompleted == state(2)
+
+
+def test_a_state_of_another_time_in_the_locked_row_leaves_the_pending_one_doubtful() -> None:
+    ours, others = replace(anchored(5), started_ms=1000), replace(anchored(5), started_ms=2000)
+    memory = memory_of(state(1))
+    memory.writes(ours)
+    memory.found(others)
+    assert (memory.state, memory.pending) == (state(1), None)
+    assert memory.doubtful is not None
+    assert memory.doubtful.is_same_as(ours)
+
+
+def test_what_the_locked_row_holds_at_first_is_what_the_process_begins_with() -> None:
+    memory = LeaseMemory()
+    memory.found(state(1))
+    assert (memory.state, memory.uncompleted) == (state(1), state(1))
 
 
 def test_a_renewal_whose_end_is_unknown_may_have_either_version() -> None:
