@@ -209,14 +209,15 @@ def ended_state(client: RawClient, transactional_id: str) -> str:
     return eventually(lambda: state_of(client, transactional_id), lambda state: state.startswith("Complete"))
 
 
-def test_a_transaction_is_aborted_after_its_timeout_and_its_owner_fenced(impatient: RawClient) -> None:
+def test_a_transaction_is_aborted_after_its_timeout_and_its_late_requests_are_refused(impatient: RawClient) -> None:
     topic = new_topic(impatient)
     transactional_id, producer = began(impatient, topic, timeout_ms=50)
     assert ended_state(impatient, transactional_id) == "CompleteAbort"
     assert read_all(impatient, topic) == []
     late = produce(impatient, topic, tx_batch([b"late"], producer, 1), transactional_id, version=12)
     assert late.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
-    assert end(impatient, transactional_id, producer).error_code == ErrorCode.PRODUCER_FENCED
+    assert end(impatient, transactional_id, producer, version=4).error_code == ErrorCode.PRODUCER_FENCED
+    assert end(impatient, transactional_id, producer, version=5).error_code == ErrorCode.INVALID_TXN_STATE
 
 
 def test_a_kept_transaction_without_two_phase_commit_still_times_out(impatient: RawClient) -> None:
