@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 
 from dualwrite.wire.apis import ApiKey, ApiVersionsRequest
+from dualwrite.wire.error_codes import ErrorCode
 from tests.support.apache_kafka.jars import require_java
 from tests.support.apache_kafka.single_node import ApacheKafka, java_tool
 from tests.support.requests.calls import metadata, new_topic
 from tests.support.requests.raw_client import RawClient
+from tests.support.waiting import eventually
 
 
 @pytest.mark.slow
@@ -29,7 +31,8 @@ def test_apache_kafka_serves_transaction_version_2_and_the_unstable_init_produce
 def test_apache_kafkas_tools_see_a_clients_topic(apache_kafka: ApacheKafka) -> None:
     with RawClient(apache_kafka.bootstrap_servers) as client:
         topic = new_topic(client)
-        assert metadata(client, topic).topics[0].error_code == 0
+        error = eventually(lambda: metadata(client, topic).topics[0].error_code, lambda code: code == ErrorCode.NONE)
+    assert error == ErrorCode.NONE, "the controller answers before the broker knows the topic"
     listed = java_tool(
         "org.apache.kafka.tools.TopicCommand", "--bootstrap-server", apache_kafka.bootstrap_servers, "--list"
     )
