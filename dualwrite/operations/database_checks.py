@@ -25,6 +25,7 @@ from dualwrite.coordinator.sql.tables import (
 )
 from dualwrite.coordinator.sql.unit_bounds import begin_writing, make_durable
 from dualwrite.operations.findings import Finding, failure, ok, warning
+from dualwrite.operations.rows import is_refused
 
 CLOCK_SECONDS = 5.0
 """The accepted difference of two clocks. It does not matter for the times that depend on them."""
@@ -84,7 +85,7 @@ def check_schema(engine: Engine) -> Iterator[Finding]:
         try:
             version = schema.current(connection)
         except DBAPIError as error:
-            if error.connection_invalidated or database_of(engine.dialect).meaning_of(error) is not None:
+            if not is_refused(engine, error):
                 raise
             privilege = f"SELECT on {VERSION_TABLE}"
             advice = f"GRANT {privilege} to the user that the doctor logs in as; an application does not need it"

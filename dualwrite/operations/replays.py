@@ -10,6 +10,7 @@ from dualwrite.coordinator.rules.slot_rules import named
 from dualwrite.coordinator.sql.outcome_store import HeuristicOutcome
 from dualwrite.coordinator.sql.own_tables import ours
 from dualwrite.operations.phrases import counted
+from dualwrite.operations.rows import is_refused
 
 
 def awaiting_replay(engine: Engine, found: Iterable[HeuristicOutcome]) -> list[int]:
@@ -21,7 +22,9 @@ def awaiting_replay(engine: Engine, found: Iterable[HeuristicOutcome]) -> list[i
     with engine.connect() as connection:
         try:
             lost = connection.execute(lost_units(), execution_options=ours(connection)).all()
-        except DBAPIError:
+        except DBAPIError as error:
+            if not is_refused(engine, error):
+                raise
             return []
     return sorted(numbers & {number for _, number, *_ in lost})
 

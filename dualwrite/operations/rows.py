@@ -111,3 +111,9 @@ def _is_locked(engine: Engine, name: str) -> bool:
             return not free and bool(connection.execute(row, execution_options=options).all())
         except DBAPIError:  # the login has SELECT only, which suffices for a list
             return False
+
+
+def is_refused(engine: Engine, error: DBAPIError) -> bool:
+    """True if the database has refused a statement, as for want of a right; False if it was lost, or is in a trouble
+    that may pass."""
+    return not error.connection_invalidated and database_of(engine.dialect).meaning_of(error) is None

@@ -3,7 +3,10 @@
 import re
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
+from dualwrite.coordinator.sql.outcome_store import outcomes
+from dualwrite.operations import replays
 from tests.support.operations.places import OperationsSite, command
 
 pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
@@ -46,6 +49,24 @@ def test_an_outcome_that_the_application_replays_is_listed_as_such(any_place: Op
     assert any_place.visible() == ["one"]
     assert any_place.run("transactions", "list", "--json").json()["awaiting_replay"] == []
     assert "are kept" not in any_place.run("transactions", "list").out
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_login_without_the_right_to_see_what_is_kept_gets_no_advice_and_a_lost_connection_is_an_error(
+    site: OperationsSite, monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
+    terminated(site)
+
+    def refusing() -> None:
+        raise OperationalError("SELECT", None, Exception("no answer"), connection_invalidated=is_lost)
+
+    monkeypatch.setattr(replays, "lost_units", refusing)
+    found = outcomes(site.engine)
+    if is_lost:
+        with pytest.raises(OperationalError, match="no answer"):
+            replays.awaiting_replay(site.engine, found)
+    else:
+        assert replays.awaiting_replay(site.engine, found) == []
 
 
 def test_a_range_is_acknowledged_at_once(site: OperationsSite) -> None:
