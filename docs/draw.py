@@ -172,7 +172,7 @@ KIPS = [
     ("559", "protocol type and name in SyncGroup", "all"),
     ("569", "types and documentation of settings", "all"),
     ("584", "UpdateFeatures", "transaction.version stays at 2"),
-    ("588", "the error PRODUCER_FENCED", "all"),
+    ("588", "the error PRODUCER_FENCED; a client goes on after its transaction has timed out", "all"),
     ("595", "DescribeQuorum", "all; the one node is the only voter"),
     ("599", "quotas for topic operations", "no quotas"),
     (

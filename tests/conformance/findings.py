@@ -20,8 +20,6 @@ _TODAY = "2026-11-21"
 _OPAQUE = "batches are opaque: their headers and checksums are checked, their records are not read (docs/design.md)"
 _KIP_939 = "Apache Kafka 4.4 has no KeepPreparedTxn yet (KIP-939)"
 _NEXT_NUMBER = "Apache Kafka has refused the one before, so that it counts one producer id less"
-_SESSION = "its own identity goes on with the epoch of the abort, as in Apache Kafka, without one more state"
-_OWN_IDENTITY = "transactions.an_open_transaction_and_the_identity_that_a_session_expects"
 _TWO_PHASES = "transactions.two_phase_commit_asked_for"
 _VERSIONS = "cluster.versions_of_every_request"
 _UNFIT = "produce.batches_that_are_not_fit"
@@ -75,15 +73,6 @@ FINDINGS: dict[tuple[str, str], KnownDifference] = {
         "error=NONE state='Empty' timeout=60000 started=-1 producer=p1:0 partitions=[]",
         "a transaction begins with its first partition; no client adds none",
     ),
-    **{
-        (_OWN_IDENTITY, f"TV{number}: {step}"): KnownDifference(
-            _TODAY,
-            f"error=NONE state='CompleteAbort' timeout=60000 started=now producer=p{number}:1 partitions=[]",
-            _SESSION,
-        )
-        for number in (1, 2)
-        for step in ("then", "at last")
-    },
     ("transactions.what_no_transaction_may_mix", "another's batch"): KnownDifference(
         _TODAY,
         "error=INVALID_PRODUCER_ID_MAPPING offset=-1",

@@ -140,7 +140,7 @@ def _init_producer_id(
         return _refuse(ErrorCode.PRODUCER_FENCED)
     # After the abort the same command begins the new session. If the current client sent it, the abort's bump is its
     # new epoch.
-    return _abort_by_coordinator(entry, moment, known=command.expected)._replace(reply=None)
+    return _abort_by_coordinator(entry, moment, survivor=command.expected)._replace(reply=None)
 
 
 def _introduce(transactional_id: str, timeout_ms: int, moment: Moment) -> Decision:
@@ -153,8 +153,8 @@ def _begin_session(entry: TransactionRecorded, command: InitProducerId, timeout_
     """Begin a session while no transaction is open: bump the epoch, which fences every earlier client. A client whose
     epoch was bumped before, by its own request or by a timeout, gets that epoch, with the timeout that it asks for."""
     is_bumped = bool(command.expected) and command.expected == entry.previous
-    if is_bumped and timeout_ms == entry.timeout_ms:
-        return Decision(Reply(producer=entry.client))
+    if is_bumped and entry.status is _EMPTY and timeout_ms == entry.timeout_ms:
+        return Decision(Reply(producer=entry.client))  # the same request again
     producer = entry.client if is_bumped else _bumped(entry.client, moment)
     fact = TransactionRecorded(
         entry.transactional_id,
@@ -297,15 +297,15 @@ def _prepare(entry: TransactionRecorded, result: Marker, version: TransactionVer
 
 
 def _abort_by_coordinator(
-    entry: TransactionRecorded, moment: Moment, known: ProducerIdentity = NO_PRODUCER
+    entry: TransactionRecorded, moment: Moment, survivor: ProducerIdentity = NO_PRODUCER
 ) -> Decision:
-    """Abort an abandoned transaction, and fence the client that began it.
+    """Abort an abandoned transaction, and fence every client but ``survivor``.
 
-    :param known: the client that may go on: it requested the abort, or its transaction has timed out. Its
+    :param survivor: the client that may go on: it requested the abort, or its transaction has timed out. Its
         InitProducerId, and under TV2 its EndTxn(abort), is answered with the new epoch.
     """
     decision = _prepare(entry, Marker.ABORT, _TV2, moment)
-    fact = _recorded(decision)._replace(previous=known)
+    fact = _recorded(decision)._replace(previous=survivor)
     return decision._replace(facts=(fact,))
 
 
@@ -334,7 +334,7 @@ def _house_keeping(
     if isinstance(command, TimeOut):
         if entry.status is not _ONGOING or not has_timed_out(entry, moment.open_ms):
             return Decision(Reply())
-        return _abort_by_coordinator(entry, moment, known=entry.client)
+        return _abort_by_coordinator(entry, moment, survivor=entry.client)
     idle = entry.status is not _ONGOING and not entry.is_ended
     if idle and moment.now_ms - entry.updated_ms >= settings.id_expiration_ms:
         return Decision(Reply(), (TransactionForgotten(entry.transactional_id),))

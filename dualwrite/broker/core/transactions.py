@@ -177,7 +177,7 @@ def _may_follow(before: TransactionRecorded, fact: TransactionRecorded) -> bool:
     ):
         return False
     if status is _EMPTY:
-        return (fact.producer, fact.timeout_ms) != (before.producer, before.timeout_ms)
+        return before.status is not _EMPTY or (fact.producer, fact.timeout_ms) != (before.producer, before.timeout_ms)
     if status is _ONGOING:
         may_be_kept = before.status is _ONGOING or not fact.is_kept
         return fact.producer == before.producer and fact.partitions >= before.partitions and may_be_kept

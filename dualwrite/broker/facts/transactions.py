@@ -56,8 +56,9 @@ class TransactionRecorded(NamedTuple):
         Prepare status, the identity of its markers; otherwise, the client's.
     :param next_producer: NextProducerId and NextProducerEpoch. While a transaction is ongoing, the identity that a
         keepPrepared InitProducerId gave to the client (KIP-939); in a Prepare status, the next ``producer``.
-    :param previous: the identity with which the client last requested a bump, to recognise a retry. The producer id is
-        PrevProducerId; the epoch is in a tagged field of dualwrite's own, which Kafka's readers ignore.
+    :param previous: the identity with which the client last requested a bump, to recognise a retry; or that of the
+        client whose transaction has timed out, which may go on. The producer id is PrevProducerId; the epoch is in a
+        tagged field of dualwrite's own, which Kafka's readers ignore.
     :param timeout_ms: ``NO_TIMEOUT`` for two-phase commit.
     :param started_ms: when the first partition was added; -1 if none was.
     :param next_timeout_ms: the client's timeout, for the transactions after a kept one, if the kept transaction has a

@@ -36,8 +36,8 @@ class TimeoutWatch:
             raise PrepareFailedError(reason)
 
     def raise_explained(self, transactional_id: str, error: FencedError) -> NoReturn:
-        """Raise ``error``, or an explanation of it if the transaction has timed out: Kafka then answers as if another
-        producer had taken over. For a call so frequent that :meth:`explaining` would cost too much."""
+        """Raise ``error``, or an explanation of it if the transaction has timed out: Kafka then answers a record as if
+        another producer had taken over. For a call so frequent that :meth:`explaining` would cost too much."""
         reason = self._too_long(transactional_id)
         if reason and type(error) is FencedError:  # a LeaseLostError is the database's
             raise FencedError(f"{reason} ({error})") from error

@@ -7,7 +7,8 @@ then on the database commits no unit of work of a predecessor, and no such unit 
 reads its token before that, see ``begin_unit``). A predecessor that is alive can still do this to its transaction:
 
 - *add records to it, or abort it*: only if it is undecided; then it is aborted here, too.
-- *commit it*: only if the database has decided to commit; then it is committed here, too. EndTxn is idempotent.
+- *commit it*: only if the database has decided to commit; then it is committed here, too. A repeated EndTxn
+  changes nothing: it succeeds, or the one in the older version is fenced.
 - *end it between the description and the EndTxn*: the EndTxn is refused or changes nothing, and recovery starts over.
 
 The predecessor cannot begin a new transaction with this identity in between: librdkafka keeps the identity for a

@@ -8,117 +8,124 @@ from tests.support.conformance.subject import Subject
 from tests.support.requests.calls import describe
 from tests.support.waiting import eventually
 
-_SHORT_MS = 200
-_Then = Callable[[NotingProducer, str], None]
+_SHORT_MS = 3000
+_END = {TV1: 3, TV2: 5}
+"""EndTxn's version of a client, by its version of Produce."""
 
 
-class _TimedOutProducer(NotingProducer):
+class TimedOutProducer(NotingProducer):
     """A producer whose first transaction times out."""
 
     def __init__(self, broker: Subject, label: str, version: int) -> None:
         super().__init__(broker, topic=broker.topic())
+        self.label = label
         self.version = version
-        self.init(f"{label}: init", timeout_ms=_SHORT_MS)
+        self.begin_again("init", timeout_ms=_SHORT_MS)
         self.former = self.identity
-        self._write(label)
+        self.write()
 
     def wait(self) -> None:
         """Return once the coordinator has aborted the transaction."""
         look = lambda: describe(self.broker.client, self.name).transaction_state  # noqa: E731
         assert eventually(look, lambda state: state == "CompleteAbort") == "CompleteAbort"
 
-    def go_on(self, label: str) -> None:
-        """What is there now, and a transaction with the identity that the producer has by then."""
-        self.describe(f"{label}: then")
-        self._write(f"{label}: next")
-        self.end(f"{label}: next end", version=5 if self.version == TV2 else 3)
+    def begin_again(self, step: str, **more: object) -> None:
+        """InitProducerId."""
+        self.init(f"{self.label}: {step}", **more)
 
-    def _write(self, label: str) -> None:
+    def write(self, step: str = "") -> None:
+        """One record in a transaction, as a client of this version sends it."""
         if self.version == TV1:
-            self.add(f"{label}: add", (self.topic, 0))
-        self.send(f"{label}: produce", self.version)
+            self.add(f"{self.label}: {step}add", (self.topic, 0))
+        self.send(f"{self.label}: {step}produce", self.version)
+
+    def late(self, step: str, commit: bool, version: int = 0) -> None:
+        """EndTxn with the identity of the transaction that has timed out."""
+        self.end(f"{self.label}: {step}", commit, version or _END[self.version], self.former)
+
+    def go_on(self) -> None:
+        """What is there now, and a transaction with the identity that the producer has by then."""
+        self.describe(f"{self.label}: then")
+        self.write("next ")
+        self.end(f"{self.label}: next end", version=_END[self.version])
 
 
-def _after_a_timeout(broker: Subject, version: int, deeds: dict[str, _Then]) -> None:
-    actors = {label: _TimedOutProducer(broker, label, version) for label in deeds}
-    for actor in actors.values():
+Deed = Callable[[TimedOutProducer], None]
+
+
+def produce(actor: TimedOutProducer) -> None:
+    actor.send(f"{actor.label}: late", actor.version)
+
+
+def add(actor: TimedOutProducer) -> None:
+    actor.add(f"{actor.label}: late", (actor.topic, 0))
+
+
+def commit(actor: TimedOutProducer) -> None:
+    actor.late("late", commit=True)
+
+
+def abort_twice(actor: TimedOutProducer) -> None:
+    for step in ("once", "twice"):
+        actor.late(step, commit=False)
+
+
+def produce_and_abort(actor: TimedOutProducer) -> None:
+    produce(actor)
+    actor.late("abort", commit=False)
+
+
+def end_in_the_other_version(actor: TimedOutProducer) -> None:
+    for step, is_commit in (("commit", True), ("abort", False)):
+        actor.late(step, is_commit, version=_END[TV1 if actor.version == TV2 else TV2])
+
+
+def begin_again(actor: TimedOutProducer) -> None:
+    for step in ("as before", "once more"):
+        actor.begin_again(step, expected=actor.former)
+
+
+def begin_again_alike(actor: TimedOutProducer) -> None:
+    """With the same timeout, as a client of Java does."""
+    for step in ("alike", "alike again"):
+        actor.begin_again(step, expected=actor.former, timeout_ms=_SHORT_MS)
+        actor.describe(f"{actor.label}: after {step}")
+    actor.begin_again("with a longer timeout", expected=actor.former)
+
+
+def abort_and_begin_again(actor: TimedOutProducer) -> None:
+    actor.late("abort", commit=False)
+    actor.begin_again("again", expected=actor.former)
+
+
+def meet_a_successor(actor: TimedOutProducer) -> None:
+    actor.begin_again("anew")
+    actor.late("late", commit=False)
+    actor.begin_again("as before", expected=actor.former)
+
+
+DEEDS: tuple[Deed, ...] = (
+    produce,
+    commit,
+    abort_twice,
+    produce_and_abort,
+    end_in_the_other_version,
+    begin_again,
+    begin_again_alike,
+    abort_and_begin_again,
+    meet_a_successor,
+)
+
+
+@case
+def clients_of_both_versions(broker: Subject) -> None:
+    wanted = [(TV1, add), *((version, deed) for version in (TV1, TV2) for deed in DEEDS)]
+    actors = [
+        (TimedOutProducer(broker, f"TV{1 if version == TV1 else 2}, {deed.__name__}", version), deed)
+        for version, deed in wanted
+    ]
+    for actor, _ in actors:
         actor.wait()
-    for label, actor in actors.items():
-        deeds[label](actor, label)
-        actor.go_on(label)
-
-
-def _end(commit: bool, version: int) -> _Then:
-    return lambda actor, label: actor.end(f"{label}: late", commit, version)
-
-
-def _end_twice(version: int) -> _Then:
-    def do(actor: NotingProducer, label: str) -> None:
-        former = actor.identity
-        for step in ("once", "twice"):
-            actor.end(f"{label}: {step}", commit=False, version=version, producer=former)
-
-    return do
-
-
-def _abort_and_init(version: int) -> _Then:
-    def do(actor: NotingProducer, label: str) -> None:
-        former = actor.identity
-        actor.end(f"{label}: abort", commit=False, version=version, producer=former)
-        actor.init(f"{label}: init again", expected=former)
-
-    return do
-
-
-def _init(actor: NotingProducer, label: str) -> None:
-    former = actor.identity
-    actor.init(f"{label}: as before", expected=former)
-    actor.init(f"{label}: once more", expected=former)
-
-
-def _successor(version: int) -> _Then:
-    def do(actor: NotingProducer, label: str) -> None:
-        former = actor.identity
-        actor.init(f"{label}: anew")
-        actor.end(f"{label}: late abort", commit=False, version=version, producer=former)
-        actor.init(f"{label}: as before", expected=former)
-
-    return do
-
-
-@case
-def clients_of_the_first_version(broker: Subject) -> None:
-    deeds: dict[str, _Then] = {
-        "produce": lambda actor, label: actor.send(f"{label}: late", TV1),
-        "add": lambda actor, label: actor.add(f"{label}: late", (actor.topic, 0)),
-        "commit": _end(commit=True, version=3),
-        "abort": _end(commit=False, version=3),
-        "abort twice": _end_twice(version=3),
-        "abort of the second version": _end(commit=False, version=5),
-        "init": _init,
-        "abort, init": _abort_and_init(version=3),
-        "successor": _successor(version=3),
-    }
-    _after_a_timeout(broker, TV1, deeds)
-
-
-@case
-def clients_of_the_second_version(broker: Subject) -> None:
-    deeds: dict[str, _Then] = {
-        "produce": lambda actor, label: actor.send(f"{label}: late", TV2),
-        "produce, then abort": _produce_and_abort,
-        "commit": _end(commit=True, version=5),
-        "abort": _end(commit=False, version=5),
-        "abort twice": _end_twice(version=5),
-        "abort of the first version": _end(commit=False, version=3),
-        "commit of the first version": _end(commit=True, version=3),
-        "init": _init,
-        "abort, init": _abort_and_init(version=5),
-        "successor": _successor(version=5),
-    }
-    _after_a_timeout(broker, TV2, deeds)
-
-
-def _produce_and_abort(actor: NotingProducer, label: str) -> None:
-    actor.send(f"{label}: late", TV2)
-    actor.end(f"{label}: abort", commit=False, version=5)
+    for actor, deed in actors:
+        deed(actor)
+        actor.go_on()

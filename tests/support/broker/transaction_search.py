@@ -228,10 +228,10 @@ def _start(
         return replace(following, waiting=(number, command) if is_answered else None, last_end=asked_by)
     if decision.reply.error is not ErrorCode.NONE or not is_answered:
         return following
-    if decision.facts:
-        assert decision.reply.producer != world.entry.client, "every session has an identity of its own"
-    elif command.expected:
+    if command.expected and command.expected == world.entry.previous:
         seen.saw("InitProducerId retried")
+    elif decision.facts:
+        assert decision.reply.producer != world.entry.client, "every session has an identity of its own"
     client = world.clients[number]
     return _with_client(
         following, number, SearchClient(client.version, decision.reply.producer, is_kept=bool(decision.reply.ongoing))

@@ -4,7 +4,9 @@ Commits or aborts a transaction. The broker answers once the decision is on disk
 client's next transaction never gets CONCURRENT_TRANSACTIONS, and readers that ask after the answer see the end. Before
 v5 the markers are on disk, too. v5 is TV2 (KIP-890 part 2): it bumps the epoch and answers the identity for the next
 transaction. After a recovery the request carries the identity from InitProducerId's answer, not that of
-the ongoing transaction (KIP-939). Before v2 a fenced client gets INVALID_PRODUCER_EPOCH.
+the ongoing transaction (KIP-939). If the transaction has timed out, an abort in v5 is answered with the identity for
+the next one, and a commit with INVALID_TXN_STATE; before v5 such a client is fenced. Before v2 a fenced client gets
+INVALID_PRODUCER_EPOCH.
 """
 
 from dualwrite.broker.access.acls import AclOperation

@@ -8,8 +8,9 @@ librdkafka, no open transaction is aborted, but PRODUCER_FENCED answered: the li
 late request must not abort a successor's. From v3 on the client may send the identity that it expects to have
 (KIP-360). An identity that is neither the present one nor the one before it is fenced, and the open transaction stays
 as it is. (Kafka compares only the producer id before it aborts, so there a stale client aborts its successor's
-transaction, and is fenced then.) Before v4 a fenced client gets INVALID_PRODUCER_EPOCH. Two-phase commit needs a right
-of its own, in whichever way it is asked for. If transaction.two.phase.commit.enable is off, Enable2Pc gets
+transaction, and is fenced then.) A client whose transaction has timed out goes on in this way, with the epoch of the
+abort. Before v4 a fenced client gets INVALID_PRODUCER_EPOCH. Two-phase commit needs a right of its own, in whichever
+way it is asked for. If transaction.two.phase.commit.enable is off, Enable2Pc gets
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED, and those timeouts INVALID_TRANSACTION_TIMEOUT, as every timeout above
 transaction.max.timeout.ms.
 """

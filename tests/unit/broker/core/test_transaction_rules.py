@@ -333,9 +333,9 @@ def test_a_living_client_that_bumps_in_the_middle_of_a_transaction_aborts_it_and
 
     assert world.execute(init(expected=C5)) == Reply(producer=C6)
 
-    assert world.entry.status is TransactionStatus.COMPLETE_ABORT
-    assert world.execute(init(expected=C5)) == Reply(producer=C6), "its retry is answered alike"
-    assert refusal(world.decide(end(C5, COMMIT))) is ErrorCode.INVALID_TXN_STATE
+    assert world.entry.status is TransactionStatus.EMPTY
+    assert world.decide(init(expected=C5)) == Decision(Reply(producer=C6)), "its retry is answered alike"
+    assert refusal(world.decide(end(C5, COMMIT))) is ErrorCode.PRODUCER_FENCED
     assert world.execute(add(C6)).error is ErrorCode.NONE
 
 
@@ -391,11 +391,11 @@ def test_a_late_end_after_a_timeout_at_the_last_but_one_epoch_changes_nothing() 
     world.now_ms += TIMEOUT_MS
     world.execute(TimeOut(TXN_ID))
     assert world.entry.client == who(85, 0)
-    for known in (world, restarted(world)):
+    for each in (world, restarted(world)):
         for result in (COMMIT, ABORT):
-            assert refusal(known.decide(end(old, result, TV1))) is ErrorCode.PRODUCER_FENCED
-        assert refusal(known.decide(end(old, COMMIT))) is ErrorCode.INVALID_TXN_STATE
-        assert known.decide(end(old, ABORT)) == Decision(Reply(producer=who(85, 0)))
+            assert refusal(each.decide(end(old, result, TV1))) is ErrorCode.PRODUCER_FENCED
+        assert refusal(each.decide(end(old, COMMIT))) is ErrorCode.INVALID_TXN_STATE
+        assert each.decide(end(old, ABORT)) == Decision(Reply(producer=who(85, 0)))
     client = world.execute(init()).producer
     for _ in range(2):
         for result in (COMMIT, ABORT):
@@ -477,7 +477,17 @@ def test_a_client_whose_transaction_has_timed_out_may_go_on_with_the_epoch_of_th
     for _ in range(2):
         assert world.execute(longer).producer == C6
         assert (world.entry.status, world.entry.timeout_ms) == (TransactionStatus.EMPTY, TIMEOUT_MS + 1)
-    assert world.execute(add(C6)).error is ErrorCode.NONE
+    assert world.execute(add(C6)._replace(version=version)).error is ErrorCode.NONE
+    assert world.execute(end(C6, COMMIT, version)).error is ErrorCode.NONE
+
+
+def test_a_session_after_a_timeout_begins_when_its_client_asks_for_it() -> None:
+    """Its transactional id does not expire as that of the transaction which has timed out long ago."""
+    world = SITUATIONS["timed-out"]()
+    world.now_ms += EXPIRATION_MS - 1
+    assert world.execute(init(expected=C5)).producer == C6
+    world.now_ms += 1
+    assert world.decide(Expire(TXN_ID)) == Decision(Reply())
 
 
 def test_a_session_that_begins_by_aborting_its_own_transaction_has_the_timeout_that_it_asks_for() -> None:

@@ -114,7 +114,7 @@ def anybody_known_is_a_retry(entry: Any, command: Any) -> bool:
     return bool(command.producer.producer_id == entry.client.producer_id)
 
 
-def a_successor_leaves_its_victim_a_retry(entry: Any, at: Any, known: Any = NO_PRODUCER) -> Any:
+def a_successor_leaves_its_victim_a_retry(entry: Any, at: Any, survivor: Any = NO_PRODUCER) -> Any:
     decision = PREPARE.original(entry, rules.Marker.ABORT, TV2, at)
     return decision._replace(facts=(decision.facts[0]._replace(previous=entry.client),))
 

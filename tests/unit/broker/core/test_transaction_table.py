@@ -173,12 +173,12 @@ prepare-kept     wait      wait      wait      wait    wait    wait     wait
 fencing          wait      wait      wait      wait    wait    wait     wait
 committed-1      ok        ok        fenced    fenced  fenced  fenced   ok
 aborted-1        ok        ok        fenced    fenced  fenced  fenced   ok
-committed-2      ok        again     ok        fenced  fenced  fenced   ok
-aborted-2        ok        again     ok        fenced  fenced  fenced   ok
+committed-2      ok        ok        ok        fenced  fenced  fenced   ok
+aborted-2        ok        ok        ok        fenced  fenced  fenced   ok
 kept-committed-1 ok        fenced    ok        fenced  fenced  fenced   ok
-kept-committed-2 ok        fenced    again     fenced  fenced  fenced   ok
+kept-committed-2 ok        fenced    ok        fenced  fenced  fenced   ok
 fenced           ok        fenced    ok        fenced  fenced  fenced   ok
-timed-out        ok        again     ok        fenced  fenced  fenced   ok
+timed-out        ok        ok        ok        fenced  fenced  fenced   ok
 """
 """InitProducerId with the identity that the client expects to have (KIP-360), and without one under "nobody"."""
 
