@@ -62,9 +62,13 @@ def transactions(
         deadline = time.monotonic() + seconds
 
         def loop(producer: AnyProducer, mine: list[float]) -> None:
-            while (began := time.monotonic()) < deadline:
+            while True:  # once at least, also where a thread begins after the deadline
+                began = time.monotonic()
                 _transaction(producer, topic, value, records)
-                mine.append((time.monotonic() - began) * 1000)
+                ended = time.monotonic()
+                mine.append((ended - began) * 1000)
+                if ended >= deadline:
+                    return
 
         threads = [threading.Thread(target=loop, args=pair) for pair in zip(connected, took, strict=True)]
         for thread in threads:

@@ -210,7 +210,7 @@ class Sqlite(Database):
                 f"the SQLite {where} is in memory, and forgets every decision with the process: use a file"
             )
         for gap in self.durability_gaps(connection):
-            _LOG.warning("the connection to the database has %s", gap)
+            _LOG.warning("the connection to the database has %s", str(gap))
 
     def identity(self, connection: Connection, schema: str | None) -> str | None:
         """The file's device and inode, and a digest of its path: some file systems renumber their devices."""

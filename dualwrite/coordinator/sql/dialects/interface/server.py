@@ -13,6 +13,8 @@ from dualwrite.coordinator.rules.identities import TwoPartIdentity
 class DurabilityGap:
     """A setting with which a crash can undo a successful COMMIT.
 
+    Log its ``str()``, not itself: logging swallows what a signal handler raises while it formats a message.
+
     :param setting: as the database spells it, with its value.
     :param meaning: what can happen.
     :param advice: what to do about it.

@@ -253,7 +253,7 @@ class Mysql(Database):
             raise ConfigurationError(refusal)
         require_logged(connection, settings, schema)
         for gap in durability_gaps_in(settings):
-            _LOG.warning("the database server has %s", gap)
+            _LOG.warning("the database server has %s", str(gap))
 
     def version(self, connection: Connection) -> str:
         """MariaDB or MySQL, and the version. MariaDB names itself in VERSION()."""

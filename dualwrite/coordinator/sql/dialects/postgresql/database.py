@@ -188,7 +188,7 @@ class Postgresql(Database):
     def require_suitable(self, connection: Connection, schema: str | None = None) -> None:
         """Warn of a driver that prepares statements behind a pooler."""
         for gap in self.pooling(connection):
-            _LOG.warning("the connection to the database has %s", gap)
+            _LOG.warning("the connection to the database has %s", str(gap))
 
     def durability_gaps(self, connection: Connection) -> list[DurabilityGap]:
         """Settings that weaken durability; see settings.py."""
