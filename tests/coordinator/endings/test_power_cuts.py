@@ -93,6 +93,9 @@ def test_a_weaker_setting_of_the_users_stays_and_the_log_says_once_what_it_means
             assert tx.scalar(SYNCHRONOUS) == value
     (line,) = warned(caplog)
     assert line.startswith(f"the connection to the database has {said}")
+    assert [record.args for record in caplog.records if record.getMessage() == line] == [
+        (line.removeprefix("the connection to the database has "),)
+    ], "logging would swallow a time limit that strikes while it formats anything else than a text"
     engine.dispose()
 
 
