@@ -102,7 +102,7 @@ class UnmatchedUnits:
             "Insert it by hand: %s",
             transactional_id,
             unit.outcome.value,
-            unit.state,
+            str(unit.state),
             "there was no time to try" if error is None else error,
             self._store.outcome_insert_sql(transactional_id, unit),
             extra={"outcome": unit.outcome.value, "state": str(unit.state)},
@@ -115,7 +115,7 @@ def log_not_yet(transactional_id: str, unit: Unmatched, error: BaseException) ->
         "%s: %s of the unit of work with the state %s is not on record yet (%s): %s",
         transactional_id,
         unit.outcome.value,
-        unit.state,
+        str(unit.state),
         error,
         unit.detail,
     )

@@ -82,11 +82,12 @@ def _values(transactional_id: str, state: PreparedTxnState, outcome: Outcome, de
 
 def log_outcome(transactional_id: str, state: PreparedTxnState, outcome: Outcome, detail: str) -> None:
     """Log an outcome that was just recorded."""
+    shown = str(state)  # here: logging swallows what a signal handler raises while it formats a message
     _LOG.error(
         "%s: %s of the unit of work with the state %s: %s. It is on record until it is acknowledged",
         transactional_id,
         outcome.value,
-        state,
+        shown,
         detail,
-        extra={"outcome": outcome.value, "state": str(state)},
+        extra={"outcome": outcome.value, "state": shown},
     )

@@ -87,6 +87,9 @@ def test_an_outcome_takes_the_state_out_of_the_row(
     (line,) = caplog.messages
     assert line.startswith(f"{ID}: heuristic abort of the unit of work with the state 42:7")
     assert (caplog.records[0].outcome, caplog.records[0].state) == ("heuristic abort", str(state))
+    texts = caplog.records[0].args
+    assert texts is not None
+    assert {type(each) for each in texts} == {str}, "logging swallows a time limit that strikes while it formats"
 
 
 def test_a_later_unit_of_work_overwrites_no_outcome(engine: Engine, store: TakingStore) -> None:
