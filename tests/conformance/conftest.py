@@ -21,7 +21,8 @@ def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKaf
 
 @pytest.fixture(scope="session")
 def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    """One bundled broker for every case; it does not wait for more members, which no case could observe."""
+    """One bundled broker for every case; it does not wait for more members, which no case could observe, and
+    looks often for transactions that have timed out."""
     quick = {
         "group.initial.rebalance.delay.ms": "0",
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",

@@ -22,7 +22,7 @@ SETTINGS = {
     "transaction.two.phase.commit.enable": "true",
 }
 """What Apache Kafka has otherwise than by default: two-phase commit, and consumer groups that assign at once, as the
-bundled broker has them, and no retention."""
+bundled broker has them, frequent looks for transactions that have timed out, and no retention."""
 
 _DIRECTORY = Path(__file__).parent / "recorded"
 

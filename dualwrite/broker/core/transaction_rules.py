@@ -263,9 +263,9 @@ def _end_transaction(entry: TransactionRecorded, command: EndTransaction, moment
 
 
 def _is_retry(entry: TransactionRecorded, command: EndTransaction) -> bool:
-    """True if ``command`` repeats the EndTxn that led to the current status, or comes after a timeout did. Under TV2
-    the client still has the identity from before the bump. Under TV1 it has only one identity, and no other transaction
-    that it could be ending."""
+    """True if the transaction that ``command`` would end has ended: ``command`` repeats an EndTxn, or comes after the
+    timeout. Under TV2 the client still has the identity from before the bump. Under TV1 it has only one identity, and
+    no other transaction that it could be ending."""
     if entry.status is _EMPTY:
         return False
     if entry.version is _TV2:

@@ -20,7 +20,7 @@ class TimedOutProducer(NotingProducer):
         super().__init__(broker, topic=broker.topic())
         self.label = label
         self.version = version
-        self.begin_again("init", timeout_ms=_SHORT_MS)
+        self.begin_session("init", timeout_ms=_SHORT_MS)
         self.former = self.identity
         self.write()
 
@@ -29,7 +29,7 @@ class TimedOutProducer(NotingProducer):
         look = lambda: describe(self.broker.client, self.name).transaction_state  # noqa: E731
         assert eventually(look, lambda state: state == "CompleteAbort") == "CompleteAbort"
 
-    def begin_again(self, step: str, **more: object) -> None:
+    def begin_session(self, step: str, **more: object) -> None:
         """InitProducerId."""
         self.init(f"{self.label}: {step}", **more)
 
@@ -82,26 +82,26 @@ def end_in_the_other_version(actor: TimedOutProducer) -> None:
 
 def begin_again(actor: TimedOutProducer) -> None:
     for step in ("as before", "once more"):
-        actor.begin_again(step, expected=actor.former)
+        actor.begin_session(step, expected=actor.former)
 
 
 def begin_again_alike(actor: TimedOutProducer) -> None:
     """With the same timeout, as a client of Java does."""
     for step in ("alike", "alike again"):
-        actor.begin_again(step, expected=actor.former, timeout_ms=_SHORT_MS)
+        actor.begin_session(step, expected=actor.former, timeout_ms=_SHORT_MS)
         actor.describe(f"{actor.label}: after {step}")
-    actor.begin_again("with a longer timeout", expected=actor.former)
+    actor.begin_session("with a longer timeout", expected=actor.former)
 
 
 def abort_and_begin_again(actor: TimedOutProducer) -> None:
     actor.late("abort", commit=False)
-    actor.begin_again("again", expected=actor.former)
+    actor.begin_session("again", expected=actor.former)
 
 
 def meet_a_successor(actor: TimedOutProducer) -> None:
-    actor.begin_again("anew")
+    actor.begin_session("anew")
     actor.late("late", commit=False)
-    actor.begin_again("as before", expected=actor.former)
+    actor.begin_session("as before", expected=actor.former)
 
 
 DEEDS: tuple[Deed, ...] = (
