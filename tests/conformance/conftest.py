@@ -24,6 +24,7 @@ def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded
     """One bundled broker for every case; it does not wait for more members, which no case could observe, and
     looks often for transactions that have timed out."""
     quick = {
+        "group.consumer.min.session.timeout.ms": "6000",
         "group.initial.rebalance.delay.ms": "0",
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
     }

@@ -17,12 +17,14 @@ Transcript = dict[str, str]
 
 SETTINGS = {
     "group.consumer.assignment.interval.ms": "0",
+    "group.consumer.min.session.timeout.ms": "6000",
     "log.initial.task.delay.ms": "3600000",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
     "transaction.two.phase.commit.enable": "true",
 }
 """What Apache Kafka has otherwise than by default: two-phase commit, and consumer groups that assign at once, as the
-bundled broker has them, frequent looks for transactions that have timed out, and no retention."""
+bundled broker has them, short sessions of their members, frequent looks for transactions that have timed out, and no
+retention."""
 
 _DIRECTORY = Path(__file__).parent / "recorded"
 

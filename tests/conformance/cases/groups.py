@@ -34,14 +34,16 @@ class ConnectedMember:
     generation: int = -1
     instance: str | None = None
     protocols: tuple[str, ...] = ("range",)
+    session_ms: int = 30_000
+    rebalance_ms: int = 30_000
 
     def request(self, **fields: object) -> Message:
         """JoinGroup as this member."""
         entry = JoinGroupRequest.JoinGroupRequestProtocol
         given: dict[str, object] = {
             "group_id": self.group,
-            "session_timeout_ms": 30_000,
-            "rebalance_timeout_ms": 30_000,
+            "session_timeout_ms": self.session_ms,
+            "rebalance_timeout_ms": self.rebalance_ms,
             "member_id": self.member_id,
             "group_instance_id": self.instance,
             "protocol_type": "consumer",
@@ -64,8 +66,8 @@ class ConnectedMember:
         answer = self.ask(version)
         return self.ask(version) if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED else answer
 
-    def sync(self, assignments: dict[str, bytes] | None = None, version: int = SYNC, **fields: object) -> Message:
-        """SyncGroup."""
+    def sync_request(self, assignments: dict[str, bytes] | None = None, **fields: object) -> Message:
+        """SyncGroup as this member."""
         entry = SyncGroupRequest.SyncGroupRequestAssignment
         given: dict[str, object] = {
             "group_id": self.group,
@@ -77,7 +79,11 @@ class ConnectedMember:
             "assignments": [entry(member_id=name, assignment=what) for name, what in (assignments or {}).items()],
             **fields,
         }
-        return self.client.ask(SyncGroupRequest(**given), version)
+        return SyncGroupRequest(**given)
+
+    def sync(self, assignments: dict[str, bytes] | None = None, version: int = SYNC, **fields: object) -> Message:
+        """SyncGroup, waiting for the answer."""
+        return self.client.ask(self.sync_request(assignments, **fields), version)
 
     def beat(self, version: int = 4, **fields: object) -> int:
         """Heartbeat: the error."""
@@ -203,15 +209,7 @@ def a_second_member_joins(broker: Subject) -> None:
     second.generation = answer.generation_id
     note_joined(broker, "the second", answer)
     broker.note("heartbeat of the second", error=second.beat())
-    asked = SyncGroupRequest(
-        group_id=group,
-        generation_id=second.generation,
-        member_id=second.member_id,
-        group_instance_id=None,
-        protocol_type="consumer",
-        protocol_name="range",
-        assignments=[],
-    )
+    asked = second.sync_request()
     waiting = second.client.send(asked, SYNC)
     broker.note("sync of the first", mine=first.sync({first.member_id: b"one", second.member_id: b"two"}).assignment)
     broker.note("sync of the second", mine=second.client.receive(key_of(asked), SYNC, waiting).assignment)

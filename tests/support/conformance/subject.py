@@ -84,6 +84,13 @@ class Subject:
         shown = {key: self._error(value) if key == "error" else self.show(value) for key, value in seen.items()}
         self._lines[step] = " ".join(f"{key}={value}" for key, value in shown.items())
 
+    def include(self, label: str, other: "Subject") -> None:
+        """Write down what ``other`` has noted, as steps of ``label``."""
+        for step, line in other.transcript.items():
+            name = f"{label}: {step}"
+            assert name not in self._lines, f"two steps are called {name!r}"
+            self._lines[name] = line
+
     def show(self, value: object) -> str:
         """``value`` as a transcript has it."""
         if isinstance(value, ErrorCode):

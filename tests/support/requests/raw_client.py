@@ -1,5 +1,6 @@
 """A Kafka client that sends exactly what a test says: one request, several at once, or bytes that are no request."""
 
+import select
 import socket
 import ssl
 import struct
@@ -75,6 +76,10 @@ class RawClient:
     def receive_frame(self) -> bytes:
         """The next frame, of any kind."""
         return self._receive_exactly(frame_size(self._receive_exactly(SIZE_PREFIX), _LIMIT))
+
+    def has_answer(self) -> bool:
+        """True once some of the next frame is there, or the broker has closed the connection."""
+        return bool(select.select([self._socket], [], [], 0)[0])
 
     def send_bytes(self, data: bytes) -> None:
         """Send ``data`` as it is."""
