@@ -26,11 +26,15 @@ class Branch:
     """One branch, inside its block; for one thread.
 
     :param user: the user of ``slot`` in ``pool``; the slot is ready.
+    :param store: has the row of the slot's lease.
     :param observe: called before each step with its name; an exception of it counts as the step's failure.
     """
 
-    def __init__(self, pool: Pool, user: object, slot: Slot, observe: Callable[[str], None]) -> None:
+    def __init__(
+        self, pool: Pool, user: object, slot: Slot, store: SqlDecisionStore, observe: Callable[[str], None]
+    ) -> None:
         self._pool = pool
+        self._store = store
         self._user = user
         self._slot = slot
         self._observe = observe
@@ -49,6 +53,7 @@ class Branch:
     def produce(self, record: OutgoingRecord) -> None:
         """Add a record; see Transaction.produce. The first one begins the Kafka transaction.
 
+        :raises LeaseLostError: if another process has taken over, and the store checks that.
         :raises KafkaUnavailableError: and every other error of the participant. The branch must end.
         """
         self._begin()
@@ -69,6 +74,8 @@ class Branch:
     def _begin(self) -> None:
         if not self._has_begun:
             self._observe("BEGIN_KAFKA")
+            if self._store.checks_lease:
+                self._store.require(self.lease)
             # If an exception comes here, it is not known whether the participant has begun: the slot makes another.
             self._is_reusable = False
             self._participant.begin_transaction()
@@ -189,7 +196,7 @@ class Branches:
         try:
             slot = pool.acquire(user)
             slot.recover()
-            branch = Branch(pool, user, slot, observe or self._manager.settings.observe)
+            branch = Branch(pool, user, slot, self.store, observe or self._manager.settings.observe)
             try:
                 yield branch
             except BaseException as error:

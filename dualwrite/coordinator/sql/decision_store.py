@@ -143,6 +143,14 @@ class SqlDecisionStore:
             with limit.resting():
                 yield {lease: SqlLockedStateRow(connection, lease, state, limit) for lease, state in states.items()}
 
+    def require(self, lease: Lease) -> None:
+        """Require that no process has taken over, as a unit of work does at its beginning if the store checks_lease.
+
+        :raises LeaseLostError: if another process has.
+        """
+        with self.connection() as connection, clear_errors(self._engine):
+            require_lease(connection, lease)
+
     def store(self, connection: Connection, lease: Lease, state: PreparedTxnState) -> None:
         """Write ``state`` in the caller's transaction; see DecisionStore.store."""
         self._write(connection, lease, state)

@@ -1,18 +1,26 @@
 """A predecessor that is alive while its successor recovers, where no broker fences it: wherever it goes on."""
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, insert
 
+from dualwrite.coordinator.branch import Branches
 from dualwrite.coordinator.dual_write import DualWrite
+from dualwrite.coordinator.manager.unit_manager import manager_of
+from dualwrite.coordinator.rules.lease import Lease
+from dualwrite.coordinator.sql.lease_transfer import TransferredLeases
 from dualwrite.coordinator.sql.unit_bounds import begin_unit
 from dualwrite.coordinator.unit import beginning as unit_beginning
 from dualwrite.errors import DualWriteError
+from dualwrite.records.outgoing import OutgoingRecord
 from tests.support.coordinator.event_table import CONFIG, events, expire_leases, ready_engine, stored_values
 from tests.support.coordinator.fake_kafka_without_2pc import ResumingKafka
 from tests.support.servers.databases import SERVERS
+
+Write = Callable[[DualWrite, str], None]
 
 PATIENCE = 20.0
 STEPS = ["BEGIN_KAFKA", "PREPARE_KAFKA", "STORE_STATE", "COMMIT_KAFKA"]
@@ -24,11 +32,15 @@ on_a_server = pytest.mark.parametrize("database_url", SERVERS, indirect=True)
 
 
 class Zombie:
-    """A process that is paused at its first ``step``, and goes on when it is told to."""
+    """A process that is paused at its first ``step``, and goes on when it is told to.
 
-    def __init__(self, engine: Engine, kafka: ResumingKafka, step: str) -> None:
+    :param second: how it writes what comes then: as a unit of work, or as a branch.
+    """
+
+    def __init__(self, engine: Engine, kafka: ResumingKafka, step: str, second: "Write | None" = None) -> None:
         self._paused, self._woken, self._done = threading.Event(), threading.Event(), threading.Event()
         self._step = step
+        self._writes = {"first": write, "second": second or write}
         self._rests = threading.Event()
         self.told: dict[str, str] = {}
         self.dual_write = DualWrite(
@@ -62,15 +74,13 @@ class Zombie:
         if step == self._step and not self._paused.is_set():
             self._paused.set()
             assert self._woken.wait(PATIENCE)
-        elif self._woken.is_set() and (step == "STORE_STATE" or step.startswith("RECOVER")):
+        elif self._woken.is_set() and (step in ("STORE_STATE", "TRANSFER_LEASE") or step.startswith("RECOVER")):
             self._rests.set()
 
     def _run(self) -> None:
-        for value in ("first", "second"):
+        for value, write_it in self._writes.items():
             try:
-                with self.dual_write.transaction() as tx:
-                    tx.execute(insert(events).values(value=value))
-                    tx.produce("events", value)
+                write_it(self.dual_write, value)
                 self.told[value] = "succeeded"
             except DualWriteError as error:
                 self.told[value] = type(error).__name__
@@ -88,6 +98,25 @@ def write(dual_write: DualWrite, value: str) -> None:
     with dual_write.transaction() as tx:
         tx.execute(insert(events).values(value=value))
         tx.produce("events", value)
+
+
+def in_branch(engine: Engine) -> Write:
+    """A task of a Spark batch: its row would follow with the decision."""
+    leases = TransferredLeases(engine)
+
+    def write_it(dual_write: DualWrite, value: str) -> None:
+        branches = Branches(manager_of(dual_write))
+
+        def sign(lease: Lease) -> Lease:
+            with branches.store.transaction(commit=True) as connection:
+                return leases.transfer(connection, lease, "run 1", 1000.0)
+
+        with branches.branch() as branch:
+            branch.produce(OutgoingRecord("events", value))
+            branch.prepare()
+            branch.transfer(sign)
+
+    return write_it
 
 
 @pytest.mark.slow_cases
@@ -117,6 +146,15 @@ def test_a_zombie_resuming_during_recovery_gets_no_second_unit_committed(engine:
     assert kafka.committed == ["first", "living"] == stored_values(engine)
 
 
+@pytest.mark.slow_cases
+@on_a_server
+@pytest.mark.parametrize("request_name", ["look", "end"])
+def test_a_zombie_resuming_during_recovery_gets_no_branch_committed(engine: Engine, request_name: str) -> None:
+    """The same, if it goes on to a branch, whose rows are not written."""
+    kafka = race(engine, request_name, in_branch(engine))
+    assert kafka.committed == ["first", "living"] == stored_values(engine)
+
+
 @pytest.mark.postgresql
 def test_without_the_lease_check_a_zombies_second_unit_would_be_committed(
     postgresql_url: str, monkeypatch: pytest.MonkeyPatch
@@ -130,9 +168,9 @@ def test_without_the_lease_check_a_zombies_second_unit_would_be_committed(
     engine.dispose()
 
 
-def race(engine: Engine, request_name: str) -> ResumingKafka:
+def race(engine: Engine, request_name: str, second: Write = write) -> ResumingKafka:
     kafka = ResumingKafka()
-    zombie = Zombie(engine, kafka, "COMMIT_KAFKA")
+    zombie = Zombie(engine, kafka, "COMMIT_KAFKA", second)
     zombie.pause()
     main = threading.get_ident()
 
