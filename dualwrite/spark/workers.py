@@ -29,7 +29,7 @@ from dualwrite.coordinator.rules.slot_rules import slot_id
 from dualwrite.coordinator.rules.two_phase import completed_config
 from dualwrite.coordinator.sql.dialects.base import Database
 from dualwrite.coordinator.sql.dialects.supported import DATABASES, EXAMPLE_URLS, database_at, titles
-from dualwrite.coordinator.sql.engine.database_errors import connected
+from dualwrite.coordinator.sql.engine.database_errors import as_library_errors, connected
 from dualwrite.errors import ConfigurationError, DatabaseUnavailableError, KafkaUnavailableError
 from dualwrite.extras import advice, missing_library
 from dualwrite.spark.plan.options import WriteOptions
@@ -113,7 +113,8 @@ def _unknown_url() -> ConfigurationError:
 def first_connection(engine: Engine) -> Iterator[Connection]:
     """The first connection of Spark's driver to the database.
 
-    :raises DatabaseUnavailableError: if the server cannot be reached now; the caller may try again.
+    :raises DatabaseUnavailableError: if the server cannot be reached now, or the block loses the connection; the caller
+        may try again.
     :raises ConfigurationError: if a retry cannot help: the host or the database does not exist, or the database refuses
         the user.
     """
@@ -123,7 +124,7 @@ def first_connection(engine: Engine) -> Iterator[Connection]:
         raise error from None
     except ConfigurationError as error:
         raise ConfigurationError(f"option 'url': {error}") from None
-    with connection:
+    with connection, as_library_errors(engine.dialect):
         yield connection
 
 

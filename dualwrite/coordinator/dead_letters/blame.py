@@ -9,6 +9,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from dualwrite.coordinator.concurrency.step_errors import as_sqlalchemy
+from dualwrite.coordinator.sql.dialects.base import sqlstate_of
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.engine.database_errors import refuses_row
 from dualwrite.errors import DualWriteError, KafkaRefusedError
@@ -72,7 +73,7 @@ def reason(error: Exception, may_pass: tuple[type[Exception], ...] = ()) -> Exce
 
 
 def _is_of_operation(error: DBAPIError) -> bool:
-    sqlstate = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
-    if isinstance(sqlstate, str) and (sqlstate[:2] in _OPERATION or sqlstate in _STATEMENTS):
+    sqlstate = sqlstate_of(error)
+    if sqlstate is not None and (sqlstate[:2] in _OPERATION or sqlstate in _STATEMENTS):
         return True
     return isinstance(error, OperationalError) and not refuses_row(error)

@@ -7,7 +7,6 @@ recovery.
 """
 
 import logging
-import math
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -109,10 +108,10 @@ class Runs:
         :raises DatabaseBusyError: if the table ``staging`` is gone, because its target was changed meanwhile.
         """
         self._make_row(job, staging)
-        with self._transaction() as connection:
+        with self._transaction() as (connection, limit):
             row = self._lock(connection, job)
             if row.state == RunState.OPEN.value:
-                self._end(connection, _run_of(row))
+                self._end(connection, _run_of(row), limit)
             if known_batch(connection, job, batch_id) is not None:
                 self._write(connection, job)  # see end()
                 return None
@@ -134,7 +133,7 @@ class Runs:
 
         :raises FencedError: if the run is not open.
         """
-        with self._engine.connect() as connection, clear_errors(self._engine):
+        with self._store.connection() as connection, clear_errors(self._engine):
             self._require_open(
                 connection.execute(self._select_job(run.job), execution_options=ours(connection)).one_or_none(), run
             )
@@ -150,13 +149,14 @@ class Runs:
 
     @contextmanager
     def writing(self, run: Run) -> Iterator[Connection]:
-        """A task's database transaction. The run stays open until the transaction ends.
+        """A task's database transaction, for rows in bulk. The run stays open until the transaction ends.
 
         :raises FencedError: if the run is not open.
         """
-        with self._transaction() as connection:
+        with self._transaction() as (connection, limit):
             self._require_open(self._lock(connection, run.job, read=True), run)
-            yield connection
+            with limit.resting():
+                yield connection
 
     def transfer_lease(self, run: Run, lease: Lease) -> Lease:
         """Transfer ``lease`` to ``run``, for the rest of the run's time.
@@ -165,7 +165,7 @@ class Runs:
         :raises FencedError: if the run is not open any more.
         :raises LeaseLostError: if another process has taken over the lease.
         """
-        with self._transaction() as connection:
+        with self._transaction() as (connection, _):
             row = self._lock(connection, run.job, read=True)
             self._require_open(row, run)
             return self._transferred.transfer(connection, lease, run.signature, float(row.remaining))
@@ -197,24 +197,26 @@ class Runs:
         is_sent = False
         try:
             observe("DECIDE")
-            with self._transaction() as connection:
+            with self._transaction() as (connection, limit):
                 row = self._lock(connection, run.job)
                 if row is not None and (row.run_id, row.state) == (run.run_id, RunState.COMMITTED.value):
                     return RunState.COMMITTED  # called a second time
                 self._require_open(row, run)
                 if known_batch(connection, run.job, batch_id) is not None:
-                    self._end(connection, run)
+                    self._end(connection, run, limit)
                     return RunState.ABORTED
                 require_not_forgotten(connection, run.job, batch_id, keep)
                 observe("MOVE_ROWS")
-                content = move(connection)
+                with limit.resting():
+                    content = move(connection)
                 observe("STORE_STATES")
                 self._transferred.store_all(connection, decided, self._owner.signature, self._owner.seconds)
-                self._clear(connection, run)
+                self._clear(connection, run, limit)
                 record_batch(connection, run.job, batch_id, run.run_id, content, keep)
                 self._require_open(self._lock(connection, run.job), run)  # again: the move may take long
                 self._write(connection, run.job, state=RunState.COMMITTED.value)
                 observe("COMMIT_DATABASE")
+                limit.begin()  # the COMMIT has the full time
                 is_sent = True
         except Exception as error:
             if not is_sent:
@@ -228,12 +230,12 @@ class Runs:
         :returns: the run's state; ABORTED also if another run has ended it.
         :raises InDoubtError: if a later run hides whether this one was committed.
         """
-        with self._transaction() as connection:
+        with self._transaction() as (connection, limit):
             row = self._lock(connection, run.job)
             if row is None or row.run_id != run.run_id:
                 return self._state_of_former(connection, run, batch_id)
             if row.state == RunState.OPEN.value:
-                self._end(connection, run)
+                self._end(connection, run, limit)
                 return RunState.ABORTED
             # The row that is read may not be on disk yet; after a later commit it is.
             self._write(connection, run.job)
@@ -241,12 +243,12 @@ class Runs:
 
     def end_job(self, job: str) -> Run | None:
         """End the open run of ``job``, also if another process has begun it. None if no run is open."""
-        with self._transaction() as connection:
+        with self._transaction() as (connection, limit):
             row = self._lock(connection, job)
             if row is None or row.state != RunState.OPEN.value:
                 return None
             run = _run_of(row)
-            self._end(connection, run)
+            self._end(connection, run, limit)
             return run
 
     def is_staging(self, qualified_name: tuple[str | None, str]) -> bool:
@@ -254,7 +256,7 @@ class Runs:
         schema, name = qualified_name
         of_table = (spark_run.c.staging_table == name, spark_run.c.staging_schema.is_not_distinct_from(schema))
         is_open = spark_run.c.state == RunState.OPEN.value
-        with self._engine.connect() as connection, clear_errors(self._engine):
+        with self._store.connection() as connection, clear_errors(self._engine):
             return (
                 connection.scalar(select(func.count()).where(*of_table, is_open), execution_options=ours(connection))
                 != 0
@@ -264,14 +266,14 @@ class Runs:
         """The committed batch with that number; None if there is none."""
         if batch_id is None:
             return None
-        with self._engine.connect() as connection, clear_errors(self._engine):
+        with self._store.connection() as connection, clear_errors(self._engine):
             return known_batch(connection, job, batch_id)
 
     def completable(self) -> list[str]:
         """The transactional ids of ended runs whose leases the owner holds. Each of them is to be completed in Kafka.
 
         The owner does not renew these leases: processes of another application recover its own leases."""
-        with self._transaction() as connection:
+        with self._transaction() as (connection, _):
             return self._transferred.ids_owned_by(connection, self._owner.signature)
 
     def _read_outcome(
@@ -292,17 +294,18 @@ class Runs:
             raise error
         return state
 
-    def _end(self, connection: Connection, run: Run) -> None:
-        self._clear(connection, run)
+    def _end(self, connection: Connection, run: Run, limit: Limit) -> None:
+        self._clear(connection, run, limit)
         self._write(connection, run.job, state=RunState.ABORTED.value)
 
-    def _clear(self, connection: Connection, run: Run) -> None:
-        """Take over the undecided leases of ``run``, and delete its staged rows."""
+    def _clear(self, connection: Connection, run: Run, limit: Limit) -> None:
+        """Take over the undecided leases of ``run``, and delete its staged rows, without ``limit``."""
         self._transferred.transfer_back(connection, run.signature, self._owner.signature, self._owner.seconds)
         schema, name = run.staging
         staged = table(name, column(RUN_COLUMN), schema=schema)
         if connection.dialect.has_table(connection, name, schema=schema):
-            connection.execute(delete(staged).where(staged.c[RUN_COLUMN] == run.run_id))
+            with limit.resting():
+                connection.execute(delete(staged).where(staged.c[RUN_COLUMN] == run.run_id))
 
     def _require_staging(self, connection: Connection, qualified_name: tuple[str | None, str]) -> None:
         """Keep the staging table from being dropped until the run that needs it is visible."""
@@ -333,7 +336,7 @@ class Runs:
             return
         now = self._database.now()
         try:
-            with self._transaction() as connection:
+            with self._transaction() as (connection, _):
                 connection.execute(
                     insert(spark_run).values(
                         job=job,
@@ -352,7 +355,7 @@ class Runs:
             _LOG.debug("%s: another run has just made the job's row", job)
 
     def _has_row(self, job: str) -> bool:
-        with self._transaction() as connection:
+        with self._transaction() as (connection, _):
             row = select(spark_run.c.job).where(spark_run.c.job == job)
             return connection.scalar(row, execution_options=ours(connection)) is not None
 
@@ -388,11 +391,11 @@ class Runs:
         )
 
     @contextmanager
-    def _transaction(self) -> Iterator[Connection]:
-        # No time limit for bulk rows; runTimeout limits the run.
-        unlimited = Limit(math.inf, "a run")
-        with self._store.transaction(commit=True, limit=unlimited) as connection, clear_errors(self._engine):
-            yield connection
+    def _transaction(self) -> Iterator[tuple[Connection, Limit]]:
+        """A transaction, and the limit of its time. It rests for rows in bulk, which runTimeout limits."""
+        limit = self._store.limit("a run")
+        with self._store.transaction(commit=True, limit=limit) as connection, clear_errors(self._engine):
+            yield connection, limit
 
 
 def _run_of(row: Row[Any]) -> Run:

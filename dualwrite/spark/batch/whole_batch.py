@@ -15,7 +15,7 @@ from dualwrite.coordinator.rules.lease import LeaseContradictedError
 from dualwrite.coordinator.rules.two_phase import RESUME, resume_timeout_ms
 from dualwrite.coordinator.sql.dialects.base import ErrorMeaning
 from dualwrite.coordinator.sql.dialects.supported import database_of
-from dualwrite.coordinator.sql.engine.database_errors import first_line
+from dualwrite.coordinator.sql.engine.database_errors import as_library_errors, first_line
 from dualwrite.coordinator.sql.lease_transfer import Decided
 from dualwrite.errors import BatchChangedError, DatabaseBusyError
 from dualwrite.spark.batch.comparing import BatchResult, require_same_rows
@@ -91,7 +91,12 @@ class WholeBatch:
         :raises BatchChangedError: if the batch was committed to another table or topic, or if the table is empty now.
             Give the batch another number or job, or restore the table.
         :raises KafkaUnavailableError: if the cluster does not answer; no run has begun then.
+        :raises DatabaseUnavailableError: if the database cannot be reached, or the connection is lost.
         """
+        with as_library_errors(self._worker.engine.dialect):
+            return self._begin(work, batch_id)
+
+    def _begin(self, work: TaskInput, batch_id: int | None) -> TaskInput:
         options = self._options
         known = self._runs.known(self._job, batch_id)
         if known is not None:
@@ -163,7 +168,9 @@ class WholeBatch:
 
     def _compared(self, work: TaskInput, content: BatchContent, batch_id: int | None) -> BatchResult:
         """The result for a batch that was committed before, if ``content`` is what was committed."""
-        known, name = self._runs.known(self._job, batch_id), batch_name(self._job, batch_id)
+        name = batch_name(self._job, batch_id)
+        with as_library_errors(self._worker.engine.dialect):
+            known = self._runs.known(self._job, batch_id)
         if known is None:
             raise BatchChangedError(
                 f"{name} was committed before and is not remembered any more: write fewer batches of a job at a time, "

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dualwrite.coordinator.manager.unit_manager import manager_of
+from dualwrite.coordinator.sql.engine.database_errors import as_library_errors
 from dualwrite.errors import ConfigurationError
 from dualwrite.spark.batch.comparing import BatchResult
 from dualwrite.spark.batch.packing import packed, rdd_of
@@ -103,7 +104,8 @@ def recover_job(**options: Any) -> dict[str, Any]:
     runs = runs_of(worker, parsed)
     with first_connection(worker.engine):
         pass  # only to raise this library's error instead of the database driver's
-    runs.end_job(job_of(parsed))
+    with as_library_errors(worker.engine.dialect):
+        runs.end_job(job_of(parsed))
     outcomes, errors = manager_of(worker.dual_write).sweep()
     if errors:
         raise errors[0]

@@ -16,6 +16,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, bindparam, delete, func, select, update
 
 from dualwrite.coordinator.sql.dialects.supported import database_of
+from dualwrite.coordinator.sql.engine.database_errors import as_library_errors, connected
 from dualwrite.coordinator.sql.engine.error_meanings import clear_errors
 from dualwrite.coordinator.sql.own_tables import ours
 from dualwrite.coordinator.sql.tables import spark_progress as table
@@ -163,7 +164,7 @@ def _of(batch: BegunBatch) -> tuple[Any, Any]:
 
 @contextmanager
 def _transaction(engine: Engine) -> Iterator[Connection]:
-    with engine.begin() as connection:
+    with as_library_errors(engine.dialect), connected(engine) as connection, connection.begin():
         begin_writing(connection)
         with clear_errors(engine):
             yield connection

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy.exc import DBAPIError
 
 from dualwrite.coordinator.manager.unit_manager import manager_of
-from dualwrite.coordinator.sql.engine.database_errors import refuses_row
+from dualwrite.coordinator.sql.engine.database_errors import as_library_errors, connected
 from dualwrite.coordinator.sql.engine.error_meanings import is_transient
 from dualwrite.coordinator.unit.transaction import Transaction
 from dualwrite.errors import ConfigurationError, DatabaseBusyError, InputError
-from dualwrite.spark.error_translation import as_raised_in_the_task, refused_row
+from dualwrite.spark.error_translation import as_raised_in_the_task, database_errors_translated
 from dualwrite.spark.known.targets import SKIP, batch_target_of
 from dualwrite.spark.partitions.batches import begin_batch
 from dualwrite.spark.partitions.end_of_rows import up_to_the_end
@@ -120,12 +120,11 @@ class PartitionWriter(SentToTask):
             except InputError as error:
                 raise InputError(f"{share}: {error}") from error
             except Exception as error:
-                if isinstance(error, DBAPIError) and refuses_row(error):
-                    raise refused_row(str(share), error) from error
                 # The rows can be read only once. So wait while another attempt may still write them.
                 is_final = unread_rows.is_read or time.monotonic() > deadline
                 if is_final or not isinstance(error, _WAITING_ERRORS) or not is_transient(error, worker.engine.dialect):
-                    raise
+                    with database_errors_translated(str(share)):
+                        raise
             time.sleep(_PAUSE)
         if not is_ours:
             self._compare(worker, share, unread_rows)
@@ -146,7 +145,7 @@ class PartitionWriter(SentToTask):
         digest = RowsDigest()
         for row in rows:
             digest.add(row)
-        with worker.engine.connect() as connection:
+        with as_library_errors(worker.engine.dialect), connected(worker.engine) as connection:
             require_same(connection, share, digest)
 
     def _upsert_keys(self) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """Runs: one at a time is open in each job, and a decision is one transaction."""
 
+import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -167,18 +168,43 @@ def test_a_run_whose_row_the_database_has_lost_is_fenced(jobs: Jobs) -> None:
     assert driver.end(run, 5) is RunState.ABORTED
 
 
-class NoTimeLimit(SqlDecisionStore):
-    """A store whose own time limit would come too soon."""
+class NotingStore(SqlDecisionStore):
+    """A store with a time limit for each of its transactions."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self._limit = Limit(LONG, "before the first")
 
     def limit(self, name: str) -> Limit:
-        raise AssertionError(f"{name} has a time limit")
+        """Also for a file."""
+        self._limit = Limit(LONG, name)
+        return self._limit
+
+    def is_resting(self) -> bool:
+        """True if the transaction that has begun last has no limit now."""
+        return self._limit.remaining() == math.inf
 
 
-def test_the_time_of_a_run_is_not_that_of_the_librarys_own_transactions(jobs: Jobs) -> None:
+def test_rows_in_bulk_have_no_time_limit_and_all_other_steps_of_a_run_have_one(jobs: Jobs) -> None:
     """A run moves all rows of a batch in one transaction, however many they are."""
-    driver = Runs(jobs.engine, Owner("driver", LONG), NoTimeLimit(jobs.engine))
+    store, rested, limited = NotingStore(jobs.engine), set[str](), set[str]()
+    driver = Runs(jobs.engine, Owner("driver", LONG), store)
+
+    def note(step: str) -> None:
+        (rested if store.is_resting() else limited).add(step)
+
+    @event.listens_for(jobs.engine, "before_cursor_execute")
+    def note_statement(_: Connection, __: object, statement: str, *___: object) -> None:
+        note(" ".join(statement.split()[:3]))
+
     run = jobs.begin(driver, 5)
-    assert jobs.commit(driver, run, [jobs.task(run, 0)], 5) is RunState.COMMITTED
+    with driver.writing(run) as connection:
+        connection.execute(text("SELECT 7"))
+    assert jobs.commit(driver, run, [], 5, observe=note) is RunState.COMMITTED
+    assert rested - {"DECIDE"} == {"SELECT 7", "INSERT INTO things", "DELETE FROM staged"}
+    assert "COMMIT_DATABASE" in limited
+    for own in ("UPDATE", "INSERT"):
+        assert any(step.startswith(own) and "dualwrite_spark_" in step for step in limited), limited
 
 
 def test_a_run_that_lacks_a_table_says_what_makes_it(jobs: Jobs) -> None:

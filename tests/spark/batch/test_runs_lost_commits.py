@@ -3,12 +3,17 @@
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import OperationalError
 
+from dualwrite.coordinator.sql.decision_store import SqlDecisionStore
 from dualwrite.errors import DatabaseBusyError, InDoubtError
-from dualwrite.spark.batch.runs import RunState
-from tests.support.spark.jobs import Jobs, things
+from dualwrite.spark.batch.runs import Owner, Run, Runs, RunState
+from tests.support.coordinator.silent_database import LIMIT, SilentDatabaseWorld, error_of, world
+from tests.support.servers.silent_proxy import COMMIT
+from tests.support.spark.jobs import LONG, Jobs, things
+
+__all__ = ["world"]
 
 pytestmark = pytest.mark.slow_cases("mariadb", "postgresql")
 
@@ -130,3 +135,61 @@ def test_without_a_batch_id_a_commit_is_in_doubt_after_another_run(jobs: Jobs) -
     run = jobs.begin(driver)
     with pytest.raises(InDoubtError, match="was followed by another"):
         jobs.commit(driver, run, [jobs.task(run, 0)], observe=overtake)
+
+
+class SilentRun:
+    """A run whose driver has its database behind a proxy that goes silent at the COMMIT.
+
+    :param delivers: whether the server gets the COMMIT.
+    """
+
+    def __init__(self, world: SilentDatabaseWorld, *, delivers: bool) -> None:
+        self._proxy, self._delivers = world.proxy, delivers
+        self.jobs = Jobs(world.seen)
+        engine = create_engine(world.proxy.plain_url)
+        world.engines.append(engine)
+        self.driver = Runs(engine, Owner("driver", LONG), SqlDecisionStore(engine, database_timeout=LIMIT))
+        self.run: Run = self.jobs.begin(self.driver, 5)
+        self.leases = [self.jobs.task(self.run, 0)]
+        self.state: RunState | None = None
+
+    def commit(self) -> None:
+        self.state = self.jobs.commit(self.driver, self.run, self.leases, 5, observe=self._observe)
+
+    def _observe(self, step: str) -> None:
+        if step == "COMMIT_DATABASE":
+            self._proxy.silence_at(COMMIT, delivers=self._delivers)
+
+
+@pytest.mark.slow
+def test_a_commit_that_a_silent_database_has_got_is_found(world: SilentDatabaseWorld) -> None:
+    silent = SilentRun(world, delivers=True)
+    assert error_of(silent.commit, 2 * LIMIT) is None
+    assert world.proxy.silenced.is_set()
+    assert silent.state is RunState.COMMITTED
+    assert silent.jobs.values(things) == [0]
+
+
+@pytest.mark.slow
+def test_a_commit_that_has_not_reached_a_silent_database_is_in_doubt_until_it_answers(
+    world: SilentDatabaseWorld,
+) -> None:
+    """Its transaction holds the row of the job."""
+    silent = SilentRun(world, delivers=False)
+    error = error_of(silent.commit, 2 * LIMIT)
+    assert isinstance(error, InDoubtError), error
+    assert f"had not answered after {LIMIT:g} s (database_timeout)" in str(error)
+    world.proxy.end_silent()
+    assert silent.driver.end(silent.run, 5) is RunState.ABORTED
+    assert silent.jobs.values(things) == []
+
+
+@pytest.mark.slow
+def test_a_lease_that_a_silent_database_does_not_transfer_is_given_up_within_the_limit(
+    world: SilentDatabaseWorld,
+) -> None:
+    silent = SilentRun(world, delivers=False)
+    lease = silent.jobs.lease(1)
+    world.proxy.silence_all()
+    assert isinstance(error_of(lambda: silent.driver.transfer_lease(silent.run, lease), LIMIT), OperationalError)
+    assert silent.jobs.state() == "open"

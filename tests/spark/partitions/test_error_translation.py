@@ -2,10 +2,11 @@
 
 from types import SimpleNamespace
 
+import psycopg
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from sqlalchemy.exc import DataError, OperationalError
+from sqlalchemy.exc import DataError, DBAPIError, InternalError, OperationalError, ProgrammingError
 
 from dualwrite.client.librdkafka.deadline_calls import WedgedError
 from dualwrite.errors import (
@@ -188,6 +189,17 @@ def test_a_trigger_and_a_check_of_mariadb_refuse_a_row(number: int) -> None:
     with pytest.raises(InputError) as raised, database_errors_translated("job 'a'"):
         raise error
     assert "the database refuses a row: " in str(raised.value)
+
+
+@pytest.mark.parametrize("sqlstate", ["25006", "25P03", "25P04", "26000", "42P05"])
+def test_an_error_of_postgresqls_server_refuses_no_row(sqlstate: str) -> None:
+    """SQLAlchemy has the same class for a read-only server and another client's prepared statement as for a refusal."""
+    raised_by_driver = psycopg.errors.lookup(sqlstate)("cannot execute")
+    error = DBAPIError.instance("COPY", None, raised_by_driver, psycopg.Error)
+    assert isinstance(error, InternalError | ProgrammingError)
+    with pytest.raises(DBAPIError) as passed, database_errors_translated("job 'a'"):
+        raise error
+    assert passed.value is error
 
 
 def test_only_a_connection_that_is_gone_is_a_loss() -> None:

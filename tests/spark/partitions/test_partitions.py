@@ -14,6 +14,7 @@ from dualwrite.errors import (
     BatchChangedError,
     ConfigurationError,
     DatabaseBusyError,
+    DatabaseUnavailableError,
     DualWriteError,
     InputError,
     KafkaUnavailableError,
@@ -28,6 +29,7 @@ from tests.support.servers.databases import SERVERS
 from tests.support.spark.attempts import begun, in_thread, is_awaited
 from tests.support.spark.expected_rows import HEADERS, KEEPS, column, options, schema, table
 from tests.support.spark.writing import COLUMNS, PATIENCE, SparkPlace, rows_of, values_of
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow_cases("mariadb")
 
@@ -114,11 +116,35 @@ def test_a_connection_lost_in_the_middle_of_a_copy_leaves_nothing(postgresql_pla
             connection.execute(text(f"{asked} AND datname = current_database()"))
         yield from rows_of(2000, 25)
 
-    with pytest.raises(Exception, match=r"terminat|closed|lost"):
+    with pytest.raises(DatabaseUnavailableError, match=r"partition 0 of .*: the database was lost: .*, run it again"):
         place.write(rows(), batchsize=10)
     assert (place.stored(), place.produced(), place.progress()) == ([], [], [])
     assert place.write(rows_of(3))
     assert place.produced() == values_of(rows_of(3))
+
+
+@pytest.mark.postgresql
+def test_a_connection_that_the_server_has_ended_for_being_idle_is_no_refused_row(postgresql_place: SparkPlace) -> None:
+    """Spark may compute for longer than idle_in_transaction_session_timeout, while the partition is in progress."""
+    place, name = postgresql_place, postgresql_place.engine.url.database
+    idle = text(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'"
+    )
+
+    def is_ended() -> bool:
+        with place.engine.connect() as connection:
+            return connection.scalar(idle) == 0
+
+    def rows() -> Iterator[tuple[int, str]]:
+        yield from rows_of(25)
+        assert eventually(is_ended)
+        yield from rows_of(25, 25)
+
+    with place.engine.begin() as connection:
+        connection.execute(text(f"ALTER DATABASE {name} SET idle_in_transaction_session_timeout = '3s'"))
+    with pytest.raises(DatabaseUnavailableError, match="idle-in-transaction timeout"):
+        place.write(rows(), batchsize=10)
+    assert (place.stored(), place.produced(), place.progress()) == ([], [], [])
 
 
 @pytest.mark.slow_cases

@@ -75,6 +75,23 @@ def test_an_option_of_the_worker_makes_another_one(name: str, sqlite_url: str) -
     assert worker_of(options(url=sqlite_url, **{name: OF_WORKERS[name]})) is not first
 
 
+@pytest.mark.postgresql
+@pytest.mark.parametrize("query", [{}, {"prepare_threshold": "0"}])
+def test_the_driver_prepares_no_statement_which_a_pooler_could_give_to_another_client(
+    postgresql_url: str, query: dict[str, str]
+) -> None:
+    engine = engine_of(options(url=url_text_with(postgresql_url, query)))
+    with engine.connect() as connection:
+        for number in range(10):
+            assert connection.scalar(text("SELECT 1 + :number"), {"number": number}) == number + 1
+        assert connection.scalar(text("SELECT count(*) FROM pg_prepared_statements")) == 0
+    engine.dispose()
+
+
+def url_text_with(url: str, query: dict[str, str]) -> str:
+    return make_url(url).update_query_dict(query).render_as_string(hide_password=False)
+
+
 @pytest.mark.parametrize(
     ("module", "whose"),
     [

@@ -53,6 +53,11 @@ class ErrorMeaning(Enum):
     IN_USE = "another task's statement or cursor is in progress on the connection"
 
 
+def sqlstate_of(error: DBAPIError) -> str | None:
+    """PostgreSQL's SQLSTATE of ``error``, which psycopg2 calls pgcode; None if the server sent none."""
+    return getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
+
+
 class Database(DatabaseUrls, DatabaseTables, DatabaseValues, DatabaseBulkLoad, DatabaseServer, DatabaseTransactions):
     """A kind of database, as SQLAlchemy and PEP 249's drivers present it. This module has its clock, locks and errors;
     the base classes have the rest."""

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InternalError,
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from dualwrite.coordinator.concurrency.step_errors import is_step_error, unmasked
-from dualwrite.coordinator.sql.dialects.base import IN_USE, ErrorMeaning
+from dualwrite.coordinator.sql.dialects.base import IN_USE, ErrorMeaning, sqlstate_of
 from dualwrite.coordinator.sql.dialects.supported import database_of
 from dualwrite.coordinator.sql.dialects.url_text import url_text
 from dualwrite.errors import (
@@ -36,13 +36,20 @@ _REFUSED_ROWS = frozenset({1292, 1364, 1526, 1644, 3140, 3819, 4025})
 (1364), of a value without a partition (1526), of a trigger's SIGNAL (1644), of wrong JSON (3140) and of a CHECK
 constraint (3819, 4025), for which PyMySQL and its relatives raise OperationalError."""
 
+_OF_THE_SERVER = frozenset({"25006", "25P03", "25P04", "26000", "42P05"})
+"""PostgreSQL's SQLSTATEs of a server that accepts no writes (25006), of a session or a transaction that a timeout has
+ended (25P03, 25P04), and of prepared statements that are another client's behind a pooler. SQLAlchemy's classes are
+those of refusals."""
+
 LOOK_FOR_ADDITIONS = "look for a constraint, a trigger or a rule that was added to that table of dualwrite's"
 
 
 def refuses_row(error: DBAPIError) -> bool:
     """True if the database refuses what a statement writes: its values, or because of a constraint, a trigger, a
     policy, a view or a right. False for an error of the server's operation, such as a lock that was not free in
-    time."""
+    time, or a connection that it has ended."""
+    if error.connection_invalidated or sqlstate_of(error) in _OF_THE_SERVER:
+        return False
     arguments: Sequence[Any] = getattr(error.orig, "args", ())
     return isinstance(error, _REFUSALS) or (bool(arguments) and arguments[0] in _REFUSED_ROWS)
 

@@ -35,7 +35,14 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.elements import ColumnElement
 
-from dualwrite.coordinator.sql.dialects.base import FAILED, LONGEST_HOLD, Database, ErrorMeaning, isolation_level
+from dualwrite.coordinator.sql.dialects.base import (
+    FAILED,
+    LONGEST_HOLD,
+    Database,
+    ErrorMeaning,
+    isolation_level,
+    sqlstate_of,
+)
 from dualwrite.coordinator.sql.dialects.interface.bulk_load import BulkInserts, on_conflict
 from dualwrite.coordinator.sql.dialects.interface.server import DurabilityGap, MissingTimeout
 from dualwrite.coordinator.sql.dialects.interface.urls import seconds_in
@@ -168,9 +175,11 @@ class Postgresql(Database):
     how_to_identify = "GRANT EXECUTE ON FUNCTION pg_control_system() TO the user that the application logs in as"
 
     def exact_connections(self, url: URL, patience: float) -> Mapping[str, Any]:
-        """In another client encoding than UTF-8, a character that Kafka gets could be another one, or none. Other
-        drivers than psycopg always use UTF-8."""
-        return {"client_encoding": "utf8"} if url.get_driver_name() == "psycopg" else {}
+        """In another client encoding than UTF-8, a character that Kafka gets could be another one, or none. A statement
+        that psycopg has prepared may be another client's behind a pooler. Other drivers than psycopg always use UTF-8,
+        and prepare nothing by a name."""
+        is_psycopg = url.get_driver_name() == "psycopg"
+        return {"client_encoding": "utf8", "prepare_threshold": None} if is_psycopg else {}
 
     def from_now(self, seconds: float) -> ColumnElement[Any]:
         """Use clock_timestamp(): CURRENT_TIMESTAMP is the time at which the transaction began."""
@@ -413,7 +422,7 @@ class Postgresql(Database):
 
     def meaning_of(self, error: DBAPIError) -> ErrorMeaning | None:
         """By the SQLSTATE; by asyncpg's words if there is none, as those of a server may have text of the user's."""
-        state = _sqlstate(error)
+        state = sqlstate_of(error)
         if state is None:
             return ErrorMeaning.IN_USE if _IN_USE.search(str(error.orig)) else None
         return _TROUBLES.get(state)
@@ -422,8 +431,3 @@ class Postgresql(Database):
 def _has_pipeline(connection: Connection) -> bool:
     """True if psycopg sends statements of ``connection`` without waiting for their results."""
     return getattr(connection.connection.driver_connection, "_pipeline", None) is not None
-
-
-def _sqlstate(error: DBAPIError) -> str | None:
-    """The SQLSTATE of ``error``, which psycopg2 calls pgcode; None if the server sent none."""
-    return getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
