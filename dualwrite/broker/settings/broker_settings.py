@@ -198,7 +198,8 @@ SETTINGS: Mapping[str, Setting] = {
         "that clients have not read yet; 0 or -1: no bound."),
     "socket.request.max.bytes": _setting(
         INT, "104857600", at_least(1024),
-        "The largest request, in bytes; a connection that sends a larger one is closed."),
+        "The largest request, in bytes; a connection that sends a larger one is closed. A request without records may "
+        "have 1 MiB at most."),
     "super.users": _setting(
         STRING, "", Allowed("expected principals of the form TYPE:NAME, separated by ';'", _are_principals),
         "The principals that may do everything; no ACL applies to them. Example: User:admin;User:backup."),

@@ -5,7 +5,7 @@ from uuid import UUID
 
 from dualwrite.ids import ProducerIdentity
 from dualwrite.records.header import iterate_batches
-from dualwrite.wire.apis import ListOffsetsRequest, Message
+from dualwrite.wire.apis import ApiKey, ListOffsetsRequest, Message
 from dualwrite.wire.error_codes import ErrorCode
 from tests.conformance.cases import case
 from tests.support.conformance.subject import Subject
@@ -52,6 +52,30 @@ def note_listed(broker: Subject, step: str, answer: Message) -> None:
         timestamp=broker.moment(answer.timestamp),
         epoch=answer.leader_epoch,
     )
+
+
+def _fetch_of_two(broker: Subject, topic: str, missing: str) -> Message:
+    """A Fetch of the only partition of ``topic``, from its end, and of ``missing``."""
+    first, second = (
+        fetch_request(name, by_id=by_id, max_wait_ms=60_000)
+        for name, by_id in ((missing, UUID(int=9)), (topic, topic_id(broker.client, topic)))
+    )
+    first.topics += second.topics
+    return first
+
+
+@case
+def a_partition_that_is_missing_beside_one_that_waits(broker: Subject) -> None:
+    for version in (12, 13):
+        topic, waiting = broker.topic(), broker.connect()
+        asked = _fetch_of_two(broker, topic, "no-such-topic")
+        sent = waiting.send(asked, version)
+        broker.note(f"answered at once in v{version}", answered=eventually(waiting.has_answer, patience=0.5))
+        produce(broker.client, topic, batch([b"a"]))
+        answers = waiting.receive(ApiKey.FETCH, version, sent).responses
+        found, missing = sorted(answers, key=lambda answer: int(answer.partitions[0].error_code))
+        note_fetched(broker, f"the missing one in v{version}", missing.partitions[0])
+        note_fetched(broker, f"the other in v{version}", found.partitions[0])
 
 
 def await_next_millisecond() -> None:

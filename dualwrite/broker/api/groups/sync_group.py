@@ -3,7 +3,8 @@
 A member of a new generation asks for its assignment, and waits until the leader has sent the assignments of all. They
 are durable before the broker sends any. In a complete generation the member gets its assignment at once. A
 generation of more than 16 MiB (1 MiB in Apache Kafka) is discarded with UNKNOWN_SERVER_ERROR, and the members join
-again. From v3 on a static member sends its instance id. From v5 on a request must name the group's protocol (KIP-559).
+again. The leader's request may have 1 MiB at most, as every request without records: the connection of a larger one is
+closed. From v3 on a static member sends its instance id. From v5 on a request must name the group's protocol (KIP-559).
 In a consumer group (KIP-848) the broker has assigned, and answers at once.
 """
 

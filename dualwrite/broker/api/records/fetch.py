@@ -6,10 +6,11 @@ the first partition with records, however small max_bytes is (KIP-74). An answer
 of fetch.max.bytes. The broker waits up to max_wait_ms for min_bytes, 5 minutes at most, but answers at once while it
 stops, and if the client has gone. If there is less than min_bytes, or nothing, it first waits for the transactions that
 have ended and are not on disk yet, because their clients may have been answered. It does not wait if it has read a
-partition to the end of a segment that others follow. Nor does it wait for a batch that the request's limits leave no
-room for, if there are min_bytes within these limits (Kafka: DelayedFetch). A client that loses READ while it waits gets
-no records. The broker declines fetch sessions (KIP-227) with session id 0, and clients then send full fetches. From v13
-on topics are named by id.
+partition to the end of a segment that others follow, nor for a batch that the request's limits leave no room for, if
+there are min_bytes within these limits (Kafka: DelayedFetch). It answers at once if a partition that could be read when
+the request came cannot be read any more. Partitions that were missing then, or may not be read, end no wait for the
+others. A client that loses READ while it waits gets no records. The broker declines fetch sessions (KIP-227) with
+session id 0, and clients then send full fetches. From v13 on topics are named by id.
 """
 
 import asyncio
@@ -48,6 +49,8 @@ class _Entry:
     partition: Partition | None
     error: ErrorCode
     """The error if the partition does not exist, or was deleted meanwhile."""
+    is_awaited: bool = False
+    """True if the partition could be read when the request came, so that an error of it is news."""
 
     def position_error(self) -> ErrorCode:
         """The current error of the position from which the client reads."""
@@ -68,11 +71,13 @@ class _Read:
     topics: list[Message]
     max_bytes: int
     size: int = 0
-    has_error: bool = False
+    has_news: bool = False
+    """True if an awaited partition cannot be read (Kafka: errorReadingData)."""
 
 
 async def handle(request: Message, version: int, broker: BrokerContext) -> Message:
-    """Answer as soon as there is enough data or an error, or when max_wait_ms is over."""
+    """Answer as soon as there is enough data, or an error of a partition that could be read, or when max_wait_ms is
+    over."""
     if request.session_epoch not in _FULL_FETCHES:  # the client began this session with another broker
         return FetchResponse(throttle_time_ms=0, error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=[])
     entries = [
@@ -91,7 +96,7 @@ async def handle(request: Message, version: int, broker: BrokerContext) -> Messa
             _refuse_revoked(entries, broker)
             read = _read_all(request, entries, broker.memory.answer_share)
             remaining = 0 if broker.polls.must_answer else deadline - broker.clock.monotonic()
-            if read.has_error or read.size >= max(1, request.min_bytes) or not partitions:
+            if read.has_news or read.size >= max(1, request.min_bytes) or not partitions:
                 break
             committed_only = request.isolation_level == _READ_COMMITTED
             if _stops_early(entries, committed_only):
@@ -155,7 +160,7 @@ def _resolve(topic: Message, requested: Message, version: int, broker: BrokerCon
         return _Entry(requested, None, _READ.error)
     partition = broker.cluster.partition(TopicPartition(name, requested.partition))
     deleted_error = ErrorCode.UNKNOWN_TOPIC_ID if by_id and partition else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return _Entry(requested, partition, deleted_error)
+    return _Entry(requested, partition, deleted_error, partition is not None)
 
 
 def _refuse_revoked(entries: list[list[_Entry]], broker: BrokerContext) -> None:
@@ -210,7 +215,7 @@ def _read_partition(entry: _Entry, committed_only: bool, read: _Read) -> Message
 
 def _refusal(entry: _Entry, error: ErrorCode, read: _Read) -> Message:
     """The answer for a partition that cannot be read."""
-    read.has_error = True
+    read.has_news |= entry.is_awaited
     return FetchResponse.FetchableTopicResponse.PartitionData(
         partition_index=entry.requested.partition,
         error_code=error,

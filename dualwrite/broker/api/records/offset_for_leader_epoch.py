@@ -2,7 +2,9 @@
 
 Answers the end offset of a leader epoch. A consumer asks for it after a disconnect, to notice a log that was truncated
 below its position. The one node has led every partition in epoch 0 since its creation, so epoch 0 ends at the last
-offset that readers can see. Other epochs are unknown (-1).
+offset that readers can see. Other epochs are unknown (-1). So a consumer notices a log that has lost its end (a power
+cut with ``--durability os``, an older copy of the data directory) only as long as the log is shorter than its position;
+in Apache Kafka the epoch of a partition rises when its broker starts again.
 """
 
 from dualwrite.broker.access.acls import AclOperation
