@@ -86,7 +86,8 @@ matrix: $(READY)
 soak: $(READY)
 	$(BIN)/python -m tests.soak --seconds $(SECONDS)
 
-# Short, unless the command line says otherwise: make proof KILLS=10000 SECONDS=3600.
+# Short, unless the command line says otherwise: make proof KILLS=10000 SECONDS=3600. The matrix ends after ten minutes
+# in any case, or after --matrix-seconds of python -m tests.proof.
 proof: KILLS = 500
 proof: SECONDS = 120
 proof: SEEDS ?= 5000

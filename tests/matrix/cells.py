@@ -108,6 +108,7 @@ SHAPES: tuple[tuple[Victim, FaultKind, tuple[str, ...]], ...] = (
 """Each victim and kind with its steps."""
 
 NOT_RUN: tuple[tuple[str, str], ...] = (
+    ("MySQL", "the tests run on MariaDB, which has the same dialect here"),
     (
         "database: SIGKILL and cut, on SQLite",
         "SQLite has no process and no connection of its own: its code runs in the application, and dies with it",
@@ -116,6 +117,10 @@ NOT_RUN: tuple[tuple[str, str], ...] = (
         "database: full disk, on PostgreSQL and MariaDB",
         "the limit of the size of files that stands for the disk stops these servers at their preallocated logs, "
         "before a table is full; a small file system of their own needs the rights of root",
+    ),
+    (
+        "database: full disk, on SQLite with Apache Kafka",
+        "the fault and the application's steps are those beside the bundled broker, where the run has them",
     ),
     (
         "database: power cut",
